@@ -1,0 +1,223 @@
+"""Search criteria as data: what the parser builds and ``search_program`` compiles.
+
+Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names of header
+fields and of flags are compared without regard to case, and both spellings of a key (``SEEN`` and ``UNSEEN``) are one
+node with or without :class:`Not` around it:
+
+=====================================  ==========================================================================
+``ALL``                                ``All()``
+``SEEN`` / ``UNSEEN`` …                ``Flag("\\\\Seen")`` / ``Not(Flag("\\\\Seen"))``
+``RECENT`` / ``OLD`` / ``NEW``         ``Flag("\\\\Recent")`` / ``Not(…)`` / ``And((Flag("\\\\Recent"), Not(Flag("\\\\Seen"))))``
+``KEYWORD x`` / ``UNKEYWORD x``        ``Keyword("x")`` / ``Not(Keyword("x"))``
+``a b c`` / ``(a b c)``                ``And((a, b, c))``
+``BEFORE`` / ``SENTON`` …              ``DateKey(DateField.INTERNAL | SENT, When.BEFORE | ON | SINCE, date)``
+``SAVEDBEFORE`` …                      ``SavedKey(When.…, date)``; ``SAVEDATESUPPORTED`` is ``SaveDateSupported()``
+``FROM`` ``TO`` ``CC`` ``BCC``         ``HeaderKey("from", text)`` …; ``SUBJECT`` and ``HEADER name text`` likewise
+``1:5,*`` / ``UID 1:5,*``              ``SeqKey(((1, 5), (STAR, STAR)))`` / ``UidKey(…)``
+``$`` / ``UID $``                      ``ResultKey()``
+=====================================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import TypeAlias
+
+#: ``*`` in a range: the largest number in use (RFC 3501 9, seq-number). Zero is never a valid number itself.
+STAR = 0
+
+#: The ranges of a sequence set, in the order written; either end may be the larger one (RFC 3501 9, seq-range).
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class DateField(Enum):
+    """Which date a :class:`DateKey` looks at (RFC 3501 6.4.4)."""
+
+    INTERNAL = "internal"
+    SENT = "sent"
+
+
+class When(Enum):
+    """How a message's date must lie to the key's date, time and timezone disregarded (RFC 3501 6.4.4)."""
+
+    BEFORE = "before"
+    ON = "on"
+    SINCE = "since"
+
+
+class SizeIs(Enum):
+    LARGER = "larger"
+    SMALLER = "smaller"
+
+
+class Age(Enum):
+    OLDER = "older"
+    YOUNGER = "younger"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """ALL (RFC 3501 6.4.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Juxtaposed keys or a parenthesised list (RFC 3501 6.4.4); an empty one matches everything."""
+
+    keys: tuple[SearchKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """OR (RFC 3501 6.4.4)."""
+
+    left: SearchKey
+    right: SearchKey
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """NOT, and the UN… spelling of a key (RFC 3501 6.4.4)."""
+
+    key: SearchKey
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    r"""A system flag, spelled with its backslash: ``\Seen`` (RFC 3501 6.4.4). ``\Recent`` matches nothing."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """KEYWORD (RFC 3501 6.4.4)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DateKey:
+    """BEFORE ON SINCE and SENTBEFORE SENTON SENTSINCE (RFC 3501 6.4.4)."""
+
+    field: DateField
+    when: When
+    date: date
+
+
+@dataclass(frozen=True, slots=True)
+class SavedKey:
+    """SAVEDBEFORE SAVEDON SAVEDSINCE (RFC 8514 4.3)."""
+
+    when: When
+    date: date
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDateSupported:
+    """SAVEDATESUPPORTED (RFC 8514 4.3): all messages of a folder that keeps save dates, else none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeKey:
+    """LARGER and SMALLER, both strict (RFC 3501 6.4.4)."""
+
+    size_is: SizeIs
+    octets: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderKey:
+    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks only that the field is present."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyKey:
+    """BODY (RFC 3501 6.4.4)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextKey:
+    """TEXT: header or body (RFC 3501 6.4.4)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeqKey:
+    """A sequence set of message numbers (RFC 3501 6.4.4)."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class UidKey:
+    """UID (RFC 3501 6.4.4)."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class ResultKey:
+    """``$``: the saved search result (RFC 5182 2.1, RFC 9051 6.4.4.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModSeqKey:
+    """MODSEQ (RFC 7162 3.1.5): mod-sequence of at least this value. Entry name and type are checked by the parser and
+    dropped: one mod-sequence per message covers all its metadata."""
+
+    modseq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """OLDER and YOUNGER (RFC 5032 2)."""
+
+    age: Age
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmailId:
+    """EMAILID (RFC 8474 6)."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadId:
+    """THREADID (RFC 8474 6)."""
+
+    id: str
+
+
+SearchKey: TypeAlias = (
+    All
+    | And
+    | Or
+    | Not
+    | Flag
+    | Keyword
+    | DateKey
+    | SavedKey
+    | SaveDateSupported
+    | SizeKey
+    | HeaderKey
+    | BodyKey
+    | TextKey
+    | SeqKey
+    | UidKey
+    | ResultKey
+    | ModSeqKey
+    | Within
+    | EmailId
+    | ThreadId
+)
