@@ -1,21 +1,22 @@
-"""Search criteria as data: what the parser builds and ``search_program`` compiles.
+r"""Search criteria as data: what the parser builds and ``search_program`` compiles.
 
-Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names of header
-fields and of flags are compared without regard to case, and both spellings of a key (``SEEN`` and ``UNSEEN``) are one
-node with or without :class:`Not` around it:
+Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names of
+header fields and of flags are compared without regard to case, and both spellings of a key (``SEEN``, ``UNSEEN``)
+are one node, with or without :class:`Not` around it:
 
-=====================================  ==========================================================================
-``ALL``                                ``All()``
-``SEEN`` / ``UNSEEN`` …                ``Flag("\\\\Seen")`` / ``Not(Flag("\\\\Seen"))``
-``RECENT`` / ``OLD`` / ``NEW``         ``Flag("\\\\Recent")`` / ``Not(…)`` / ``And((Flag("\\\\Recent"), Not(Flag("\\\\Seen"))))``
-``KEYWORD x`` / ``UNKEYWORD x``        ``Keyword("x")`` / ``Not(Keyword("x"))``
-``a b c`` / ``(a b c)``                ``And((a, b, c))``
-``BEFORE`` / ``SENTON`` …              ``DateKey(DateField.INTERNAL | SENT, When.BEFORE | ON | SINCE, date)``
-``SAVEDBEFORE`` …                      ``SavedKey(When.…, date)``; ``SAVEDATESUPPORTED`` is ``SaveDateSupported()``
-``FROM`` ``TO`` ``CC`` ``BCC``         ``HeaderKey("from", text)`` …; ``SUBJECT`` and ``HEADER name text`` likewise
-``1:5,*`` / ``UID 1:5,*``              ``SeqKey(((1, 5), (STAR, STAR)))`` / ``UidKey(…)``
-``$`` / ``UID $``                      ``ResultKey()``
-=====================================  ==========================================================================
+===============================  ==========================================================================
+``ALL``                          ``All()``
+``SEEN`` / ``UNSEEN`` …          ``Flag("\\Seen")`` / ``Not(Flag("\\Seen"))``
+``RECENT`` / ``OLD``             ``Flag("\\Recent")`` / ``Not(Flag("\\Recent"))``
+``NEW``                          ``And((Flag("\\Recent"), Not(Flag("\\Seen"))))``
+``KEYWORD x`` / ``UNKEYWORD x``  ``Keyword("x")`` / ``Not(Keyword("x"))``
+``a b c`` / ``(a b c)``          ``And((a, b, c))``
+``BEFORE`` / ``SENTON`` …        ``DateKey(DateField.INTERNAL | SENT, When.BEFORE | ON | SINCE, date)``
+``SAVEDBEFORE`` …                ``SavedKey(When.BEFORE, date)`` …
+``FROM`` ``TO`` ``SUBJECT`` …    ``HeaderKey("from", text)`` …; ``HEADER name text`` likewise
+``1:5,*`` / ``UID 1:5,*``        ``SeqKey(((1, 5), (STAR, STAR)))`` / ``UidKey(…)``
+``$`` / ``UID $``                ``ResultKey()``
+===============================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TypeAlias
 #: ``*`` in a range: the largest number in use (RFC 3501 9, seq-number). Zero is never a valid number itself.
 STAR = 0
 
-#: The ranges of a sequence set, in the order written; either end may be the larger one (RFC 3501 9, seq-range).
+#: The ranges of a sequence set, in the order written; either end may be the larger (RFC 3501 9, seq-range).
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -130,7 +131,7 @@ class SizeKey:
 
 @dataclass(frozen=True, slots=True)
 class HeaderKey:
-    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks only that the field is present."""
+    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks only for the field's presence."""
 
     name: str
     text: str
@@ -171,8 +172,10 @@ class ResultKey:
 
 @dataclass(frozen=True, slots=True)
 class ModSeqKey:
-    """MODSEQ (RFC 7162 3.1.5): mod-sequence of at least this value. Entry name and type are checked by the parser and
-    dropped: one mod-sequence per message covers all its metadata."""
+    """MODSEQ (RFC 7162 3.1.5): mod-sequence of at least this value.
+
+    Entry name and type are checked by the parser and dropped: one mod-sequence covers all metadata of a message.
+    """
 
     modseq: int
 
