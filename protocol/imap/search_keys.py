@@ -1,8 +1,8 @@
 r"""Search criteria as data: what the parser builds and ``search_program`` compiles.
 
-Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names of
-header fields and of flags are compared without regard to case, and both spellings of a key (``SEEN``, ``UNSEEN``)
-are one node, with or without :class:`Not` around it:
+Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names
+of header fields and of flags are compared without regard to case, and both spellings of a key (``SEEN``,
+``UNSEEN``) are one node, with or without :class:`Not` around it:
 
 ===============================  ==========================================================================
 ``ALL``                          ``All()``
@@ -131,7 +131,7 @@ class SizeKey:
 
 @dataclass(frozen=True, slots=True)
 class HeaderKey:
-    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks only for the field's presence."""
+    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks for the field alone."""
 
     name: str
     text: str
@@ -174,7 +174,7 @@ class ResultKey:
 class ModSeqKey:
     """MODSEQ (RFC 7162 3.1.5): mod-sequence of at least this value.
 
-    Entry name and type are checked by the parser and dropped: one mod-sequence covers all metadata of a message.
+    The parser checks entry name and type and drops them: one mod-sequence covers all metadata of a message.
     """
 
     modseq: int
