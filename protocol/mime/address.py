@@ -1,0 +1,213 @@
+"""Address lists (RFC 5322 section 3.4 with its obsolete forms), raw for ENVELOPE and decoded for people.
+
+Tolerant and linear: every octet is looked at a bounded number of times and nothing raises. Where the syntax
+breaks, what can be read as an address is, and the rest is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from protocol.mime.charsets import decode_octets
+from protocol.mime.words import clean, decode_words
+
+
+class Address(NamedTuple):
+    """RFC 3501 section 7.4.2, raw; a group is ``(None, None, name, None)`` … ``(None, None, None, None)``.
+
+    A part that is missing from a mailbox is empty and not None, since None means a group.
+    """
+
+    name: bytes | None
+    route: bytes | None
+    mailbox: bytes | None
+    host: bytes | None
+
+
+class Mailbox(NamedTuple):
+    """A person to read: decoded name (may be empty) and address."""
+
+    name: str
+    address: str
+
+
+_GROUP_END = Address(None, None, None, None)
+
+# The common forms, up to the next comma: [phrase | "quoted"] <local@domain>  or  local@domain
+_ATOM = rb"[^\x00-\x20\"(),:;<>@\[\\\]]"
+_SIMPLE = re.compile(
+    rb"[\s,]*+(?:(?:\"([^\"\\\r\n]*+)\"|(" + _ATOM + rb"++(?:[ \t]++" + _ATOM + rb"++)*+))?+[ \t]*+"
+    rb"<(" + _ATOM + rb"++)@(" + _ATOM + rb"++)>|(" + _ATOM + rb"++)@(" + _ATOM + rb"++))\s*+(?:,|\Z)"
+)
+# An encoded word counts as one atom even if it holds what it must not (RFC 2047 section 5 (3)): many do.
+_TOKEN = re.compile(
+    rb"\s++|\"(?:[^\"\\]++|\\.)*+\"?+|=\?[^?\s]++\?[bBqQ]\?[^?\s]*+\?=|\[[^\[\]]*+\]?+|"
+    rb"[^\s\"(),:;<>@\[]++|.",
+    re.DOTALL,
+)
+_PARENTHESIS = re.compile(rb"[()]|\\.", re.DOTALL)
+_ANGLE = re.compile(
+    rb"<[<\s]*+(?:(@[^:<>\"]*+):)?+((?:\"(?:[^\"\\]++|\\.)*+\"?+|\([^()]*+\)|[^<>\",])*+)>?+", re.DOTALL
+)
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_COMMENT = re.compile(rb"\([^()]*+\)")
+_SPACES = re.compile(rb"\s++")
+_PLAIN_LOCAL = re.compile(r"[^\s\"(),:;<>@\[\\\]]+\Z")
+
+
+def parse_addresses(raw: bytes) -> list[Address]:
+    """Every mailbox and group of an address list."""
+    found: list[Address] = []
+    position, size = 0, len(raw)
+    in_group = False
+    while position < size:
+        match = _SIMPLE.match(raw, position)
+        if match is not None:
+            quoted, phrase, local, domain, bare_local, bare_domain = match.groups()
+            if bare_local is None:
+                found.append(Address(phrase if quoted is None else quoted, None, local, domain))
+            else:
+                found.append(Address(None, None, bare_local, bare_domain))
+            position = match.end()
+        else:
+            position, in_group = _parse_one(raw, position, in_group, found)
+    if in_group:
+        found.append(_GROUP_END)
+    return found
+
+
+def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) -> tuple[int, bool]:
+    """One element of the list in any form, up to its comma; returns where to go on."""
+    words: list[bytes] = []  # a space between two of them is b" "
+    at: int | None = None  # index in ``words`` of what follows the "@"
+    comment: bytes | None = None
+    angle: Address | None = None
+    size = len(raw)
+    while position < size:
+        match = _TOKEN.match(raw, position)
+        assert match is not None  # noqa: S101 - the last alternative matches any octet
+        token = match[0]
+        first = token[:1]
+        if first == b"(":
+            position, comment = _read_comment(raw, position)
+            if words and words[-1] != b" ":
+                words.append(b" ")
+            continue
+        if first == b"<":
+            angle_match = _ANGLE.match(raw, position)
+            assert angle_match is not None  # noqa: S101 - it starts with what was just seen
+            position = angle_match.end()
+            if angle is None:
+                angle = _addr_spec(_phrase(words), angle_match[1], angle_match[2])
+            continue
+        position = match.end()
+        if first == b",":
+            break
+        if first == b";":
+            if in_group:
+                _finish(words, at, comment, angle, found)
+                found.append(_GROUP_END)
+                return position, False
+            break
+        if angle is not None:
+            continue
+        if first == b":":
+            if not in_group and at is None:
+                found.append(Address(None, None, _phrase(words) or b"", None))
+                return position, True
+        elif first == b"@":
+            if at is None:
+                while words and words[-1] == b" ":
+                    words.pop()
+                at = len(words)
+        elif token.isspace():
+            if words and at != len(words):
+                words.append(b" ")
+        else:
+            words.append(token)
+    _finish(words, at, comment, angle, found)
+    return position, in_group
+
+
+def _finish(
+    words: list[bytes], at: int | None, comment: bytes | None, angle: Address | None, found: list[Address]
+) -> None:
+    """Turn what was read of one element into an address."""
+    if angle is not None:
+        found.append(angle if angle.name is not None or comment is None else angle._replace(name=comment))
+        return
+    if at is not None:
+        # The name stands before the last space of the local part, or in a comment.
+        start = at
+        while start > 0 and words[start - 1] != b" ":
+            start -= 1
+        local = b"".join(map(_unquote, words[start:at]))
+        domain = b"".join(word for word in words[at:] if word != b" ")
+        found.append(Address(_phrase(words[:start]) or comment, None, local, domain))
+        return
+    phrase = _phrase(words)
+    if phrase is None:
+        return
+    if b" " in phrase:
+        found.append(Address(phrase, None, b"", b""))
+    else:
+        found.append(Address(comment, None, phrase, b""))
+
+
+def _phrase(words: list[bytes]) -> bytes | None:
+    return b"".join(map(_unquote, words)).strip() or None
+
+
+def _unquote(word: bytes) -> bytes:
+    if word[:1] != b'"':
+        return word
+    word = word[1:-1] if len(word) > 1 and word.endswith(b'"') else word[1:]
+    return _ESCAPE.sub(rb"\1", word) if b"\\" in word else word
+
+
+def _read_comment(raw: bytes, position: int) -> tuple[int, bytes]:
+    """RFC 5322 section 3.2.2: comments nest. One that does not end goes to the end of the field."""
+    depth = 0
+    for match in _PARENTHESIS.finditer(raw, position):
+        if match[0] == b"(":
+            depth += 1
+        elif match[0] == b")":
+            depth -= 1
+            if depth == 0:
+                return match.end(), _comment_text(raw[position + 1 : match.start()])
+    return len(raw), _comment_text(raw[position + 1 :])
+
+
+def _comment_text(raw: bytes) -> bytes:
+    return _SPACES.sub(b" ", _ESCAPE.sub(rb"\1", raw)).strip()
+
+
+def _addr_spec(name: bytes | None, route: bytes | None, spec: bytes) -> Address:
+    """What stands between angle brackets; RFC 5322 section 4.4 for the route."""
+    if b"(" in spec and b'"' not in spec:
+        spec = _COMMENT.sub(b"", spec)
+    local, at, domain = spec.rpartition(b"@")
+    if not at:
+        local, domain = spec, b""
+    local = _unquote(local.strip())
+    if route is not None:
+        route = _SPACES.sub(b"", route)
+    return Address(name, route, _SPACES.sub(b" ", local), _SPACES.sub(b"", domain))
+
+
+def mailboxes(raw: bytes) -> list[Mailbox]:
+    """The people of an address list, groups flattened, as text."""
+    people = []
+    for name, _, local, host in parse_addresses(raw):
+        if local is None or host is None:
+            continue
+        person = "" if name is None else decode_words(name)
+        address = clean(decode_octets(local))
+        if host:
+            if not _PLAIN_LOCAL.match(address):
+                address = '"' + address.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            address += "@" + clean(decode_octets(host))
+        if person or address:
+            people.append(Mailbox(person, address))
+    return people

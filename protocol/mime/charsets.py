@@ -1,0 +1,147 @@
+"""Octets to text for any charset label a message may carry.
+
+Invariants: never raises, always linear, the result holds no lone surrogate (so it can be written as UTF-8).
+No label reaches the codec registry unless it is known beforehand: the registry remembers every unknown name
+for ever, and knows codecs that are quadratic (punycode) or not text at all (zlib).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from encodings.aliases import aliases
+
+_NOT_CHARSETS = frozenset(
+    {
+        "base64_codec",
+        "bz2_codec",
+        "hex_codec",
+        "idna",
+        "mbcs",
+        "oem",
+        "punycode",
+        "quopri_codec",
+        "raw_unicode_escape",
+        "rot_13",
+        "undefined",
+        "unicode_escape",
+        "uu_codec",
+        "zlib_codec",
+    }
+)
+_KNOWN = {alias: module for alias, module in aliases.items() if module not in _NOT_CHARSETS}
+_KNOWN.update({module: module for module in tuple(_KNOWN.values())})
+
+# Labels that Python does not know, and labels that mean a superset (WHATWG Encoding, section 4.2).
+_MEANT = {
+    "gb2312": "gb18030",
+    "gb_2312_80": "gb18030",
+    "gbk": "gb18030",
+    "cp936": "gb18030",
+    "x_gbk": "gb18030",
+    "euc_kr": "cp949",
+    "ks_c_5601": "cp949",
+    "ks_c_5601_1987": "cp949",
+    "ksc5601": "cp949",
+    "ksc_5601": "cp949",
+    "windows_949": "cp949",
+    "shift_jis": "cp932",
+    "sjis": "cp932",
+    "x_sjis": "cp932",
+    "windows_31j": "cp932",
+    "iso_2022_jp": "iso2022_jp_ext",
+    "cp50220": "iso2022_jp_ext",
+    "x_euc_jp": "euc_jp",
+    "big5": "big5hkscs",
+    "cn_big5": "big5hkscs",
+    "x_x_big5": "big5hkscs",
+    "cp950": "cp950",
+    "tis_620": "cp874",
+    "windows_874": "cp874",
+    "iso_8859_11": "cp874",
+    "iso_8859_9": "cp1254",
+    "latin5": "cp1254",
+    "iso_8859_8_i": "iso8859_8",
+    "iso_8859_8_e": "iso8859_8",
+    "iso_8859_6_i": "iso8859_6",
+    "unicode_1_1_utf_8": "utf_8",
+    "unicode_1_1_utf_7": "utf_7",
+    "utf8mb4": "utf_8",
+    "x_utf_8": "utf_8",
+    "unicode": "utf_16",
+    "x_mac_roman": "mac_roman",
+    "x_mac_cyrillic": "mac_cyrillic",
+    "macintosh": "mac_roman",
+    "x_koi8_r": "koi8_r",
+    "koi8": "koi8_r",
+}
+# These say nothing, or are said of everything: read UTF-8 if it is valid, else what Windows means.
+_VAGUE = frozenset(
+    {
+        "",
+        "ascii",
+        "us_ascii",
+        "ansi_x3.4_1968",
+        "iso646_us",
+        "646",
+        "unknown",
+        "unknown_8bit",
+        "x_unknown",
+        "8bit",
+        "7bit",
+        "binary",
+        "default",
+        "default_charset",
+        "none",
+        "ansi",
+        "x_user_defined",
+    }
+)
+_LATIN_1 = frozenset({"latin_1", "cp1252"})
+_SEPARATORS = re.compile(r"[^a-z0-9.]+")
+_LONGEST_LABEL = 40
+
+
+def _cp1252_hole(error: UnicodeError) -> tuple[str, int]:
+    """The five octets cp1252 leaves undefined are the C1 controls of ISO-8859-1."""
+    assert isinstance(error, UnicodeDecodeError)  # noqa: S101 - the registry calls this for decoding only
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+codecs.register_error("markpost.cp1252", _cp1252_hole)
+
+
+def codec_of(charset: str | None) -> str | None:
+    """The Python codec for a charset label; None if the label is vague or unknown."""
+    if charset is None or len(charset) > _LONGEST_LABEL:
+        return None
+    label = _SEPARATORS.sub("_", charset.lower()).strip("_")
+    if label in _VAGUE:
+        return None
+    return _MEANT.get(label) or _KNOWN.get(label) or _KNOWN.get(label.replace(".", "_"))
+
+
+def decode_octets(raw: bytes) -> str:
+    """Octets of unknown charset: UTF-8 if valid, else Windows-1252 (ISO-8859-1 with its C1 holes filled)."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", "markpost.cp1252")
+
+
+def decode_charset(raw: bytes, charset: str | None) -> str:
+    """Decode ``raw`` as ``charset`` says, as well as can be done."""
+    codec = codec_of(charset)
+    if codec is None:
+        return decode_octets(raw)
+    if codec in _LATIN_1:
+        return raw.decode("cp1252", "markpost.cp1252")
+    if codec == "utf_8":
+        return raw.decode("utf-8", "replace")
+    try:
+        text = raw.decode(codec, "replace")
+    except (UnicodeError, LookupError):
+        return decode_octets(raw)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
