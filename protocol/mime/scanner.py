@@ -198,7 +198,7 @@ class _Scan:
         return None
 
     def pass_delimiter(self, delimiter: _Delimiter) -> int | None:
-        """End the parts inside the multipart of the delimiter; returns where its next child starts, if any."""
+        """End the parts inside the multipart of the delimiter; where its next child starts, if one does."""
         end = delimiter.start
         if end > 0 and self.buffer[end - 1] == _CR:
             end -= 1

@@ -1,16 +1,20 @@
-"""The text of a part: transfer encoding and charset undone."""
+"""What a part says: transfer encoding, charset and format=flowed undone. For reading and searching."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from protocol.mime import transfer
-from protocol.mime.charsets import decode_charset
+from protocol.mime.charsets import codec_of, decode_charset
+from protocol.mime.flowed import unflow
 
 if TYPE_CHECKING:
     from protocol.mime.scanner import Buffer, Part
 
 __all__ = ["decode_body", "decode_charset", "decode_text"]
+
+_BYTE_ORDER_MARK = "\ufeff"
+_REPLACEMENT = "\ufffd"
 
 
 def decode_body(buffer: Buffer, part: Part, limit: int | None = None) -> bytes:
@@ -20,5 +24,34 @@ def decode_body(buffer: Buffer, part: Part, limit: int | None = None) -> bytes:
 
 def decode_text(buffer: Buffer, part: Part, limit: int | None = None) -> str:
     """A body as text with LF line ends, from at most ``limit`` decoded octets."""
-    text = decode_charset(decode_body(buffer, part, limit), part.params.get("charset"))
-    return text.replace("\r\n", "\n")
+    params = part.params
+    charset = params.get("charset")
+    raw = decode_body(buffer, part, limit)
+    if limit is not None and len(raw) == limit:
+        text = _decode_cut(raw, charset)
+    else:
+        text = decode_charset(raw, charset)
+    text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
+    if params.get("format", "").lower() == "flowed" and part.type == "text" and part.subtype == "plain":
+        text = unflow(text, delete_space=params.get("delsp", "").lower() == "yes")
+    return text
+
+
+def _decode_cut(raw: bytes, charset: str | None) -> str:
+    """Text that may have been cut within its last character, which is then left out."""
+    if codec_of(charset) in (None, "utf_8"):
+        return decode_charset(raw[: len(raw) - _loose_utf8(raw[-3:])], charset)
+    return decode_charset(raw, charset).removesuffix(_REPLACEMENT)
+
+
+def _loose_utf8(tail: bytes) -> int:
+    """How many octets at the end are the start of a UTF-8 sequence that goes on (RFC 3629 section 3)."""
+    for back in range(1, len(tail) + 1):
+        octet = tail[-back]
+        if octet & 0xC0 == 0x80:
+            continue
+        needed = (
+            2 if octet & 0xE0 == 0xC0 else 3 if octet & 0xF0 == 0xE0 else 4 if octet & 0xF8 == 0xF0 else 1
+        )
+        return back if needed > back else 0
+    return 0
