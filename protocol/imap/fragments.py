@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from protocol.mime.structure import Structure
 
 # Longer strings could be quoted too, but lines of any length are more than some clients read.
-_QUOTABLE = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1000}")
+_is_plain = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{0,1000}").fullmatch
+_is_quotable = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1000}").fullmatch
 _PERCENT = re.compile(rb"[^A-Za-z0-9!#$&+.^_`{|}~-]")
 
 
@@ -27,10 +28,10 @@ def nstring(b: bytes | None) -> bytes:
 
 def string(b: bytes) -> bytes:
     """A quoted string, or a literal where that cannot be."""
-    if _QUOTABLE.fullmatch(b):
-        if b'"' in b or b"\\" in b:
-            b = b.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    if _is_plain(b):
         return b'"%b"' % b
+    if _is_quotable(b):
+        return b'"%b"' % b.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     if b"\x00" in b:
         return string(b.replace(b"\x00", b""))
     return b"{%d}\r\n%b" % (len(b), b)

@@ -51,12 +51,13 @@ class HeaderBlock:
             fields = self._fields = []
             text, origin = self._text, self._start
             for match in _FIELD.finditer(text):
-                name = match[1]
-                start, end = match.span()
+                (start, end), (_, name_end), (value, _) = match.regs
                 while text[end - 1] == "\r":
                     end -= 1
-                value = min(match.start(2), end)
-                fields.append(HeaderField(name, name.lower(), origin + start, origin + value, origin + end))
+                name = text[start:name_end]
+                fields.append(
+                    HeaderField(name, name.lower(), origin + start, origin + min(value, end), origin + end)
+                )
         return fields
 
     def first(self, name: str) -> bytes | None:

@@ -1,7 +1,7 @@
 """The values of IMAP's BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2, RFC 9051 section 7.5.2).
 
 Every structure can be encoded as valid IMAP:
-- A multipart without children (no usable boundary, no delimiter, beyond the limits) is shown as the text/plain
+- A multipart without children (no usable boundary, no delimiter, beyond limits) is shown as the text/plain
   leaf that it reads as. RFC 2045 section 5.2 asks for that where the Content-Type is broken, the grammar has
   no empty multipart, and a person can still see what the body holds.
 - A message that was not looked into (transfer-encoded, or beyond the limits) keeps its type, with an empty
