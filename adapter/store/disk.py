@@ -1,0 +1,233 @@
+"""Every system call that changes the store, and the directories it happens in.
+
+This is the only module that creates, renames, links, removes or syncs anything below the root. Each primitive announces
+itself to :data:`on_step` first: the crash tests kill the process, raise ENOSPC or drop unsynced effects at any of them.
+
+Directories are opened one level at a time with ``O_NOFOLLOW``: a symbolic link planted anywhere in the tree is refused,
+never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from adapter.store.layout import Parts
+
+#: Called as ``on_step(action, directory fd or file fd, name)`` before each effect on disk.
+on_step: Callable[[str, int, str], None] | None = None
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def step(action: str, fd: int, name: str) -> None:
+    if on_step is not None:
+        on_step(action, fd, name)
+
+
+class Directories:
+    """Directory descriptors below one root. Those that are never renamed or removed are kept open."""
+
+    _KEEP = 320  # descriptors are few; the rest are opened for each use
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._kept: dict[Parts, int] = {}
+
+    def close(self) -> None:
+        for fd in self._kept.values():
+            os.close(fd)
+        self._kept.clear()
+        os.close(self.root_fd)
+
+    def _walk(self, parts: Parts, create: bool) -> int:
+        fd = os.dup(self.root_fd)
+        try:
+            for name in parts:
+                try:
+                    child = os.open(name, _DIRECTORY, dir_fd=fd)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    with contextlib.suppress(FileExistsError):
+                        make_directory(fd, name)
+                    child = os.open(name, _DIRECTORY, dir_fd=fd)
+                os.close(fd)
+                fd = child
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @contextlib.contextmanager
+    def open(self, parts: Parts, *, create: bool = False) -> Iterator[int]:
+        """A descriptor for this use only: for directories that may be renamed or removed."""
+        fd = self._walk(parts, create)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def stable(self, parts: Parts, *, create: bool = False) -> Iterator[int]:
+        """A directory that is never renamed or removed (messages/<date>, attachments/<ab>, the top level)."""
+        fd = self._kept.get(parts)
+        if fd is not None:
+            yield fd
+        elif len(self._kept) < self._KEEP:
+            fd = self._walk(parts, create)
+            winner = self._kept.setdefault(parts, fd)
+            if winner != fd:
+                os.close(fd)
+            yield winner
+        else:
+            with self.open(parts, create=create) as fd:
+                yield fd
+
+
+def write_new(directory: int, name: str, data: bytes | memoryview, *, mode: int = 0o444, sync: bool = False) -> None:
+    """Create a file that must not exist yet."""
+    step("create", directory, name)
+    fd = os.open(name, _NEW_FILE, mode, dir_fd=directory)
+    try:
+        write_all(fd, data)
+        if sync:
+            step("fsync", fd, name)
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    written = os.write(fd, data)
+    if written != len(data):
+        view = memoryview(data)[written:]
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def open_new(directory: int, name: str, *, mode: int = 0o444) -> int:
+    """Create a file to be written in pieces with :func:`write_all`."""
+    step("create", directory, name)
+    return os.open(name, _NEW_FILE, mode, dir_fd=directory)
+
+
+def open_append(directory: int, name: str, *, create: bool) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    if create:
+        step("create", directory, name)
+        flags |= os.O_CREAT
+    return os.open(name, flags, 0o600, dir_fd=directory)
+
+
+def append(fd: int, data: bytes) -> None:
+    step("append", fd, "")
+    write_all(fd, data)
+
+
+def truncate(fd: int, size: int) -> None:
+    step("truncate", fd, "")
+    os.ftruncate(fd, size)
+
+
+def sync_data(fd: int) -> None:
+    """Make a file's content and size durable."""
+    step("fsync", fd, "")
+    os.fdatasync(fd)
+
+
+def sync_directory(fd: int) -> None:
+    step("fsync-directory", fd, "")
+    os.fsync(fd)
+
+
+def sync_file_system(fd: int) -> None:
+    """Make everything written to this file system so far durable, errors included (syncfs(2))."""
+    step("syncfs", fd, "")
+    if _libc.syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        if code != errno.ENOSYS:
+            raise OSError(code, os.strerror(code))
+        os.sync()
+
+
+def rename(source: int, name: str, target: int, new_name: str) -> None:
+    step("rename", target, new_name)
+    os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def link(source: int, name: str, target: int, new_name: str) -> None:
+    step("link", target, new_name)
+    os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
+
+def symlink(directory: int, name: str, target: str) -> None:
+    step("symlink", directory, name)
+    os.symlink(target, name, dir_fd=directory)
+
+
+def unlink(directory: int, name: str) -> None:
+    step("unlink", directory, name)
+    os.unlink(name, dir_fd=directory)
+
+
+def make_directory(directory: int, name: str) -> None:
+    step("mkdir", directory, name)
+    os.mkdir(name, 0o700, dir_fd=directory)
+
+
+def remove_directory(directory: int, name: str) -> None:
+    step("rmdir", directory, name)
+    os.rmdir(name, dir_fd=directory)
+
+
+def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -> None:
+    """Atomically and durably give ``name`` this content."""
+    temporary = f".{name}.{os.getpid()}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)
+    write_new(directory, temporary, data, mode=mode, sync=True)
+    rename(directory, temporary, directory, name)
+    sync_directory(directory)
+
+
+def open_read(directory: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+
+
+def read_file(directory: int, name: str) -> bytes:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        data = os.read(fd, 1 << 16)
+        if len(data) < 1 << 16:
+            return data
+        pieces = [data]
+        while data := os.read(fd, 1 << 20):
+            pieces.append(data)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def exists(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def boot_id() -> str:
+    """Changes when the machine restarts: the page cache of an earlier boot is gone."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return os.urandom(16).hex()  # unknown means: trust nothing that was not synced

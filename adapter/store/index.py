@@ -1,0 +1,126 @@
+"""The SQLite index: mutable state and query indexes, in rollback-journal (DELETE) mode.
+
+Durability: the journal is the commit point, so a transaction of the writer is not synced (``synchronous=OFF``). A
+killed process leaves the page cache, and with it the index, intact; after a power loss recovery does not trust an
+index that lags a checkpoint and builds it anew. Readers keep no cursor open: every query is fetched whole, at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+
+SCHEMA_VERSION = 1
+_BUSY_SECONDS = 30.0
+
+
+class IndexMissing(Exception):  # noqa: N818 - a state of the store, reported by name
+    """There is no index file."""
+
+
+class IndexUnreadable(Exception):  # noqa: N818
+    """The index file is not a database of ours."""
+
+
+def create(path: str) -> sqlite3.Connection:
+    """Make a new, empty index at ``path`` and return a writing connection to it."""
+    connection = _connect(path, "rwc")
+    connection.executescript("BEGIN;" + importlib.resources.files(__package__).joinpath("schema.sql").read_text())
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?)",
+        [("schema_version", SCHEMA_VERSION), ("applied_seq", 0), ("last_uidvalidity", 0)],
+    )
+    connection.execute("COMMIT")
+    return connection
+
+
+def _connect(path: str, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(path)}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("PRAGMA cache_size=-65536")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    return connection
+
+
+class Index:
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+        with directories.stable(()) as root:
+            if not disk.exists(root, layout.INDEX_FILE):
+                raise IndexMissing
+        self._path = f"{directories.root}/{layout.INDEX_FILE}"
+        self._readers = threading.local()
+        self._all_readers: list[sqlite3.Connection] = []
+        try:
+            self.writer = _connect(self._path, "rw")
+            version = self.writer.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise IndexUnreadable(str(error)) from error
+        if version is None or version[0] != SCHEMA_VERSION:
+            raise IndexUnreadable(f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}")
+
+    def close(self) -> None:
+        self.writer.close()
+        for connection in self._all_readers:
+            connection.close()
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one read-only query on this thread's connection and fetch all of it."""
+        return self._reader().execute(sql, parameters).fetchall()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Several short queries that see one state; nothing else may happen inside the block."""
+        connection = self._reader()
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _reader(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._readers, "connection", None)
+        if connection is None:
+            connection = _connect(self._path, "rw")  # a reader may have to roll back what a dead writer left
+            connection.execute("PRAGMA query_only=ON")
+            connection.execute("PRAGMA cache_size=-8192")
+            self._readers.connection = connection
+            self._all_readers.append(connection)
+        return connection
+
+    def applied_seq(self) -> int:
+        return int(self.query("SELECT value FROM meta WHERE key = 'applied_seq'")[0][0])
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction; rolled back on any exception. Only the holder of the index lock may open one."""
+        self.writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.writer
+        except BaseException:
+            self.writer.execute("ROLLBACK")
+            raise
+        try:
+            disk.step("index-commit", -1, "")
+            self.writer.execute("COMMIT")
+        except BaseException:
+            if self.writer.in_transaction:
+                self.writer.execute("ROLLBACK")
+            raise

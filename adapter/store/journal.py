@@ -1,0 +1,336 @@
+"""The journal: an append-only log of every mutation; its fsync is the commit point.
+
+One record is one line: a JSON object with its sequence number first and a CRC-32 of everything before it last. Records
+live in segments named after their first sequence number. Sequence numbers have no gaps.
+
+Invariants: only the holder of the index lock appends, cuts or rotates. A line that does not verify, after the last
+checkpoint, is a torn append that nobody was told about: it is cut. Anywhere else it is damage, which is reported and
+never cut. A batch that failed after it was written is followed directly by an ``abort`` record that names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+
+Effect = dict[str, Any]
+
+SEGMENT_BYTES = 16 << 20
+MAX_BATCH = 512  # records between an abort and the first record it may name
+_CRC_SUFFIX = len(b',"crc":"00000000"}')
+
+
+class JournalDamaged(Exception):  # noqa: N818 - a state of the store, reported by name
+    """A record inside the journal does not verify."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One operation: what it was, when, and the effects it has on files and index."""
+
+    op: str
+    at: int  # microseconds since the epoch
+    effects: list[Effect]
+    seq: int = 0
+    aborted: tuple[int, int] | None = field(default=None)  # set on abort records: first and last seq
+
+    def encode(self) -> bytes:
+        body: dict[str, Any] = {"seq": self.seq, "at": self.at, "op": self.op, "effects": self.effects}
+        if self.aborted:
+            body["aborted"] = self.aborted
+        head = orjson.dumps(body)[:-1]
+        return b'%b,"crc":"%08x"}\n' % (head, zlib.crc32(head))
+
+
+def decode(line: bytes) -> Record:
+    """Parse one complete line (with its line end). Raises :class:`JournalDamaged`."""
+    head = line[: -_CRC_SUFFIX - 1]
+    if line[len(head) :] != b',"crc":"%08x"}\n' % zlib.crc32(head):
+        raise JournalDamaged("checksum does not match")
+    try:
+        body = orjson.loads(line)
+        aborted = body.get("aborted")
+        return Record(
+            body["op"],
+            body["at"],
+            body["effects"],
+            body["seq"],
+            (aborted[0], aborted[1]) if aborted else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise JournalDamaged("not a record") from error
+
+
+def _sequence(line: bytes) -> int:
+    """The sequence number of a line whose checksum matches, else -1; much cheaper than :func:`decode`."""
+    head = line[: -_CRC_SUFFIX - 1]
+    if line[len(head) :] != b',"crc":"%08x"}\n' % zlib.crc32(head) or not head.startswith(b'{"seq":'):
+        return -1
+    digits = head[7 : head.find(b",", 7)]
+    return int(digits) if digits.isdigit() else -1
+
+
+def without_aborted(records: Iterator[Record]) -> Iterator[Record]:
+    """The records that count: an abort takes back the batch written directly before it."""
+    waiting: deque[Record] = deque()
+    for record in records:
+        if record.aborted:
+            first, last = record.aborted
+            while waiting and waiting[-1].seq >= first and waiting[-1].seq <= last:
+                waiting.pop()
+            continue
+        waiting.append(record)
+        if len(waiting) > MAX_BATCH:
+            yield waiting.popleft()
+    yield from waiting
+
+
+class Journal:
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+        self._segment = 0  # first seq of the segment we append to; 0 = none yet
+        self._fd = -1
+        self._end = 0  # octets of verified records in the segment
+        self._before_batch = (0, 0)  # _end and last_seq before the last append
+        self.last_seq = 0
+        self.durable_seq = 0  # of the last checkpoint: nothing up to here can be a torn append
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def segments(self) -> list[int]:
+        with self._directories.stable(layout.JOURNAL) as directory:
+            found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
+        return sorted(int(match.group(1)) for match in found if match)
+
+    # --- for the holder of the index lock --------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Take in what others appended since the last call; cut a torn tail."""
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
+            self.close()  # compacted away by another process
+        if self._fd < 0:
+            self._open_newest()
+        while self._fd >= 0:
+            size = os.fstat(self._fd).st_size
+            if size < self._end:
+                raise JournalDamaged("the journal became shorter")
+            if size > self._end:
+                self._scan_tail(size)
+            if not self._follow_rotation():
+                return
+
+    def append(self, records: list[Record]) -> None:
+        """Write the records and make them durable. On failure the journal is as it was before."""
+        follows_its_batch = records[0].aborted is not None
+        if self._fd < 0 or (self._end >= SEGMENT_BYTES and not follows_its_batch):
+            self._rotate()
+        for number, record in enumerate(records, self.last_seq + 1):
+            record.seq = number
+        data = b"".join([record.encode() for record in records])
+        try:
+            disk.append(self._fd, data)
+            disk.sync_data(self._fd)
+        except OSError:
+            self._take_back()
+            raise
+        self._before_batch = (self._end, self.last_seq)
+        self._end += len(data)
+        self.last_seq += len(records)
+
+    def forget_last_batch(self) -> None:
+        """Cut the last batch off again: it failed, and there was no room even for an abort record."""
+        if self._fd >= 0:
+            self._end, self.last_seq = self._before_batch
+            self._take_back()
+
+    def rotate(self) -> None:
+        """Start a new segment with the next record, so that a snapshot ends on a segment's border."""
+        if self._end:
+            self._rotate()
+
+    def remove_segments_before(self, seq: int) -> list[int]:
+        """Remove segments all of whose records are at or below ``seq`` (a snapshot holds what they led to)."""
+        segments = self.segments()
+        removable = [first for first, following in itertools.pairwise(segments) if following <= seq + 1]
+        with self._directories.stable(layout.JOURNAL) as directory:
+            for first in removable:
+                disk.unlink(directory, layout.journal_segment(first))
+            disk.sync_directory(directory)
+        return removable
+
+    def _follow_rotation(self) -> bool:
+        following = self.last_seq + 1
+        if following == self._segment:
+            return False
+        with self._directories.stable(layout.JOURNAL) as directory:
+            try:
+                fd = disk.open_append(directory, layout.journal_segment(following), create=False)
+            except FileNotFoundError:
+                return False
+        self.close()
+        self._fd, self._segment, self._end = fd, following, 0
+        return True
+
+    def _open_newest(self) -> None:
+        segments = self.segments()
+        if not segments:
+            self._segment, self._end, self.last_seq = 0, 0, 0
+            return
+        if segments[-1] != self._segment:
+            # The newest segment starts right after everything before it.
+            self._segment, self._end, self.last_seq = segments[-1], 0, segments[-1] - 1
+        with self._directories.stable(layout.JOURNAL) as directory:
+            self._fd = disk.open_append(directory, layout.journal_segment(self._segment), create=False)
+
+    def _scan_tail(self, size: int) -> None:
+        with _Lines(os.dup(self._fd), self._end) as lines:
+            for line in lines:
+                if _sequence(line) != self.last_seq + 1:
+                    break
+                self.last_seq += 1
+                self._end += len(line)
+        if self._end == size:
+            return
+        if self.last_seq < self.durable_seq:
+            raise JournalDamaged(f"record {self.last_seq + 1} does not verify")
+        torn = os.pread(self._fd, size - self._end, self._end)
+        if b"\n" in torn:  # more than one torn line: the disk wrote out of order; keep it for a person to look at
+            with self._directories.open(layout.QUARANTINE, create=True) as quarantine:
+                name = f"journal-tail-{self.last_seq + 1}-{os.urandom(4).hex()}.jsonl"
+                disk.write_new(quarantine, name, torn, sync=True)
+        disk.truncate(self._fd, self._end)
+        disk.sync_data(self._fd)
+
+    def _rotate(self) -> None:
+        first = self.last_seq + 1
+        with self._directories.stable(layout.JOURNAL) as directory:
+            fd = disk.open_append(directory, layout.journal_segment(first), create=True)
+            try:
+                disk.sync_directory(directory)
+            except BaseException:
+                os.close(fd)
+                raise
+        self.close()
+        self._fd, self._segment, self._end = fd, first, 0
+
+    def _take_back(self) -> None:
+        try:
+            disk.truncate(self._fd, self._end)
+            disk.sync_data(self._fd)
+        except OSError:
+            # What is on disk is unknown now; the next refresh reads it again from the start of the segment.
+            self.close()
+            self._end, self.last_seq = 0, self._segment - 1
+
+    # --- for readers (no lock) -------------------------------------------------------------------------------------
+
+    def records(self, after: int, upto: int | None = None) -> Iterator[Record]:
+        """Verified records with ``after < seq <= upto``. Raises :class:`JournalDamaged` at the first bad line.
+
+        A torn tail only ends the iteration if the caller names no ``upto``.
+        """
+        expected = None
+        segments = self.segments()
+        for first, following in zip(segments, [*segments[1:], None]):
+            if following is not None and following <= after + 1:
+                continue
+            if expected is not None and first != expected:
+                raise JournalDamaged(f"records {expected} to {first - 1} are missing")
+            expected = first
+            for line in self._lines(first):
+                if upto is not None and expected > upto:
+                    return
+                try:
+                    record = decode(line)
+                    if record.seq != expected:
+                        raise JournalDamaged("sequence number out of order")
+                except JournalDamaged as error:
+                    if following is None and upto is None:
+                        return
+                    raise JournalDamaged(f"record {expected}: {error}") from None
+                expected += 1
+                if record.seq > after:
+                    yield record
+        if upto is not None and expected is not None and expected <= upto:
+            raise JournalDamaged(f"records {expected} to {upto} are missing")
+
+    def _lines(self, first: int) -> Iterator[bytes]:
+        with self._directories.stable(layout.JOURNAL) as directory:
+            fd = disk.open_read(directory, layout.journal_segment(first))
+        with _Lines(fd, 0) as lines:
+            yield from lines
+
+
+class JournalTail:
+    """Follows the journal from a record on, without reading anything twice. Takes no lock."""
+
+    def __init__(self, journal: Journal, directories: Directories, seq: int) -> None:
+        self._directories = directories
+        self.seq = seq
+        self._segment = max((first for first in journal.segments() if first <= seq + 1), default=seq + 1)
+        self._offset = 0
+        if self._segment <= seq:
+            for line in self._lines():
+                self._offset += len(line)
+                if _sequence(line) >= seq:
+                    break
+
+    def advance(self, upto: int) -> list[Record]:
+        """The records after the last call's, up to ``upto``, which must have been applied; aborted ones left out."""
+        records = []
+        while self.seq < upto:
+            before = self.seq
+            for line in self._lines():
+                record = decode(line)
+                if record.seq != self.seq + 1:
+                    raise JournalDamaged(f"record {self.seq + 1} is missing")
+                records.append(record)
+                self._offset += len(line)
+                self.seq = record.seq
+                if self.seq == upto:
+                    break
+            if self.seq < upto:
+                if self.seq == before and self._segment == self.seq + 1:
+                    raise JournalDamaged(f"records {self.seq + 1} to {upto} are missing")
+                self._segment, self._offset = self.seq + 1, 0
+        return list(without_aborted(iter(records)))
+
+    def _lines(self) -> Iterator[bytes]:
+        with self._directories.stable(layout.JOURNAL) as directory:
+            try:
+                fd = disk.open_read(directory, layout.journal_segment(self._segment))
+            except FileNotFoundError:
+                return
+        with _Lines(fd, self._offset) as lines:
+            yield from lines
+
+
+class _Lines(contextlib.AbstractContextManager["_Lines"]):
+    """Complete lines of a descriptor from an offset on; owns the descriptor."""
+
+    def __init__(self, fd: int, offset: int) -> None:
+        self._file = open(fd, "rb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        self._file.seek(offset)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                return
+            yield line
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

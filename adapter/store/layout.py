@@ -1,0 +1,99 @@
+"""Where everything lies below the root: the only module that builds paths of the store.
+
+Paths are tuples of names relative to the root; ``disk`` walks them one directory at a time without following symbolic
+links, so no path can leave the store whatever lies in it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from adapter.store import names
+
+Parts = tuple[str, ...]
+
+VERSION_FILE = "protocol-version.txt"
+VERSION = 1
+
+INDEX_FILE = "index.sqlite"
+MESSAGES: Parts = ("messages",)
+ATTACHMENTS: Parts = ("attachments",)
+MAILBOXES: Parts = ("mailboxes",)
+JOURNAL: Parts = ("journal",)
+SNAPSHOTS: Parts = ("snapshots",)
+STAGING: Parts = ("staging",)
+DROPPED: Parts = ("staging", "dropped")
+LOCKS: Parts = ("locks",)
+ADDRESS_LOCKS: Parts = ("locks", "addresses")
+MAINTENANCE: Parts = ("maintenance",)
+INDEX_BACKUPS: Parts = ("maintenance", "index-backups")
+QUARANTINE: Parts = ("maintenance", "quarantine")
+DIRECTORIES: tuple[Parts, ...] = (
+    MESSAGES, ATTACHMENTS, MAILBOXES, JOURNAL, SNAPSHOTS, STAGING, LOCKS, ADDRESS_LOCKS, MAINTENANCE, INDEX_BACKUPS,
+)  # fmt: skip
+
+CHECKPOINT_FILE = "checkpoint.json"
+MANIFEST_FILE = "manifest.json"
+INDEX_LOCK = "index.lock"
+SERVICE_LOCK = "service.lock"
+OFFLINE_MARKER = "offline"
+IDENTITY_FILE = ".mailbox"
+FULL_NAME_FILE = ".name"
+CREDENTIALS_FILE = "passwd"
+#: Credentials lie in their own directory, readable by the owner only.
+CREDENTIALS: Parts = ("credentials",)
+
+MESSAGE_ID = re.compile(r"msg-(\d{4})(\d{2})(\d{2})T\d{6}Z-[0-9a-f]{20}\Z")
+SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+PROJECTION = re.compile(r"([1-9][0-9]{0,9})-(msg-[0-9TZ]+-[0-9a-f]{20})\.md\Z")
+JOURNAL_SEGMENT = re.compile(r"([0-9]{16})\.jsonl\Z")
+
+
+def message_directory(message_id: str) -> Parts:
+    match = MESSAGE_ID.match(message_id)
+    if match is None:
+        raise ValueError(f"not a message id: {message_id!r}")
+    return ("messages", "-".join(match.groups()))
+
+
+def message_name(message_id: str) -> str:
+    return f"{message_id}.md"
+
+
+def blob_directory(sha256: str) -> Parts:
+    if not SHA256.match(sha256):
+        raise ValueError(f"not a SHA-256: {sha256!r}")
+    return ("attachments", sha256[:2])
+
+
+def mailbox_directory(entry: str) -> Parts:
+    """``entry`` is the registration's directory name: an escaped address, or a stash."""
+    return ("mailboxes", entry)
+
+
+def folder_directory(entry: str, folder_name: str) -> Parts:
+    return ("mailboxes", entry, names.folder_entry(folder_name))
+
+
+def projection_name(uid: int, message_id: str) -> str:
+    return f"{uid}-{message_id}.md"
+
+
+def projection_target(message_id: str) -> str:
+    return "/".join(("..", "..", "..", *message_directory(message_id), message_name(message_id)))
+
+
+def staging_directory(session: str) -> Parts:
+    return ("staging", session)
+
+
+def snapshot_directory(seq: int) -> Parts:
+    return ("snapshots", f"{seq:016d}")
+
+
+def journal_segment(first_seq: int) -> str:
+    return f"{first_seq:016d}.jsonl"
+
+
+def address_lock(address: str) -> str:
+    return f"{names.address_entry(address)}.lock"

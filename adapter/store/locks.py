@@ -1,0 +1,151 @@
+"""The store's kernel locks, and the one order in which they are taken.
+
+Order: the service lock (shared, for the life of a process), then ``locks/addresses/<address>.lock`` in lexicographic
+order, then ``locks/index.lock``. A dead process holds nothing. Within a process one thread at a time holds a round of
+locks. The order is checked at run time: taking a lock out of order is a bug and raises at once.
+
+``filelock.lock_descriptor`` takes the same kernel lock as ``filelock.FileLock`` on the same file (the two exclude each
+other), on a descriptor that stays open between rounds: 3 microseconds instead of 150.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from filelock import lock_descriptor, unlock_descriptor
+
+from adapter.store import layout
+from adapter.store.disk import Directories
+from protocol.errors import MailError, Reason
+
+_KEPT_ADDRESS_LOCKS = 256
+
+
+def _open_lock(directory: int, name: str) -> int:
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+
+
+class LockOrderError(RuntimeError):
+    """A lock was asked for out of order: a bug in the caller."""
+
+
+class Locks:
+    def __init__(self, directories: Directories, timeout: float) -> None:
+        self._directories = directories
+        self._timeout = timeout
+        self._round = threading.Lock()
+        self._descriptors: dict[str, int] = {}  # least recently used first
+        self._held: list[tuple[int, str]] = []
+        self._owner = os.getpid()
+        self._service: int | None = None
+
+    def close(self) -> None:
+        with self._round:
+            for fd in self._descriptors.values():
+                os.close(fd)
+            self._descriptors.clear()
+        if self._service is not None:
+            os.close(self._service)
+            self._service = None
+
+    # --- the service lock ------------------------------------------------------------------------------------------
+
+    def share_service(self) -> None:
+        """Hold the service lock shared for the life of this object, or say that maintenance holds it."""
+        with self._directories.stable(layout.LOCKS) as directory:
+            fd = _open_lock(directory, layout.SERVICE_LOCK)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise MailError(Reason.MAINTENANCE, "the store is in maintenance: the service lock is held") from None
+        self._service = fd
+
+    # --- rounds of locks -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def hold(self, addresses: Iterable[str]) -> Iterator[None]:
+        """Hold the locks of these addresses and the index lock. One time limit covers the whole round."""
+        if os.getpid() != self._owner:
+            raise RuntimeError("a store must be opened again after fork()")
+        deadline = time.monotonic() + self._timeout
+        if not self._round.acquire(timeout=self._timeout):
+            raise MailError(Reason.LOCK_TIMEOUT, "another thread of this process holds the store's locks")
+        try:
+            try:
+                for address in sorted(set(addresses)):
+                    self._take(0, layout.address_lock(address), deadline)
+                self._take(1, layout.INDEX_LOCK, deadline)
+                yield
+            finally:
+                self._release()
+        finally:
+            self._round.release()
+
+    def _take(self, rank: int, name: str, deadline: float) -> None:
+        if self._held and (rank, name) <= self._held[-1]:
+            raise LockOrderError(f"{name} after {self._held[-1][1]}")
+        pause = 0.0002
+        while True:
+            fd = self._descriptor(rank, name)
+            if lock_descriptor(fd, blocking=False):
+                if os.fstat(fd).st_nlink:
+                    self._held.append((rank, name))
+                    return
+                unlock_descriptor(fd)  # the lock file was removed meanwhile: a new one counts
+                os.close(self._descriptors.pop(name))
+                continue
+            if time.monotonic() >= deadline:
+                raise MailError(Reason.LOCK_TIMEOUT, f"{name} is held by another process")
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, protects nothing
+            pause = min(pause * 2, 0.004)
+
+    def _release(self) -> None:
+        while self._held:
+            _, name = self._held.pop()
+            unlock_descriptor(self._descriptors[name])
+        while len(self._descriptors) > _KEPT_ADDRESS_LOCKS:
+            os.close(self._descriptors.pop(next(iter(self._descriptors))))
+
+    def _descriptor(self, rank: int, name: str) -> int:
+        fd = self._descriptors.pop(name, None)
+        if fd is None:
+            with self._directories.stable(layout.ADDRESS_LOCKS if rank == 0 else layout.LOCKS) as directory:
+                fd = _open_lock(directory, name)
+        self._descriptors[name] = fd
+        return fd
+
+
+def check_exclusion(directories: Directories) -> None:
+    """Refuse a file system on which two descriptors can hold one lock."""
+    name = f"probe-{os.getpid()}-{os.urandom(4).hex()}.lock"
+    with directories.stable(layout.LOCKS) as directory:
+        first = _open_lock(directory, name)
+        second = _open_lock(directory, name)
+        try:
+            excluded = lock_descriptor(first, blocking=False) and not lock_descriptor(second, blocking=False)
+        except OSError:
+            excluded = False
+        finally:
+            os.close(first)
+            os.close(second)
+            os.unlink(name, dir_fd=directory)
+    if not excluded:
+        raise MailError(Reason.UNKNOWN, "locks do not exclude on this file system; put the root on a local file system")
+
+
+@contextlib.contextmanager
+def claim_directory(fd: int) -> Iterator[bool]:
+    """Whether nobody alive claims this (staging) directory; if so, claim it for the length of the block."""
+    claimed = lock_descriptor(fd, blocking=False)
+    try:
+        yield claimed
+    finally:
+        if claimed:
+            unlock_descriptor(fd)

@@ -1,0 +1,171 @@
+"""What the index answers: short queries, fetched whole, no locks.
+
+Each function takes a connection (a reader's, or the writer's inside its transaction).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from protocol.errors import MailError, Reason
+
+
+class Registration(NamedTuple):
+    id: str
+    address: str
+    status: str
+    directory: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder as the index knows it, counters included."""
+
+    id: int
+    registration: str
+    directory: str  # of the mailbox, below mailboxes/
+    name: str
+    special_use: str
+    uidvalidity: int
+    uidnext: int = 1
+    highestmodseq: int = 1
+    messages: int = 0
+    unseen: int = 0
+    deleted: int = 0
+    size: int = 0
+
+
+class Row(NamedTuple):
+    """A message in a folder."""
+
+    uid: int
+    message_id: str
+    flags: int
+    keywords: str
+    modseq: int
+    internal_date: int
+    saved_at: int
+    size: int
+    thread_id: str
+
+
+class Thread(NamedTuple):
+    thread_id: str
+    messages: int
+    unread: int
+    latest_message_id: str
+    subject: str
+
+
+def registrations(connection: sqlite3.Connection) -> list[Registration]:
+    return [
+        Registration(*row)
+        for row in connection.execute(
+            "SELECT registration_id, address, status, directory, created_at FROM mailbox_registrations ORDER BY address"
+        ).fetchall()
+    ]
+
+
+def active_registration(connection: sqlite3.Connection, address: str) -> Registration:
+    """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
+    rows = connection.execute(
+        "SELECT registration_id, address, status, directory, created_at FROM mailbox_registrations WHERE address = ?"
+        " ORDER BY status = 'active' DESC, created_at DESC",
+        (address,),
+    ).fetchall()
+    if rows and rows[0][2] == "active":
+        return Registration(*rows[0])
+    if any(row[2] == "inactive" for row in rows):
+        raise MailError(Reason.INACTIVE_ADDRESS, address)
+    raise MailError(Reason.NO_SUCH_ADDRESS, address)
+
+
+_FOLDER = """
+SELECT f.folder_id, f.registration_id, r.directory, f.name, f.special_use, f.uidvalidity, f.uidnext, f.highestmodseq,
+       f.messages, f.unseen, f.deleted, f.size
+FROM folders f JOIN mailbox_registrations r USING (registration_id)
+"""
+
+
+def folder(connection: sqlite3.Connection, registration: str, name: str) -> Folder:
+    """Raises ``NO_SUCH_FOLDER``."""
+    row = connection.execute(f"{_FOLDER} WHERE f.registration_id = ? AND f.name = ?", (registration, name)).fetchone()
+    if row is None:
+        raise MailError(Reason.NO_SUCH_FOLDER, name)
+    return Folder(*row)
+
+
+def folder_by_id(connection: sqlite3.Connection, folder_id: int) -> Folder | None:
+    row = connection.execute(f"{_FOLDER} WHERE f.folder_id = ?", (folder_id,)).fetchone()
+    return Folder(*row) if row else None
+
+
+def folders(connection: sqlite3.Connection, registration: str) -> list[Folder]:
+    rows = connection.execute(f"{_FOLDER} WHERE f.registration_id = ? ORDER BY f.name", (registration,)).fetchall()
+    return [Folder(*row) for row in rows]
+
+
+def subscriptions(connection: sqlite3.Connection, registration: str) -> list[str]:
+    rows = connection.execute("SELECT name FROM subscriptions WHERE registration_id = ? ORDER BY name", (registration,))
+    return [row[0] for row in rows.fetchall()]
+
+
+_ROWS = """
+SELECT p.uid, p.message_id, s.flags, s.keywords, s.modseq, p.internal_date, p.saved_at, m.size, m.thread_id
+FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
+WHERE p.folder_id = ?
+"""
+
+
+def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: int = 0xFFFFFFFF) -> list[Row]:
+    """The messages of a folder with UIDs from ``first`` to ``last``, ascending."""
+    found = connection.execute(f"{_ROWS} AND p.uid BETWEEN ? AND ? ORDER BY p.uid", (folder_id, first, last))
+    return [Row(*row) for row in found.fetchall()]
+
+
+def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Iterable[int]) -> list[Row]:
+    """The messages of a folder with these UIDs, ascending; UIDs that are not there are passed over."""
+    chosen = orjson.dumps(list(uids)).decode()
+    found = connection.execute(
+        _ROWS + " AND p.uid IN (SELECT value FROM json_each(?)) ORDER BY p.uid", (folder_id, chosen)
+    )
+    return [Row(*row) for row in found.fetchall()]
+
+
+def changed_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[Row]:
+    found = connection.execute(f"{_ROWS} AND s.modseq > ? ORDER BY p.uid", (folder_id, modseq))
+    return [Row(*row) for row in found.fetchall()]
+
+
+def expunged_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[str]:
+    """Sequence sets of the UIDs removed after ``modseq``, oldest first."""
+    found = connection.execute(
+        "SELECT uids FROM expunged WHERE folder_id = ? AND modseq > ? ORDER BY modseq", (folder_id, modseq)
+    )
+    return [row[0] for row in found.fetchall()]
+
+
+def threads(connection: sqlite3.Connection, registration: str, limit: int = 100) -> list[Thread]:
+    """The threads of an account, the one with the latest message first."""
+    found = connection.execute(
+        "SELECT t.thread_id, t.messages, t.unread, t.latest_message_id, m.subject FROM thread_summaries t"
+        " JOIN messages m ON m.message_id = t.latest_message_id"
+        " WHERE t.registration_id = ? ORDER BY t.latest_message_id DESC LIMIT ?",
+        (registration, limit),
+    )
+    return [Thread(*row) for row in found.fetchall()]
+
+
+def thread_of(connection: sqlite3.Connection, header_ids: Iterable[str]) -> str | None:
+    """The thread of the first of these Message-IDs that is known."""
+    for header_id in header_ids:
+        row = connection.execute("SELECT thread_id FROM messages WHERE header_id = ? LIMIT 1", (header_id,)).fetchone()
+        if row:
+            return str(row[0])
+    return None

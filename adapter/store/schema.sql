@@ -1,0 +1,126 @@
+-- The index: mutable state and the indexes queries need. Everything but the caches follows from journal and files.
+
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+CREATE TABLE mailbox_registrations (
+    registration_id TEXT PRIMARY KEY,
+    address         TEXT NOT NULL,
+    status          TEXT NOT NULL CHECK (status IN ('active', 'inactive', 'stashed', 'purged')),
+    directory       TEXT NOT NULL,            -- below mailboxes/
+    created_at      INTEGER NOT NULL,
+    changed_at      INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX one_active_registration ON mailbox_registrations (address) WHERE status = 'active';
+CREATE INDEX registrations_of_address ON mailbox_registrations (address);
+
+CREATE TABLE folders (
+    folder_id       INTEGER PRIMARY KEY,      -- 48 random bits, shown as mbx-<12 hex>
+    registration_id TEXT NOT NULL,
+    name            TEXT NOT NULL,
+    special_use     TEXT NOT NULL,
+    uidvalidity     INTEGER NOT NULL,
+    uidnext         INTEGER NOT NULL,
+    highestmodseq   INTEGER NOT NULL,
+    messages        INTEGER NOT NULL DEFAULT 0,
+    unseen          INTEGER NOT NULL DEFAULT 0,
+    deleted         INTEGER NOT NULL DEFAULT 0,
+    size            INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX folder_names ON folders (registration_id, name);
+
+CREATE TABLE subscriptions (
+    registration_id TEXT NOT NULL,
+    name            TEXT NOT NULL,            -- outlives the folder
+    PRIMARY KEY (registration_id, name)
+) WITHOUT ROWID;
+
+CREATE TABLE messages (
+    message_id      TEXT PRIMARY KEY,         -- msg-…, names the canonical file
+    arrived_at      INTEGER NOT NULL,         -- seconds since the epoch
+    sender          TEXT NOT NULL,            -- envelope sender; '' is the null sender
+    header_from     TEXT NOT NULL,
+    subject         TEXT NOT NULL,
+    header_id       TEXT NOT NULL,            -- Message-ID; '' where there is none
+    thread_id       TEXT NOT NULL,
+    size            INTEGER NOT NULL,         -- of the octets
+    wire_sha256     TEXT NOT NULL,
+    file_sha256     TEXT NOT NULL,
+    unlinked_at     INTEGER                   -- when its last projection went; its file may be collected later
+) WITHOUT ROWID;
+CREATE INDEX messages_by_header_id ON messages (header_id) WHERE header_id <> '';
+CREATE INDEX messages_by_thread ON messages (thread_id);
+CREATE INDEX messages_unlinked ON messages (unlinked_at) WHERE unlinked_at IS NOT NULL;
+
+CREATE TABLE message_recipients (
+    message_id      TEXT NOT NULL,
+    address         TEXT NOT NULL,
+    kind            TEXT NOT NULL CHECK (kind IN ('to', 'cc', 'bcc')),
+    PRIMARY KEY (message_id, address)
+) WITHOUT ROWID;
+
+CREATE TABLE attachments (
+    sha256          TEXT PRIMARY KEY,
+    size            INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE message_attachments (
+    message_id      TEXT NOT NULL,
+    position        INTEGER NOT NULL,
+    sha256          TEXT NOT NULL,
+    role            TEXT NOT NULL CHECK (role IN ('attachment', 'part')),  -- part: needed for the octets only
+    name            TEXT NOT NULL,
+    type            TEXT NOT NULL,
+    size            INTEGER NOT NULL,
+    PRIMARY KEY (message_id, position)
+) WITHOUT ROWID;
+CREATE INDEX message_attachments_by_blob ON message_attachments (sha256);
+
+CREATE TABLE mailbox_projections (
+    folder_id       INTEGER NOT NULL,
+    uid             INTEGER NOT NULL,
+    message_id      TEXT NOT NULL,
+    internal_date   INTEGER NOT NULL,
+    saved_at        INTEGER NOT NULL,
+    PRIMARY KEY (folder_id, uid)
+) WITHOUT ROWID;
+CREATE INDEX projections_of_message ON mailbox_projections (message_id);
+
+CREATE TABLE mailbox_state (
+    folder_id       INTEGER NOT NULL,
+    uid             INTEGER NOT NULL,
+    flags           INTEGER NOT NULL,         -- bits; named by the virtual columns below
+    keywords        TEXT NOT NULL,            -- sorted, separated by one space
+    modseq          INTEGER NOT NULL,
+    "read"          INTEGER AS (flags & 1) VIRTUAL,
+    answered        INTEGER AS ((flags >> 1) & 1) VIRTUAL,
+    starred         INTEGER AS ((flags >> 2) & 1) VIRTUAL,
+    deleted         INTEGER AS ((flags >> 3) & 1) VIRTUAL,
+    draft           INTEGER AS ((flags >> 4) & 1) VIRTUAL,
+    archived        INTEGER AS ((flags >> 5) & 1) VIRTUAL,
+    PRIMARY KEY (folder_id, uid)
+) WITHOUT ROWID;
+
+CREATE TABLE expunged (
+    folder_id       INTEGER NOT NULL,
+    modseq          INTEGER NOT NULL,
+    uids            TEXT NOT NULL,            -- an IMAP sequence set
+    PRIMARY KEY (folder_id, modseq)
+) WITHOUT ROWID;
+
+CREATE TABLE thread_summaries (
+    registration_id   TEXT NOT NULL,
+    thread_id         TEXT NOT NULL,
+    messages          INTEGER NOT NULL,
+    unread            INTEGER NOT NULL,
+    latest_message_id TEXT NOT NULL,          -- message ids sort by arrival
+    PRIMARY KEY (registration_id, thread_id)
+) WITHOUT ROWID;
+
+-- Caches: may be emptied at any time; filled again from the canonical files.
+CREATE TABLE cache_messages (
+    message_id      TEXT PRIMARY KEY,
+    recipe          BLOB NOT NULL,            -- how to rebuild the octets without reading YAML
+    envelope        BLOB NOT NULL,            -- IMAP ENVELOPE, encoded
+    structure       BLOB NOT NULL,            -- IMAP BODYSTRUCTURE, encoded
+    preview         TEXT NOT NULL
+) WITHOUT ROWID;

@@ -1,0 +1,151 @@
+"""Snapshots: Parquet copies of the mutable tables as they were after one journal record.
+
+``snapshots/<seq>/<table>.parquet`` and a manifest with their checksums. The journal up to a snapshot may go: journal
+segments are kept back to the older of the two snapshots kept, so that one damaged snapshot loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+
+import orjson
+
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+
+TABLES = (
+    "mailbox_registrations",
+    "folders",
+    "subscriptions",
+    "messages",
+    "message_recipients",
+    "attachments",
+    "message_attachments",
+    "mailbox_projections",
+    "mailbox_state",
+    "expunged",
+    "thread_summaries",
+)
+_ROWS = 50_000
+_KEEP = 2
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    """Stored columns and their declared types (generated columns are not listed)."""
+    return [(row[1], row[2]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
+
+
+def available(directories: Directories) -> list[int]:
+    """Complete snapshots, oldest first."""
+    with directories.stable(layout.SNAPSHOTS) as parent:
+        return sorted(int(name) for name in os.listdir(parent) if name.isdigit())
+
+
+def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
+    """Write the snapshot of ``seq`` from a private copy of the index; it appears whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    final = layout.snapshot_directory(seq)
+    working = (*final[:-1], f".{final[-1]}.new")
+    _discard(directories, working)
+    checksums = {}
+    with directories.open(working, create=True) as directory:
+        for table in TABLES:
+            columns = _columns(source, table)
+            schema = pa.schema([(name, pa.int64() if kind == "INTEGER" else pa.string()) for name, kind in columns])
+            quoted = ", ".join(f'"{name}"' for name, _ in columns)
+            cursor = source.execute(f"SELECT {quoted} FROM {table}")  # noqa: S608 - names from our own schema
+            name = f"{table}.parquet"
+            with open(disk.open_new(directory, name), "wb") as file:
+                with pq.ParquetWriter(file, schema, compression="zstd") as parquet:
+                    while rows := cursor.fetchmany(_ROWS):
+                        arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema)]
+                        parquet.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                file.flush()
+                disk.sync_data(file.fileno())
+            checksums[name] = _sha256(directory, name)
+        (uidvalidity,) = source.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()
+        manifest = {"seq": seq, "last_uidvalidity": uidvalidity, "sha256": checksums}
+        disk.write_new(directory, layout.MANIFEST_FILE, orjson.dumps(manifest) + b"\n", sync=True)
+        disk.sync_directory(directory)
+    with directories.stable(layout.SNAPSHOTS) as parent:
+        if disk.exists(parent, final[-1]):
+            _discard(directories, working)
+            return
+        disk.rename(parent, working[-1], parent, final[-1])
+        disk.sync_directory(parent)
+
+
+def prune(directories: Directories) -> int:
+    """Remove all but the newest snapshots; returns the seq up to which the journal is no longer needed."""
+    known = available(directories)
+    for seq in known[:-_KEEP]:
+        _discard(directories, layout.snapshot_directory(seq))
+    return known[-_KEEP] if len(known) >= _KEEP else 0
+
+
+def load_latest(directories: Directories, connection: sqlite3.Connection) -> int:
+    """Fill an empty index from the newest snapshot that verifies; returns its seq, 0 without any."""
+    for seq in reversed(available(directories)):
+        if verify(directories, seq):
+            _load(directories, connection, seq)
+            return seq
+    return 0
+
+
+def verify(directories: Directories, seq: int) -> bool:
+    """Whether every file of a snapshot is as it was written."""
+    try:
+        manifest = _manifest(directories, seq)
+        with directories.open(layout.snapshot_directory(seq)) as directory:
+            return all(_sha256(directory, name) == sha256 for name, sha256 in manifest["sha256"].items()) and set(
+                manifest["sha256"]
+            ) == {f"{table}.parquet" for table in TABLES}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _load(directories: Directories, connection: sqlite3.Connection, seq: int) -> None:
+    import pyarrow.parquet as pq
+
+    connection.execute("BEGIN")
+    with directories.open(layout.snapshot_directory(seq)) as directory:
+        for table in TABLES:
+            columns = [name for name, _ in _columns(connection, table)]
+            quoted = ", ".join(f'"{name}"' for name in columns)
+            places = ", ".join("?" * len(columns))
+            with open(disk.open_read(directory, f"{table}.parquet"), "rb") as file:
+                for batch in pq.ParquetFile(file).iter_batches(_ROWS):
+                    values = [batch.column(name).to_pylist() for name in columns]
+                    connection.executemany(
+                        f"INSERT INTO {table} ({quoted}) VALUES ({places})",  # noqa: S608 - names from our own schema
+                        zip(*values),
+                    )
+    manifest = _manifest(directories, seq)
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'last_uidvalidity'", (manifest["last_uidvalidity"],))
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
+    connection.execute("COMMIT")
+
+
+def _manifest(directories: Directories, seq: int) -> dict[str, dict[str, str]]:
+    with directories.open(layout.snapshot_directory(seq)) as directory:
+        manifest: dict[str, dict[str, str]] = orjson.loads(disk.read_file(directory, layout.MANIFEST_FILE))
+    return manifest
+
+
+def _sha256(directory: int, name: str) -> str:
+    with open(disk.open_read(directory, name), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _discard(directories: Directories, parts: layout.Parts) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        with directories.open(parts) as directory:
+            for name in os.listdir(directory):
+                disk.unlink(directory, name)
+        with directories.open(parts[:-1]) as parent:
+            disk.remove_directory(parent, parts[-1])

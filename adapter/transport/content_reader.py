@@ -1,0 +1,65 @@
+"""Reading stored content: octets of a message, whole or in part, without loading more than needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from adapter.content import front_matter, wire
+from adapter.content.wire import Recipe
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from protocol.errors import MailError, Reason
+
+
+class ContentReader:
+    """Also the :class:`~adapter.content.wire.BlobReader` of the store."""
+
+    def __init__(self, directories: Directories, index: Index) -> None:
+        self._directories = directories
+        self._index = index
+
+    def file(self, message_id: str) -> bytes:
+        """The canonical Markdown file. Raises ``NO_SUCH_MESSAGE``."""
+        try:
+            with self._directories.stable(layout.message_directory(message_id)) as directory:
+                return disk.read_file(directory, layout.message_name(message_id))
+        except (OSError, ValueError) as error:
+            raise MailError(Reason.NO_SUCH_MESSAGE, f"{message_id}: {error}") from error
+
+    def recipe(self, message_id: str, file: bytes | None = None) -> Recipe:
+        """How the octets are rebuilt: from the index's cache, else from the file itself."""
+        row = self._index.query("SELECT recipe FROM cache_messages WHERE message_id = ?", (message_id,))
+        if row:
+            return Recipe.decode(row[0][0])
+        return front_matter.recipe_of(self.file(message_id) if file is None else file)
+
+    def octets(self, message_id: str) -> bytes:
+        """Exactly the octets that arrived."""
+        file = self.file(message_id)
+        return wire.rebuild(file, self.recipe(message_id, file), self)
+
+    def octets_with(self, message_id: str, recipe: Recipe) -> bytes:
+        """The same, for a caller that has the recipe already (many messages: one query for all recipes)."""
+        return wire.rebuild(self.file(message_id), recipe, self)
+
+    def stream(self, message_id: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """A range of the octets in chunks; what lies outside the range is not rebuilt."""
+        file = self.file(message_id)
+        recipe = self.recipe(message_id, file)
+        return wire.octets(file, recipe, self, start, recipe.size if stop is None else stop)
+
+    def read(self, sha256: str, offset: int, length: int) -> bytes:
+        """Part of a blob; ``length`` -1 is everything from ``offset`` on."""
+        try:
+            with self._directories.stable(layout.blob_directory(sha256)) as directory:
+                fd = disk.open_read(directory, sha256)
+        except (OSError, ValueError) as error:
+            raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
+        try:
+            if length < 0:
+                length = os.fstat(fd).st_size - offset
+            return os.pread(fd, length, offset)
+        finally:
+            os.close(fd)

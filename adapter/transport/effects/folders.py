@@ -1,0 +1,167 @@
+"""Folders: a directory with its identity file, and a row. Subscriptions go with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from functools import partial
+
+from adapter.store import disk, identity, layout, names
+from adapter.store.disk import Directories
+from adapter.store.journal import Effect
+from adapter.store.queries import Folder
+from adapter.transport.effects.undo import Undo
+
+
+def effect(folder: Folder) -> Effect:
+    return {
+        "do": "folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+        "special_use": folder.special_use,
+        "uidvalidity": folder.uidvalidity,
+    }
+
+
+def renaming(folder: Folder, new_name: str) -> Effect:
+    return {
+        "do": "rename-folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+        "to": new_name,
+    }
+
+
+def removal(folder: Folder) -> Effect:
+    """Its messages must have been unprojected before, in the same record."""
+    return {
+        "do": "remove-folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+    }
+
+
+def subscription(registration: str, name: str, *, on: bool) -> Effect:
+    return {"do": "subscribe", "registration": registration, "name": name, "on": on}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def make(effect: Effect, directories: Directories, undo: Undo) -> None:
+    with directories.open(layout.mailbox_directory(effect["in"]), create=True) as parent:
+        entry = names.folder_entry(effect["name"])
+        set_aside_stray(directories, effect["in"], effect["name"])
+        disk.make_directory(parent, entry)
+        undo.add(partial(_remove, directories, effect["in"], effect["name"]))
+    identify(effect, directories)
+
+
+def identify(effect: Effect, directories: Directories) -> None:
+    """Write the identity file (and the full name, where the directory's name is shortened)."""
+    with directories.open(layout.folder_directory(effect["in"], effect["name"])) as directory:
+        known = identity.Identity(
+            effect["folder"], effect["registration"], effect["uidvalidity"], effect["special_use"]
+        )
+        if not disk.exists(directory, layout.IDENTITY_FILE):
+            disk.write_new(directory, layout.IDENTITY_FILE, known.encode())
+        _write_full_name(directory, effect["name"])
+
+
+def rename(effect: Effect, directories: Directories, undo: Undo) -> None:
+    set_aside_stray(directories, effect["in"], effect["to"])
+    _rename(directories, effect["in"], effect["name"], effect["to"])
+    undo.add(partial(_rename, directories, effect["in"], effect["to"], effect["name"]))
+
+
+def _rename(directories: Directories, where: str, old: str, new: str) -> None:
+    with directories.open(layout.mailbox_directory(where)) as parent:
+        disk.rename(parent, names.folder_entry(old), parent, names.folder_entry(new))
+    with directories.open(layout.folder_directory(where, new)) as directory:
+        _write_full_name(directory, new)
+
+
+def _write_full_name(directory: int, name: str) -> None:
+    if names.is_shortened(names.folder_entry(name)):
+        disk.replace_file(directory, layout.FULL_NAME_FILE, name.encode(), mode=0o444)
+    elif disk.exists(directory, layout.FULL_NAME_FILE):
+        disk.unlink(directory, layout.FULL_NAME_FILE)
+
+
+def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
+    parts = layout.folder_directory(effect["in"], effect["name"])
+    with directories.open(parts) as directory:
+        identity_file = disk.read_file(directory, layout.IDENTITY_FILE)
+    _remove(directories, effect["in"], effect["name"])
+
+    def back() -> None:
+        with directories.open(parts, create=True) as directory:
+            disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
+            _write_full_name(directory, effect["name"])
+
+    undo.add(back)
+
+
+def _remove(directories: Directories, where: str, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        with directories.open(layout.folder_directory(where, name)) as directory:
+            for own in (layout.IDENTITY_FILE, layout.FULL_NAME_FILE):
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(directory, own)
+        set_aside_stray(directories, where, name)
+
+
+def set_aside_stray(directories: Directories, where: str, name: str) -> None:
+    """Free a folder's path: an empty directory is removed, one with files of others goes to quarantine."""
+    entry = names.folder_entry(name)
+    with directories.open(layout.mailbox_directory(where)) as parent:
+        if not disk.exists(parent, entry):
+            return
+        try:
+            disk.remove_directory(parent, entry)
+        except OSError:
+            with directories.open(layout.QUARANTINE, create=True) as quarantine:
+                disk.rename(parent, entry, quarantine, f"{os.urandom(6).hex()}-{entry[:200]}")
+
+
+# --- index -----------------------------------------------------------------------------------------------------------
+
+
+def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute(
+        "INSERT INTO folders (folder_id, registration_id, name, special_use, uidvalidity, uidnext, highestmodseq)"
+        " VALUES (?, ?, ?, ?, ?, 1, 1)",
+        (
+            effect["folder"],
+            effect["registration"],
+            effect["name"],
+            effect["special_use"],
+            effect["uidvalidity"],
+        ),
+    )
+    connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],))
+
+
+def index_rename(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute("UPDATE folders SET name = ? WHERE folder_id = ?", (effect["to"], effect["folder"]))
+
+
+def index_removal(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute("DELETE FROM folders WHERE folder_id = ?", (effect["folder"],))
+    connection.execute("DELETE FROM expunged WHERE folder_id = ?", (effect["folder"],))
+
+
+def index_subscription(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    sql = (
+        "INSERT OR IGNORE INTO subscriptions VALUES (?, ?)"
+        if effect["on"]
+        else "DELETE FROM subscriptions WHERE registration_id = ? AND name = ?"
+    )
+    connection.execute(sql, (effect["registration"], effect["name"]))

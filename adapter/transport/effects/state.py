@@ -1,0 +1,110 @@
+"""State: flags and keywords of projected messages. They live in the index (and the journal) only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+import orjson
+
+from adapter.store.journal import Effect
+from adapter.store.queries import Folder
+from adapter.transport.flags import ALL_BITS, Flag, format_uids, join_keywords, parse_uids
+
+
+def effect(folder: Folder, modseq: int, uids: list[int], how: str, flags: int, keywords: Iterable[str]) -> Effect:
+    """``how`` is add, remove or set; ``uids`` ascend and are exactly those that change."""
+    return {
+        "do": "flags",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "modseq": modseq,
+        "uids": format_uids(uids),
+        "how": how,
+        "flags": flags,
+        "keywords": sorted(keywords),
+    }
+
+
+def masks(how: str, flags: int) -> tuple[int, int]:
+    """New flags are ``old & keep | give``. Archived is not a client's to set: it follows the folder."""
+    if how == "add":
+        return ALL_BITS, flags
+    if how == "remove":
+        return ALL_BITS & ~flags, 0
+    return int(Flag.ARCHIVED), flags
+
+
+def change_keywords(old: str, how: str, keywords: Iterable[str]) -> str:
+    if how == "set":
+        return join_keywords(keywords)
+    if how == "add":
+        return join_keywords([*keywords, *old.split()])
+    gone = {keyword.casefold() for keyword in keywords}
+    return join_keywords(keyword for keyword in old.split() if keyword.casefold() not in gone)
+
+
+_COUNTS = """
+UPDATE folders SET
+    unseen = unseen + change.unseen, deleted = deleted + change.deleted
+FROM (SELECT total((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS unseen,
+             total(((((s.flags & :keep) | :give) >> 3) & 1) - ((s.flags >> 3) & 1)) AS deleted
+      FROM mailbox_state s WHERE s.folder_id = :folder AND {which}) AS change
+WHERE folder_id = :folder
+"""
+_THREADS = """
+UPDATE thread_summaries SET unread = unread + change.unread
+FROM (SELECT m.thread_id, sum((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS unread
+      FROM mailbox_state s JOIN mailbox_projections p USING (folder_id, uid) JOIN messages m USING (message_id)
+      WHERE s.folder_id = :folder AND {which} GROUP BY m.thread_id) AS change
+WHERE registration_id = :registration AND thread_summaries.thread_id = change.thread_id AND change.unread <> 0
+"""
+_UPDATE = """
+UPDATE mailbox_state AS s SET flags = (s.flags & :keep) | :give, modseq = :modseq
+WHERE s.folder_id = :folder AND {which}
+"""
+_DISTINCT_KEYWORDS = """
+SELECT DISTINCT s.keywords FROM mailbox_state s WHERE s.folder_id = :folder AND {which}
+"""
+_UPDATE_KEYWORDS = """
+UPDATE mailbox_state AS s SET keywords = :new WHERE s.folder_id = :folder AND {which} AND s.keywords = :old
+"""
+_STATEMENTS = (_COUNTS, _THREADS, _UPDATE, _DISTINCT_KEYWORDS, _UPDATE_KEYWORDS)
+_ON_RANGE = tuple(sql.format(which="s.uid BETWEEN :first AND :last") for sql in _STATEMENTS)
+_ON_LIST = tuple(sql.format(which="s.uid IN (SELECT value FROM json_each(:uids))") for sql in _STATEMENTS)
+_FEW_RANGES = 8
+
+
+def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    how, flags, keywords = effect["how"], effect["flags"], effect["keywords"]
+    keep, give = masks(how, flags)
+    values: dict[str, int | str] = {
+        "folder": effect["folder"],
+        "registration": effect["registration"],
+        "modseq": effect["modseq"],
+        "keep": keep,
+        "give": give,
+    }
+    ranges = parse_uids(effect["uids"])
+    if len(ranges) <= _FEW_RANGES:
+        statements = _ON_RANGE
+        spans = [{**values, "first": first, "last": last} for first, last in ranges]
+    else:
+        statements = _ON_LIST
+        uids = [uid for first, last in ranges for uid in range(first, last + 1)]
+        spans = [{**values, "uids": orjson.dumps(uids).decode()}]
+    counts, threads, update, distinct_keywords, update_keywords = statements
+    for span in spans:
+        connection.execute(counts, span)
+        if not keep & Flag.READ or give & Flag.READ:
+            connection.execute(threads, span)
+        connection.execute(update, span)
+        if keywords or how == "set":
+            for (old,) in connection.execute(distinct_keywords, span).fetchall():
+                new = change_keywords(old, how, keywords)
+                if new != old:
+                    connection.execute(update_keywords, {**span, "old": old, "new": new})
+    connection.execute(
+        "UPDATE folders SET highestmodseq = max(highestmodseq, ?) WHERE folder_id = ?",
+        (effect["modseq"], effect["folder"]),
+    )

@@ -1,0 +1,60 @@
+"""Message flags as bits, and sets of UIDs as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntFlag
+
+
+class Flag(IntFlag):
+    """The store's flags. Archived follows the folder (``\\Archive``); the others are IMAP system flags."""
+
+    READ = 1
+    ANSWERED = 2
+    STARRED = 4
+    DELETED = 8
+    DRAFT = 16
+    ARCHIVED = 32
+
+
+#: What a client may set; archived is set by moving a message.
+SETTABLE = Flag.READ | Flag.ANSWERED | Flag.STARRED | Flag.DELETED | Flag.DRAFT
+ALL_BITS = 63
+
+
+def join_keywords(keywords: Iterable[str]) -> str:
+    """Keywords as one column: sorted, each once whatever its case, separated by a space."""
+    unique = {keyword.casefold(): keyword for keyword in keywords}
+    return " ".join(unique[key] for key in sorted(unique))
+
+
+def format_uids(uids: Iterable[int]) -> str:
+    """Ascending UIDs as an IMAP sequence set: ``1:5,9``."""
+    out: list[str] = []
+    for first, last in _runs(uids):
+        out.append(str(first) if first == last else f"{first}:{last}")
+    return ",".join(out)
+
+
+def _runs(uids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    iterator = iter(uids)
+    first = last = next(iterator, 0)
+    if not first:
+        return
+    for uid in iterator:
+        if uid == last + 1:
+            last = uid
+        else:
+            yield first, last
+            first = last = uid
+    yield first, last
+
+
+def parse_uids(text: str) -> list[tuple[int, int]]:
+    """The inverse of :func:`format_uids`: ascending ranges."""
+    ranges = []
+    for item in text.split(","):
+        if item:
+            first, _, last = item.partition(":")
+            ranges.append((int(first), int(last or first)))
+    return ranges

@@ -1,0 +1,39 @@
+"""The operations of the store: every mutation is one of these, and all go through the one writer."""
+
+from adapter.transport.operations.base import Operation
+from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed
+from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
+from adapter.transport.operations.messages import (
+    ChangeFlags,
+    Collect,
+    Copied,
+    Copy,
+    Expunge,
+    Expunged,
+    FlagsChanged,
+    Move,
+)
+from adapter.transport.operations.registration import Deregister, Register
+
+__all__ = [
+    "Append",
+    "AppendItem",
+    "ChangeFlags",
+    "Collect",
+    "Copied",
+    "Copy",
+    "CreateFolder",
+    "DeleteFolder",
+    "Deliver",
+    "Delivery",
+    "Deregister",
+    "Expunge",
+    "Expunged",
+    "FlagsChanged",
+    "Move",
+    "Operation",
+    "Placed",
+    "Register",
+    "RenameFolder",
+    "Subscribe",
+]

@@ -1,0 +1,83 @@
+"""What an operation is, and the plan it draws up under the locks.
+
+An operation names the addresses it touches, and then, with the locks held, plans: it reads the index inside the open
+transaction, decides UIDs and mod-sequences, and emits effects. Nothing else happens in a plan: the writer journals the
+effects, changes the files and commits. A plan that raises leaves no trace.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from adapter.content.ingest import Ingested
+from adapter.store import names, queries
+from adapter.store.disk import Directories
+from adapter.store.journal import Effect
+from adapter.store.queries import Folder, Registration
+from adapter.transport import effects, ids
+from adapter.transport.effects import content
+from adapter.transport.staging import Staged
+from protocol.errors import MailError, Reason
+
+Result = TypeVar("Result")
+
+MAX_UID = 0xFFFFFFFF
+
+
+class Plan:
+    """Collects the effects of one operation; each is visible to the queries that follow it."""
+
+    def __init__(self, connection: sqlite3.Connection, directories: Directories, now: int) -> None:
+        self.connection = connection
+        self.directories = directories
+        self.now = now
+        self.effects: list[Effect] = []
+
+    def emit(self, effect: Effect) -> None:
+        effects.apply_index(effect, self.connection, self.now)
+        self.effects.append(effect)
+
+    def cache(self, ingested: Ingested) -> None:
+        content.cache(ingested, self.connection)
+
+    @property
+    def seconds(self) -> int:
+        return self.now // 1_000_000
+
+    def registration(self, address: str) -> Registration:
+        return queries.active_registration(self.connection, address)
+
+    def folder(self, address: str, name: str) -> Folder:
+        return queries.folder(self.connection, self.registration(address).id, names.normalise_folder(name))
+
+    def folder_by_id(self, folder_id: int) -> Folder:
+        found = queries.folder_by_id(self.connection, folder_id)
+        if found is None:
+            raise MailError(Reason.NO_SUCH_FOLDER, ids.folder_label(folder_id))
+        return found
+
+    def next_uidvalidity(self) -> int:
+        """Greater than any given out before, so that a folder made again is told from its predecessor."""
+        last = self.connection.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()[0]
+        return max(self.seconds, int(last) + 1)
+
+
+class Operation(ABC, Generic[Result]):
+    name: ClassVar[str]
+
+    @abstractmethod
+    def addresses(self) -> Iterable[str]:
+        """Normalised addresses whose locks this operation needs."""
+
+    @abstractmethod
+    def plan(self, plan: Plan) -> Result: ...
+
+    def staged_content(self) -> Iterable[Staged]:
+        """What the operation brings from staging; released when it is over, committed or not."""
+        return ()
+
+
+AnyOperation = Operation[Any]

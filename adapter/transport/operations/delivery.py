@@ -1,0 +1,150 @@
+"""Delivery (one message, many recipients) and append (messages put into a folder by its owner)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adapter.store import disk, layout, names
+from adapter.store.queries import Folder
+from adapter.transport.effects import content, projections
+from adapter.transport.flags import Flag, join_keywords
+from adapter.transport.operations.base import MAX_UID, Operation, Plan
+from adapter.transport.operations.messages import remove_messages
+from adapter.transport.staging import Staged
+from protocol.errors import MailError, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a message came to lie."""
+
+    address: str
+    folder: int
+    folder_name: str
+    uidvalidity: int
+    uid: int
+    modseq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome for each recipient; ``sent`` is the sender's own projection, if the sender lives here."""
+
+    message_id: str
+    recipients: Mapping[str, Placed | MailError]
+    sent: Placed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(Operation[Delivery]):
+    """Deliver a staged message. Recipients that fail do not keep the others from getting it."""
+
+    name = "deliver"
+    staged: Staged
+    sender: str  # envelope sender as given; "" is the null sender
+    recipients: Sequence[str]  # normalised addresses, or (through ``folders``) other folders than INBOX
+    folders: Mapping[str, str] = field(default_factory=dict)
+    keep_sent: bool = False  # the sender is local and authenticated: project into its Sent folder
+
+    def addresses(self) -> Iterable[str]:
+        return {*self.recipients, self.sender} if self.keep_sent else set(self.recipients)
+
+    def staged_content(self) -> Iterable[Staged]:
+        return (self.staged,)
+
+    def plan(self, plan: Plan) -> Delivery:
+        outcome: dict[str, Placed | MailError] = {}
+        folders: dict[str, Folder] = {}
+        for address in self.recipients:
+            try:
+                folders[address] = self._folder(plan, address)
+            except MailError as error:
+                outcome[address] = error
+        sent_folder = plan.folder(self.sender, "Sent") if self.keep_sent else None
+        if not folders and sent_folder is None:
+            return Delivery(self.staged.content.id, outcome, None)
+        emit_content(plan, self.staged, self.sender, self._history(folders))
+        for address, folder in folders.items():
+            outcome[address] = place(plan, address, folder, self.staged, 0, "")
+        sent = place(plan, self.sender, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
+        return Delivery(self.staged.content.id, outcome, sent)
+
+    def _folder(self, plan: Plan, address: str) -> Folder:
+        wanted = self.folders.get(address, names.INBOX)
+        try:
+            return plan.folder(address, wanted)
+        except MailError as error:
+            if wanted == names.INBOX or error.reason is not Reason.NO_SUCH_FOLDER:
+                raise
+        return plan.folder(address, names.INBOX)
+
+    def _history(self, folders: Iterable[str]) -> list[tuple[str, str]]:
+        named = {address.casefold(): kind for kind, address in reversed(self.staged.content.recipients)}
+        return [(address, named.get(address, "bcc")) for address in folders]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendItem:
+    staged: Staged
+    flags: int = 0
+    keywords: Sequence[str] = ()
+    internal_date: int | None = None  # seconds; None: now
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Operation[list[Placed]]):
+    """Put messages into a folder, all or none. ``replaces`` are UIDs of a folder that go in the same commit."""
+
+    name = "append"
+    address: str
+    folder: str
+    items: Sequence[AppendItem]
+    replaces: tuple[int, Sequence[int]] | None = None
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def staged_content(self) -> Iterable[Staged]:
+        return [item.staged for item in self.items]
+
+    def plan(self, plan: Plan) -> list[Placed]:
+        placed = []
+        for item in self.items:
+            folder = plan.folder(self.address, self.folder)
+            emit_content(plan, item.staged, "", [])
+            keywords = join_keywords(item.keywords)
+            placed.append(place(plan, self.address, folder, item.staged, item.flags, keywords, item.internal_date))
+        if self.replaces is not None:
+            remove_messages(plan, plan.folder_by_id(self.replaces[0]), self.replaces[1])
+        return placed
+
+
+def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> None:
+    for blob in staged.blobs:
+        if blob.name is None:
+            with plan.directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
+                if not disk.exists(directory, blob.sha256):
+                    raise MailError(Reason.UNKNOWN, f"blob {blob.sha256} was collected while the message was staged")
+    plan.emit(content.effect(staged, sender, recipients))
+    plan.cache(staged.content)
+
+
+def place(
+    plan: Plan,
+    address: str,
+    folder: Folder,
+    staged: Staged,
+    flags: int,
+    keywords: str,
+    internal_date: int | None = None,
+) -> Placed:
+    uid, modseq = folder.uidnext, folder.highestmodseq + 1
+    if uid > MAX_UID:
+        raise MailError(Reason.LIMIT, f"{folder.name} has used up its UIDs")
+    if folder.special_use == "\\Archive":
+        flags |= Flag.ARCHIVED
+    date = plan.seconds if internal_date is None else internal_date
+    item = (uid, staged.content.id, date, plan.seconds, int(flags), keywords)
+    plan.emit(projections.effect(folder, modseq, [item]))
+    return Placed(address, folder.id, folder.name, folder.uidvalidity, uid, modseq)

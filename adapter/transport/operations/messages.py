@@ -1,0 +1,207 @@
+"""Operations on messages in folders: flags, copy, move, expunge, and the collection of what nobody shows any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from adapter.store import queries
+from adapter.store.queries import Folder, Row
+from adapter.transport.effects import content, projections, state
+from adapter.transport.flags import SETTABLE, Flag
+from adapter.transport.operations.base import MAX_UID, Operation, Plan
+from protocol.errors import MailError, Reason
+
+How = Literal["add", "remove", "set"]
+_CONSECUTIVE = 4096  # from here on a range query is cheaper than a list of UIDs
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsChanged:
+    """``changed`` are (uid, flags, keywords) after the change; ``modified`` failed the UNCHANGEDSINCE test."""
+
+    modseq: int
+    changed: list[tuple[int, int, str]]
+    unchanged: list[tuple[int, int, str]]
+    modified: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFlags(Operation[FlagsChanged]):
+    """Add, remove or set flags and keywords (RFC 3501 6.4.6, RFC 7162 3.1.3)."""
+
+    name = "flags"
+    address: str
+    folder: int
+    uids: Sequence[int]
+    how: How
+    flags: int = 0
+    keywords: Sequence[str] = ()
+    unchanged_since: int | None = None
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def plan(self, plan: Plan) -> FlagsChanged:
+        folder = plan.folder_by_id(self.folder)
+        keep, give = state.masks(self.how, self.flags & SETTABLE)
+        changed: list[tuple[int, int, str]] = []
+        unchanged: list[tuple[int, int, str]] = []
+        modified: list[int] = []
+        new_keywords: dict[str, str] = {}
+        for row in _rows(plan, folder, self.uids):
+            if self.unchanged_since is not None and row.modseq > self.unchanged_since:
+                modified.append(row.uid)
+                continue
+            flags = row.flags & keep | give
+            keywords = new_keywords.get(row.keywords)
+            if keywords is None:
+                keywords = state.change_keywords(row.keywords, self.how, self.keywords)
+                new_keywords[row.keywords] = keywords
+            after = (row.uid, flags, keywords)
+            (unchanged if flags == row.flags and keywords == row.keywords else changed).append(after)
+        modseq = folder.highestmodseq
+        if changed:
+            modseq += 1
+            uids = [uid for uid, _, _ in changed]
+            plan.emit(state.effect(folder, modseq, uids, self.how, self.flags & SETTABLE, self.keywords))
+        return FlagsChanged(modseq, changed, unchanged, modified)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """``uids`` pairs source and destination UIDs of the messages that existed."""
+
+    uidvalidity: int
+    uids: list[tuple[int, int]]
+    modseq: int
+    folder: int
+    expunged_modseq: int | None = None  # of the source, when messages were moved
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Operation[Copied]):
+    """Copy messages to another folder of the account: all that exist, in one commit (RFC 3501 6.4.7)."""
+
+    name = "copy"
+    address: str
+    folder: int
+    uids: Sequence[int]
+    to: str
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def plan(self, plan: Plan) -> Copied:
+        copied, _ = _copy(plan, self.address, plan.folder_by_id(self.folder), self.uids, self.to)
+        return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Operation[Copied]):
+    """Copy, and remove from the source, in one commit (RFC 6851)."""
+
+    name = "move"
+    address: str
+    folder: int
+    uids: Sequence[int]
+    to: str
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def plan(self, plan: Plan) -> Copied:
+        source = plan.folder_by_id(self.folder)
+        return move_messages(plan, self.address, source, self.uids, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class Expunged:
+    modseq: int
+    uids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Expunge(Operation[Expunged]):
+    """Remove the messages flagged deleted; with ``uids``, only those among them (RFC 3501 6.4.3, RFC 4315 2.1)."""
+
+    name = "expunge"
+    address: str
+    folder: int
+    uids: Sequence[int] | None = None
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def plan(self, plan: Plan) -> Expunged:
+        folder = plan.folder_by_id(self.folder)
+        rows = queries.rows(plan.connection, folder.id) if self.uids is None else _rows(plan, folder, self.uids)
+        return remove_messages(plan, folder, [row.uid for row in rows if row.flags & Flag.DELETED])
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Operation[int]):
+    """Remove the content of messages no folder shows since ``before`` (seconds). Returns how many went."""
+
+    name = "collect"
+    before: int
+    limit: int = 1000
+
+    def addresses(self) -> Iterable[str]:
+        return ()
+
+    def plan(self, plan: Plan) -> int:
+        message_ids = content.unlinked(plan.connection, self.before, self.limit)
+        if message_ids:
+            plan.emit(content.drop(plan.connection, message_ids))
+        return len(message_ids)
+
+
+def _rows(plan: Plan, folder: Folder, uids: Sequence[int]) -> list[Row]:
+    if len(uids) >= _CONSECUTIVE:
+        wanted = set(uids)
+        return [row for row in queries.rows(plan.connection, folder.id, min(wanted), max(wanted)) if row.uid in wanted]
+    return queries.rows_of(plan.connection, folder.id, uids)
+
+
+def _copy(
+    plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str
+) -> tuple[Copied, list[tuple[int, str]]]:
+    rows = _rows(plan, source, uids)
+    target = plan.folder(address, to)
+    if source.registration != target.registration:
+        raise MailError(Reason.NOT_ALLOWED, "a folder of another account")
+    first, modseq = target.uidnext, target.highestmodseq + 1
+    if first + len(rows) > MAX_UID:
+        raise MailError(Reason.LIMIT, f"{target.name} has used up its UIDs")
+    archived = int(Flag.ARCHIVED) if target.special_use == "\\Archive" else 0
+    keep = ~int(Flag.ARCHIVED)
+    items = [
+        (uid, row.message_id, row.internal_date, plan.seconds, row.flags & keep | archived, row.keywords)
+        for uid, row in enumerate(rows, first)
+    ]
+    if items:
+        plan.emit(projections.effect(target, modseq, items))
+    pairs = [(row.uid, uid) for uid, row in enumerate(rows, first)]
+    return Copied(target.uidvalidity, pairs, modseq, target.id), [(row.uid, row.message_id) for row in rows]
+
+
+def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str) -> Copied:
+    copied, gone = _copy(plan, address, source, uids, to)
+    if not gone:
+        return copied
+    removed = _remove(plan, plan.folder_by_id(source.id), gone)  # read again: it may be the target as well
+    return Copied(copied.uidvalidity, copied.uids, copied.modseq, copied.folder, removed.modseq)
+
+
+def remove_messages(plan: Plan, folder: Folder, uids: Sequence[int]) -> Expunged:
+    return _remove(plan, folder, [(row.uid, row.message_id) for row in _rows(plan, folder, uids)])
+
+
+def _remove(plan: Plan, folder: Folder, items: list[tuple[int, str]]) -> Expunged:
+    if not items:
+        return Expunged(folder.highestmodseq, [])
+    modseq = folder.highestmodseq + 1
+    plan.emit(projections.removal(folder, modseq, items))
+    return Expunged(modseq, [uid for uid, _ in items])

@@ -1,0 +1,163 @@
+"""Making folder directories equal to what the index says, whatever half-done state they are in.
+
+Used when records are rolled forward: some of their renames, links and removals may already be on disk, in any
+combination. A folder's directory is recognised by its identity file, wherever it lies within its account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import dataclass, field
+
+from adapter.store import disk, identity, layout, names, queries
+from adapter.store.disk import Directories
+from adapter.store.journal import Effect
+from adapter.store.queries import Folder
+from adapter.transport.effects import folders as folder_effects
+
+
+@dataclass(slots=True)
+class Touched:
+    """What a run of records may have half-changed on disk."""
+
+    folders: dict[int, set[tuple[str, str]]] = field(default_factory=dict)  # id -> (mailbox, name) it had
+    mailboxes: dict[str, set[str]] = field(default_factory=dict)  # registration -> directories it had
+
+    def add(self, effect: Effect) -> None:
+        if effect["do"] == "registration":
+            seen = self.mailboxes.setdefault(effect["registration"], set())
+            seen.update(entry for entry in (effect["in"], effect["from"]) if entry)
+        elif "folder" in effect and "in" in effect:
+            seen_names = self.folders.setdefault(effect["folder"], set())
+            seen_names.update((effect["in"], name) for name in (effect["name"], effect.get("to")) if name)
+
+
+def reconcile(directories: Directories, connection: sqlite3.Connection, touched: Touched) -> None:
+    for registration, entries in touched.mailboxes.items():
+        _reconcile_mailbox(directories, connection, registration, entries)
+    wanted = {folder_id: queries.folder_by_id(connection, folder_id) for folder_id in touched.folders}
+    mailboxes = {entry for places in touched.folders.values() for entry, _ in places}
+    mailboxes |= {folder.directory for folder in wanted.values() if folder is not None}
+    found = _identities(directories, mailboxes)
+    # Out of the way first: names swapped by renames would collide otherwise.
+    aside = {
+        folder_id: _set_aside(directories, place)
+        for folder_id, place in found.items()
+        if folder_id in wanted and not _is_at(wanted[folder_id], place)
+    }
+    for folder_id, folder in wanted.items():
+        if folder is not None:
+            if folder_id in aside:
+                _bring_back(directories, aside.pop(folder_id), folder)
+            _reconcile_folder(directories, connection, folder)
+    for entry in aside.values():
+        _remove_own_files(directories, (*layout.STAGING, entry))
+
+
+def _reconcile_mailbox(
+    directories: Directories, connection: sqlite3.Connection, registration: str, entries: set[str]
+) -> None:
+    row = connection.execute(
+        "SELECT directory, status FROM mailbox_registrations WHERE registration_id = ?", (registration,)
+    ).fetchone()
+    with directories.open(layout.MAILBOXES) as mailboxes:
+        for entry in sorted(entries - {row[0]}):
+            moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, row[0])
+            if moved and registration in {known.registration for known in _identities_in(directories, entry).values()}:
+                disk.rename(mailboxes, entry, mailboxes, row[0])
+        if row[1] == "purged":
+            with contextlib.suppress(OSError):
+                disk.remove_directory(mailboxes, row[0])
+        elif not disk.exists(mailboxes, row[0]):
+            disk.make_directory(mailboxes, row[0])
+
+
+def _identities_in(directories: Directories, mailbox: str) -> dict[str, identity.Identity]:
+    """Directory name -> identity, for every folder directory of a mailbox that has one."""
+    known = {}
+    try:
+        with directories.open(layout.mailbox_directory(mailbox)) as parent:
+            entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return {}
+    for entry in entries:
+        with (
+            contextlib.suppress(OSError),
+            directories.open((*layout.mailbox_directory(mailbox), entry)) as directory,
+        ):
+            found = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            if found is not None:
+                known[entry] = found
+    return known
+
+
+def _identities(directories: Directories, mailboxes: set[str]) -> dict[int, tuple[str, str]]:
+    """Folder id -> (mailbox, directory name)."""
+    return {
+        known.folder: (mailbox, entry)
+        for mailbox in mailboxes
+        for entry, known in _identities_in(directories, mailbox).items()
+    }
+
+
+def _is_at(folder: Folder | None, place: tuple[str, str]) -> bool:
+    return folder is not None and place == (folder.directory, names.folder_entry(folder.name))
+
+
+def _set_aside(directories: Directories, place: tuple[str, str]) -> str:
+    name = f"moving-{os.urandom(6).hex()}"
+    with (
+        directories.open(layout.mailbox_directory(place[0])) as parent,
+        directories.open(layout.STAGING) as staging,
+    ):
+        disk.rename(parent, place[1], staging, name)
+    return name
+
+
+def _bring_back(directories: Directories, aside: str, folder: Folder) -> None:
+    folder_effects.set_aside_stray(directories, folder.directory, folder.name)
+    mailbox = layout.mailbox_directory(folder.directory)
+    with directories.open(mailbox, create=True) as parent, directories.open(layout.STAGING) as staging:
+        disk.rename(staging, aside, parent, names.folder_entry(folder.name))
+
+
+def _reconcile_folder(directories: Directories, connection: sqlite3.Connection, folder: Folder) -> None:
+    parts = layout.folder_directory(folder.directory, folder.name)
+    rows = connection.execute(
+        "SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", (folder.id,)
+    ).fetchall()
+    links = {layout.projection_name(uid, message_id): message_id for uid, message_id in rows}
+    with directories.open(parts, create=True) as directory:
+        there = {name for name in os.listdir(directory) if layout.PROJECTION.match(name)}
+        for name in sorted(there - links.keys()):
+            disk.unlink(directory, name)
+        for name in sorted(links.keys() - there):
+            disk.symlink(directory, name, layout.projection_target(links[name]))
+        if not _has_identity(directory, folder):
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(directory, layout.IDENTITY_FILE)
+    folder_effects.identify(folder_effects.effect(folder), directories)
+
+
+def _has_identity(directory: int, folder: Folder) -> bool:
+    try:
+        known = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+    except OSError:
+        return False
+    return known is not None and known.folder == folder.id
+
+
+def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:
+    """Remove the directory of a folder that is gone; what others put into it goes to quarantine."""
+    with directories.open(parts) as directory:
+        for name in os.listdir(directory):
+            if name in (layout.IDENTITY_FILE, layout.FULL_NAME_FILE) or layout.PROJECTION.match(name):
+                disk.unlink(directory, name)
+    with directories.open(parts[:-1]) as parent:
+        try:
+            disk.remove_directory(parent, parts[-1])
+        except OSError:
+            with directories.open(layout.QUARANTINE, create=True) as quarantine:
+                disk.rename(parent, parts[-1], quarantine, parts[-1])

@@ -1,0 +1,94 @@
+"""Rolling forward: what the journal committed but files or index have not followed yet.
+
+After a crash of a process the page cache is whole: the records the index has not applied are applied, in milliseconds.
+After a power loss everything since the last checkpoint is suspect: content since then is verified and restored from the
+journal (or from synced staging), and the index is built anew from snapshot and journal.
+
+Files of folders are not replayed step by step, since any part of a batch may already be on disk: content is put in
+place, the index is brought up to date, and then each touched directory is made equal to what the index says.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+from adapter.store import disk
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from adapter.store.journal import Journal, Record, without_aborted
+from adapter.transport import checkpoint, effects, reconcile
+from adapter.transport.effects import content
+
+_log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Keeps the index in step with the journal; only the holder of the index lock may call it."""
+
+    def __init__(self, directories: Directories, journal: Journal, index: Index) -> None:
+        self._directories = directories
+        self._journal = journal
+        self._index = index
+        self._in_step = -1  # journal seq up to which we know the index to be applied
+
+    def committed(self) -> None:
+        """The caller just applied everything the journal holds."""
+        self._in_step = self._journal.last_seq
+
+    def catch_up(self) -> int:
+        """Apply what other processes journaled and, dying, did not apply. Returns how many records that were."""
+        if self._in_step == self._journal.last_seq:
+            return 0
+        applied = self._index.applied_seq()
+        count = 0
+        if applied < self._journal.last_seq:
+            count = self._roll_forward(applied)
+        self._in_step = self._journal.last_seq
+        return count
+
+    def _roll_forward(self, applied: int) -> int:
+        records = list(without_aborted(self._journal.records(applied, self._journal.last_seq)))
+        with self._index.transaction() as connection:
+            restore_files(self._directories, connection, records, verify=False, apply=True)
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+        if records:
+            _log.warning("rolled %d operations forward from the journal", len(records))
+        return len(records)
+
+
+def restore_files(
+    directories: Directories,
+    connection: sqlite3.Connection,
+    records: list[Record],
+    *,
+    verify: bool,
+    apply: bool,
+) -> None:
+    """Bring content, index (if ``apply``) and directories to where these records lead."""
+    dropped = {
+        message_id
+        for record in records
+        for effect in record.effects
+        if effect["do"] == "drop"
+        for message_id in effect["ids"]
+    }
+    touched = reconcile.Touched()
+    for record in records:
+        for effect in record.effects:
+            if effect["do"] == "content" and effect["id"] not in dropped:
+                content.restore(effect, directories, verify)
+            elif effect["do"] == "drop":
+                content.remove_again(effect, directories)
+            touched.add(effect)
+            if apply:
+                effects.apply_index(effect, connection, record.at)
+    reconcile.reconcile(directories, connection, touched)
+
+
+def lost_power(directories: Directories, journal: Journal) -> checkpoint.Checkpoint | None:
+    """The checkpoint to start from, if the machine restarted while records were not durable in all layers."""
+    last = checkpoint.read(directories)
+    if last is None:
+        return checkpoint.Checkpoint(0, "") if journal.last_seq else None
+    return last if last.boot != disk.boot_id() and last.seq < journal.last_seq else None

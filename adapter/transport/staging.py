@@ -1,0 +1,245 @@
+"""Staging: content is parsed and written here, without locks, before an operation makes it mail.
+
+Each open store has its own directory below ``staging/`` and holds a kernel lock on it, so that the leftovers of a dead
+process can be told from the work of a living one. Content small enough to travel inside the journal record is not
+synced here; larger content is, before its operation may be submitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from adapter.content import ingest
+from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
+from adapter.store import disk, layout, locks
+from adapter.store.disk import Directories
+from adapter.transport import ids
+
+#: So much of a message rides in its journal record: the file, then blobs as they fit. The rest is synced in staging.
+INLINE_BYTES = 256 << 10
+#: A spool keeps this much in memory before it goes to disk.
+SPOOL_MEMORY = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBlob:
+    sha256: str
+    size: int
+    data: bytes | None  # None: too large for the journal, synced in staging under ``name``
+    name: str | None  # None: the store has it already
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A message ready to be committed any number of times; nothing of it is visible yet."""
+
+    content: Ingested
+    arrived: int  # microseconds
+    name: str
+    session: str
+    blobs: tuple[StagedBlob, ...]
+
+    @property
+    def inline(self) -> bool:
+        return len(self.content.file) <= INLINE_BYTES
+
+
+class StagingArea:
+    def __init__(self, directories: Directories, find_thread: Callable[[ThreadKeys], str]) -> None:
+        self._directories = directories
+        self._find_thread = find_thread
+        self.session = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._counter = 0
+        self._retiring: list[str] = []
+        self._mutex = threading.Lock()
+        with directories.stable(layout.STAGING) as parent:
+            disk.make_directory(parent, self.session)
+            disk.sync_directory(parent)
+        self._scope = contextlib.ExitStack()
+        self._directory = self._scope.enter_context(directories.open(layout.staging_directory(self.session)))
+        if not self._scope.enter_context(locks.claim_directory(self._directory)):
+            raise RuntimeError("a new staging directory is already claimed")
+
+    def close(self) -> None:
+        """Remove this session's directory; call only after a checkpoint made its content durable elsewhere."""
+        remove_session(self._directories, self.session, self._directory)
+        self._scope.close()
+
+    def fresh_name(self) -> str:
+        with self._mutex:
+            self._counter += 1
+            return f"{self._counter:08x}"
+
+    def stage(self, octets: ingest.Buffer, arrived: int | None = None) -> Staged:
+        """Parse octets into canonical content and write it to disk. Never refuses content for being ugly."""
+        arrived = ids.microseconds() if arrived is None else arrived
+        content = ingest.ingest(
+            octets,
+            id=ids.message_id(arrived),
+            arrived=ids.iso_time(arrived),
+            thread=self._find_thread,
+            sink=_DiskSink(self),
+        )
+        name = self.fresh_name()
+        inline = len(content.file) <= INLINE_BYTES
+        room = INLINE_BYTES - len(content.file)
+        blobs = []
+        for draft in content.blobs:
+            blob = self._stage_blob(draft, inline=draft.size <= room)
+            room -= len(blob.data or b"")
+            blobs.append(blob)
+        disk.write_new(self._directory, name, content.file, sync=not inline)
+        if not inline or any(blob.data is None for blob in blobs):
+            disk.sync_directory(self._directory)
+        return Staged(content, arrived, name, self.session, tuple(blobs))
+
+    def _stage_blob(self, blob: BlobDraft, *, inline: bool) -> StagedBlob:
+        if blob.data is None:
+            return StagedBlob(blob.sha256, blob.size, None, str(blob.handle))
+        with self._directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
+            if disk.exists(directory, blob.sha256):
+                return StagedBlob(blob.sha256, blob.size, None, None)
+        name = self.fresh_name()
+        disk.write_new(self._directory, name, blob.data, sync=not inline)
+        return StagedBlob(blob.sha256, blob.size, blob.data if inline else None, name)
+
+    def release(self, staged: Staged, *, committed: bool) -> None:
+        """An operation is done with a message: remove what it left here.
+
+        Content that is not in the journal stays until the next checkpoint has made its other name durable.
+        """
+        leftover = [blob.name for blob in staged.blobs if blob.name and (blob.data is not None or not committed)]
+        if not committed:
+            leftover.append(staged.name)
+        else:
+            retiring = [blob.name for blob in staged.blobs if blob.name and blob.data is None]
+            if not staged.inline:
+                retiring.append(staged.name)
+            with self._mutex:
+                self._retiring += retiring
+        for name in leftover:
+            self.remove(name)
+
+    def retiring(self) -> list[str]:
+        with self._mutex:
+            names, self._retiring = self._retiring, []
+        return names
+
+    def spool(self, memory: int = SPOOL_MEMORY) -> Spool:
+        return Spool(self, memory)
+
+    def open_new(self, name: str) -> int:
+        return disk.open_new(self._directory, name, mode=0o600)
+
+    def reopen(self, name: str) -> int:
+        return disk.open_read(self._directory, name)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(self._directory, name)
+
+
+class _DiskSink:
+    """Receives the decoded parts of large messages: each becomes a synced file in staging."""
+
+    def __init__(self, area: StagingArea) -> None:
+        self._area = area
+
+    def start(self) -> _DiskBlob:
+        return _DiskBlob(self._area)
+
+
+class _DiskBlob:
+    def __init__(self, area: StagingArea) -> None:
+        self._name = area.fresh_name()
+        self._fd = area.open_new(self._name)
+
+    def write(self, chunk: bytes) -> None:
+        disk.write_all(self._fd, chunk)
+
+    def finish(self) -> str:
+        os.fchmod(self._fd, 0o444)
+        disk.sync_data(self._fd)
+        os.close(self._fd)
+        return self._name
+
+
+class Spool:
+    """Incoming octets of unknown size: in memory while small, in a staging file beyond."""
+
+    def __init__(self, area: StagingArea, memory: int) -> None:
+        self._area = area
+        self._memory = memory
+        self._pieces: list[bytes] = []
+        self._fd = -1
+        self._name = ""
+        self.size = 0
+
+    def write(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self._fd < 0:
+            self._pieces.append(chunk)
+            if self.size <= self._memory:
+                return
+            self._name = self._area.fresh_name()
+            self._fd = self._area.open_new(self._name)
+            chunk = b"".join(self._pieces)
+            self._pieces.clear()
+        disk.write_all(self._fd, chunk)
+
+    def stage(self, arrived: int | None = None) -> Staged:
+        """Parse what was written; the spool itself is closed either way."""
+        with self:
+            if self._fd < 0:
+                return self._area.stage(b"".join(self._pieces), arrived)
+            with open(self._area.reopen(self._name), "rb") as file:
+                view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                return self._area.stage(view, arrived)
+            finally:
+                view.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._area.remove(self._name)
+        self._pieces.clear()
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def remove_session(directories: Directories, session: str, directory: int) -> None:
+    for name in os.listdir(directory):
+        disk.unlink(directory, name)
+    with directories.stable(layout.STAGING) as parent:
+        disk.remove_directory(parent, session)
+
+
+def remove_dead_sessions(directories: Directories) -> list[str]:
+    """Remove what processes that no longer live left in staging; nothing there was ever acknowledged."""
+    removed = []
+    with directories.stable(layout.STAGING) as parent:
+        sessions = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    for session in sessions:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            directories.open(layout.staging_directory(session)) as fd,
+            locks.claim_directory(fd) as claimed,
+        ):
+            if claimed:
+                remove_session(directories, session, fd)
+                removed.append(session)
+    return removed

@@ -1,0 +1,254 @@
+"""The transport: one open store. Everything above (servers, command line, programs) talks to this class.
+
+    with Transport.open(root) as transport:
+        staged = transport.stage(octets)
+        delivery = transport.run(Deliver(staged, sender, recipients))
+
+Mutations are operations, submitted from any thread or awaited from asyncio. Reads take no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TypeVar, cast
+
+from adapter.content.ingest import Buffer, ThreadKeys, default_thread
+from adapter.store import disk, index, layout, locks, queries, snapshots
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
+from adapter.store.locks import Locks
+from adapter.transport import checkpoint, rebuild, recovery
+from adapter.transport.changes import ChangeFeed
+from adapter.transport.content_reader import ContentReader
+from adapter.transport.opening import check_root, offline_reason
+from adapter.transport.operations.base import Operation
+from adapter.transport.staging import Spool, Staged, StagingArea, remove_dead_sessions
+from adapter.transport.writer import Writer
+from protocol.errors import MailError, Reason
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+LOCK_TIMEOUT = 30.0
+CHECKPOINT_SECONDS = 5.0
+_REFERENCES_LOOKED_UP = 20
+
+
+class Transport:
+    def __init__(self, root: str, lock_timeout: float = LOCK_TIMEOUT) -> None:
+        with contextlib.ExitStack() as scope:
+            self._directories = scope.enter_context(contextlib.closing(Directories(root)))
+            check_root(self._directories)
+            self._locks = scope.enter_context(contextlib.closing(Locks(self._directories, lock_timeout)))
+            self._locks.share_service()
+            if reason := offline_reason(self._directories):
+                raise MailError(Reason.MAINTENANCE, f"the store is in maintenance: {reason}")
+            self._journal = scope.enter_context(contextlib.closing(Journal(self._directories)))
+            with self._locks.hold(()):
+                self.index = scope.enter_context(contextlib.closing(self._recover()))
+                self.recovered = self._recovery.catch_up()
+                checkpoint.write(self._directories, self._journal.last_seq)
+                remove_dead_sessions(self._directories)
+                self._staging = StagingArea(self._directories, self._find_thread)
+            self.content = ContentReader(self._directories, self.index)
+            self.changes = scope.enter_context(contextlib.closing(ChangeFeed(self._directories, self.index)))
+            self._writer = Writer(
+                self._directories,
+                self._locks,
+                self._journal,
+                self.index,
+                self._staging,
+                self._recovery.catch_up,
+                self._committed,
+            )
+            self._checkpointer = _Checkpointer(self)
+            self._scope = scope.pop_all()
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str], *, lock_timeout: float = LOCK_TIMEOUT) -> Transport:
+        """Open an existing store. Raises :class:`MailError` with one clear line if that cannot be done safely."""
+        return cls(os.fspath(root), lock_timeout)
+
+    def close(self) -> None:
+        """Finish what is queued, make everything durable, let go of the store."""
+        self._writer.close()
+        self._checkpointer.close()
+        self._staging.close()
+        self._scope.close()
+
+    def __enter__(self) -> Transport:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- mutations -------------------------------------------------------------------------------------------------
+
+    def submit(self, operation: Operation[Result]) -> Future[Result]:
+        """Queue an operation from any thread; the future ends when it is durable, or with a :class:`MailError`."""
+        return cast("Future[Result]", self._writer.submit(operation))
+
+    def run(self, operation: Operation[Result]) -> Result:
+        return self.submit(operation).result()
+
+    async def commit(self, operation: Operation[Result]) -> Result:
+        """Run an operation from asyncio. Cancelling the caller does not cancel a commit under way."""
+        return await asyncio.shield(asyncio.wrap_future(self.submit(operation)))
+
+    def stage(self, octets: Buffer, arrived: int | None = None) -> Staged:
+        """Parse octets into canonical content; not mail yet. CPU and disk work: keep it off an event loop."""
+        return self._staging.stage(octets, arrived)
+
+    def discard(self, staged: Staged) -> None:
+        """Give up on a staged message that no operation was submitted for."""
+        self._staging.release(staged, committed=False)
+
+    def spool(self) -> Spool:
+        """A place for incoming octets of unknown size; ``spool.stage()`` turns it into staged content."""
+        return self._staging.spool()
+
+    # --- reads -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Several :mod:`adapter.store.queries` that see one state; do nothing else inside the block."""
+        with self.index.reading() as connection:
+            yield connection
+
+    @property
+    def root(self) -> str:
+        return self._directories.root
+
+    # --- upkeep ----------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Make everything applied so far durable in all layers, and drop what staging kept until then."""
+        retiring = self._staging.retiring()
+        checkpoint.write(self._directories, self.index.applied_seq())
+        for name in retiring:
+            self._staging.remove(name)
+
+    def snapshot(self) -> int:
+        """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
+        name = self._staging.fresh_name()
+        copy_path = f"{self._directories.root}/{'/'.join(layout.staging_directory(self._staging.session))}/{name}"
+        copy = sqlite3.connect(copy_path, check_same_thread=False)
+        try:
+            with self._locks.hold(()):
+                self._journal.refresh()
+                self._recovery.catch_up()
+                self.index.writer.backup(copy)
+                seq = self._journal.last_seq
+                self._journal.rotate()
+            snapshots.write(self._directories, copy, seq)
+        finally:
+            copy.close()
+            self._staging.remove(name)
+        self.checkpoint()
+        needless = snapshots.prune(self._directories)
+        with self._locks.hold(()):
+            self._journal.refresh()
+            self._journal.remove_segments_before(needless)
+        return seq
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _recover(self) -> Index:
+        last = checkpoint.read(self._directories)
+        self._journal.durable_seq = last.seq if last else 0
+        try:
+            self._journal.refresh()
+            suspect = recovery.lost_power(self._directories, self._journal)
+            if suspect is not None:
+                _log.warning("the machine stopped without a clean close: restoring from record %d on", suspect.seq)
+                rebuild.replace_index(self._directories, self._journal)
+            opened = Index(self._directories)
+            self._recovery = recovery.Recovery(self._directories, self._journal, opened)
+            if suspect is not None:
+                records = list(without_aborted(self._journal.records(suspect.seq, self._journal.last_seq)))
+                with opened.transaction() as connection:
+                    recovery.restore_files(self._directories, connection, records, verify=True, apply=False)
+        except JournalDamaged as error:
+            raise MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair") from error
+        except index.IndexMissing:
+            raise MailError(Reason.UNKNOWN, f"{layout.INDEX_FILE} is missing: run markpost repair") from None
+        except index.IndexUnreadable as error:
+            raise MailError(
+                Reason.UNKNOWN, f"{layout.INDEX_FILE} is unreadable ({error}): run markpost repair"
+            ) from error
+        return opened
+
+    def _find_thread(self, keys: ThreadKeys) -> str:
+        """A known parent decides; else the thread follows from the headers alone."""
+        parents = [keys.in_reply_to] if keys.in_reply_to else []
+        parents += [reference for reference in reversed(keys.references) if reference not in parents]
+        if parents:
+            with self.index.reading() as connection:
+                known = queries.thread_of(connection, parents[:_REFERENCES_LOOKED_UP])
+            if known is not None:
+                return known
+        return default_thread(keys)
+
+    def _committed(self, records: list[Record]) -> None:
+        self._recovery.committed()
+        self._checkpointer.wake()
+        self.changes.notify()
+
+
+class _Checkpointer:
+    """A checkpoint a few seconds after the first commit that needs one, and a last one at the end."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._dirty = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="markpost-checkpoint", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._dirty.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._dirty.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._dirty.wait()
+            self._stop.wait(CHECKPOINT_SECONDS)
+            self._dirty.clear()
+            try:
+                self._transport.checkpoint()
+            except (OSError, sqlite3.Error) as error:
+                _log.error("checkpoint failed, the journal keeps everything: %s", error)
+                self._dirty.set()
+                self._stop.wait(1.0)
+
+
+def create_store(root: str) -> None:
+    """Make an empty store in a directory that is empty or does not exist."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    if os.listdir(root):
+        raise MailError(Reason.UNKNOWN, f"{root} is not empty: a store is made in an empty directory")
+    with contextlib.closing(Directories(root)) as directories:
+        for parts in layout.DIRECTORIES:
+            with directories.stable(parts, create=True):
+                pass
+        locks.check_exclusion(directories)
+        index.create(f"{root}/{layout.INDEX_FILE}").close()
+        checkpoint.write(directories, 0)
+        # Written last: a store without it is not one.
+        disk.replace_file(directories.root_fd, layout.VERSION_FILE, f"{layout.VERSION}\n".encode(), mode=0o444)

@@ -1,0 +1,196 @@
+"""The one mutation path: group commit.
+
+Operations from any thread queue up here. One thread takes all that wait, and for the batch: takes the locks, plans
+inside one index transaction, appends the records to the journal with one fsync (the commit point), changes the files,
+commits the index, unlocks in reverse order, and only then answers.
+
+One operation that fails does not fail its neighbours: a plan that raises is rolled back alone; if the files cannot
+follow, the batch is taken back in all layers, the abort is recorded, and each operation is tried by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from adapter.store.journal import MAX_BATCH, Journal, JournalDamaged, Record
+from adapter.store.locks import Locks
+from adapter.transport import effects, ids
+from adapter.transport.effects.undo import Undo
+from adapter.transport.operations.base import AnyOperation, Plan
+from adapter.transport.staging import StagingArea
+from protocol.errors import MailError, Reason
+
+_log = logging.getLogger(__name__)
+
+_BATCH_OPERATIONS = MAX_BATCH // 2
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class _Job:
+    __slots__ = ("error", "future", "operation", "record", "result")
+
+    def __init__(self, operation: AnyOperation) -> None:
+        self.operation = operation
+        self.future: Future[Any] = Future()
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.record: Record | None = None
+
+
+class Writer:
+    def __init__(
+        self,
+        directories: Directories,
+        locks: Locks,
+        journal: Journal,
+        index: Index,
+        staging: StagingArea,
+        catch_up: Callable[[], int],
+        after_commit: Callable[[list[Record]], None],
+    ) -> None:
+        self._directories = directories
+        self._locks = locks
+        self._journal = journal
+        self._index = index
+        self._staging = staging
+        self._catch_up = catch_up
+        self._after_commit = after_commit
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="markpost-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: AnyOperation) -> Future[Any]:
+        """Queue an operation. Once queued it runs to its end: cancelling the future does not stop a commit."""
+        job = _Job(operation)
+        job.future.set_running_or_notify_cancel()
+        with self._closing:
+            if self._closed:
+                raise MailError(Reason.MAINTENANCE, "the store is closed")
+            self._queue.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        open_ = True
+        while open_:
+            batch = [self._queue.get()]
+            while len(batch) < _BATCH_OPERATIONS and batch[-1] is not None:
+                try:
+                    batch.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            open_ = batch[-1] is not None
+            jobs = [job for job in batch if job is not None]
+            if jobs:
+                self._commit(jobs)
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        try:
+            addresses = {address for job in jobs for address in job.operation.addresses()}
+            with self._locks.hold(addresses):
+                self._journal.refresh()
+                self._catch_up()
+                if not self._attempt(jobs) and len(jobs) > 1:
+                    for job in jobs:
+                        self._attempt([job])
+        except Exception as error:
+            for job in jobs:
+                if job.record is None and job.error is None:
+                    job.error = _as_mail_error(error)
+        records = [job.record for job in jobs if job.record is not None]
+        if records:
+            self._after_commit(records)
+        for job in jobs:
+            for staged in job.operation.staged_content():
+                self._staging.release(staged, committed=job.record is not None)
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.result)
+
+    def _attempt(self, jobs: list[_Job]) -> bool:
+        """Plan, journal and apply these jobs in one transaction. False: nothing happened, errors are noted."""
+        undo = Undo()
+        journaled: list[Record] = []
+        try:
+            with self._index.transaction() as connection:
+                planned = [(job, record) for job in jobs if (record := self._plan(job, connection)) is not None]
+                if planned:
+                    records = [record for _, record in planned]
+                    self._journal.append(records)
+                    journaled = records
+                    for record in records:
+                        for effect in record.effects:
+                            effects.apply_files(effect, self._directories, undo)
+                    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+        except Exception as error:
+            if journaled:
+                self._take_back(journaled, undo)
+            failure = _as_mail_error(error)
+            for job in jobs:
+                job.error = failure
+            return False
+        undo.committed()
+        for job, record in planned:
+            job.record = record
+        return True
+
+    def _plan(self, job: _Job, connection: sqlite3.Connection) -> Record | None:
+        plan = Plan(connection, self._directories, ids.microseconds())
+        job.error = None
+        connection.execute("SAVEPOINT operation")
+        try:
+            job.result = job.operation.plan(plan)
+        except Exception as error:
+            connection.execute("ROLLBACK TO operation")
+            connection.execute("RELEASE operation")
+            job.error = _as_mail_error(error)
+            return None
+        connection.execute("RELEASE operation")
+        return Record(job.operation.name, plan.now, plan.effects) if plan.effects else None
+
+    def _take_back(self, records: list[Record], undo: Undo) -> None:
+        """The records are in the journal but the files or the index could not follow: undo, and say so there."""
+        complete = undo.run()
+        abort = Record("abort", ids.microseconds(), [], aborted=(records[0].seq, records[-1].seq))
+        try:
+            self._journal.append([abort])
+        except OSError as error:
+            _log.error("the abort of records %s could not be recorded: %s", abort.aborted, error)
+            self._journal.forget_last_batch()
+        if not complete:
+            _log.error("files of records %s were not all taken back; run markpost check", abort.aborted)
+
+
+def _as_mail_error(error: Exception) -> MailError:
+    """What callers get: known trouble as it is, a full disk as such, anything else as temporary."""
+    if isinstance(error, MailError):
+        return error
+    full = (isinstance(error, OSError) and error.errno in _DISK_FULL) or (
+        isinstance(error, sqlite3.OperationalError) and "full" in str(error)
+    )
+    if full:
+        return MailError(Reason.DISK_FULL, str(error))
+    if isinstance(error, JournalDamaged):
+        return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}); run markpost repair")
+    _log.exception("an operation failed unexpectedly", exc_info=error)
+    return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")
