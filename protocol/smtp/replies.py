@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.errors import MailError, ProtocolError, Reason
+from protocol.sasl import Trouble
 
 MAX_LINE = 512
 _DETAIL_LIMIT = 200
@@ -134,6 +135,15 @@ def _of_reason(reason: Reason) -> Reply:
 REASONS: dict[Reason, Reply] = {reason: _of_reason(reason) for reason in Reason}
 INTERNAL_ERROR = REASONS[Reason.UNKNOWN]
 TOO_BIG = REASONS[Reason.TOO_BIG]
+
+# RFC 4954 section 4 and 6.
+AUTH_TROUBLES: dict[Trouble, Reply] = {
+    Trouble.MALFORMED: AUTH_MALFORMED,
+    Trouble.TOO_LONG: AUTH_LINE_TOO_LONG,
+    Trouble.CANCELLED: AUTH_CANCELLED,
+    Trouble.REFUSED: AUTH_FAILED,
+    Trouble.UNAVAILABLE: AUTH_UNAVAILABLE,
+}
 
 TABLE: dict[str, Reply] = {name: value for name, value in list(globals().items()) if isinstance(value, Reply)}
 

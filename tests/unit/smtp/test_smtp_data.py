@@ -100,9 +100,7 @@ def test_too_big_is_consumed_and_discarded() -> None:
 
 def test_size_limit_is_exact() -> None:
     assert read(MESSAGE + b".\r\n", limits=Limits(message_size=len(MESSAGE)))[1].refusal is None
-    assert (
-        read(MESSAGE + b".\r\n", limits=Limits(message_size=len(MESSAGE) - 1))[1].refusal == replies.TOO_BIG
-    )
+    assert read(MESSAGE + b".\r\n", limits=Limits(message_size=len(MESSAGE) - 1))[1].refusal == replies.TOO_BIG
 
 
 def test_header_limit() -> None:
@@ -128,9 +126,7 @@ def test_parse_bdat(argument: bytes, chunk: Chunk) -> None:
     assert parse_bdat(argument) == chunk
 
 
-@pytest.mark.parametrize(
-    "argument", [b"", b"-1", b"x", b"1 LAS", b"1LAST", b"1 LAST x", b"9" * 21, "١".encode()]
-)
+@pytest.mark.parametrize("argument", [b"", b"-1", b"x", b"1 LAS", b"1LAST", b"1 LAST x", b"9" * 21, "١".encode()])
 def test_bad_bdat_closes(argument: bytes) -> None:
     with pytest.raises(SmtpError) as caught:
         parse_bdat(argument)

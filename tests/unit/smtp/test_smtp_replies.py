@@ -26,8 +26,7 @@ def test_rendering() -> None:
     assert Reply(250, "2.0.0", "one\ntwo").wire == b"250-2.0.0 one\r\n250 2.0.0 two\r\n"
     assert replies.hello("mx.example.test").wire == b"250 mx.example.test\r\n"
     assert (
-        replies.hello("mx.example.test", ["SIZE 1", "DSN"]).wire
-        == b"250-mx.example.test\r\n250-SIZE 1\r\n250 DSN\r\n"
+        replies.hello("mx.example.test", ["SIZE 1", "DSN"]).wire == b"250-mx.example.test\r\n250-SIZE 1\r\n250 DSN\r\n"
     )
     assert replies.greeting("mx.example.test", "ESMTP").wire == b"220 mx.example.test ESMTP ready\r\n"
     assert replies.challenge(b"") == b"334 \r\n"

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from protocol.smtp import ehlo, lmtp, params, replies
+from protocol.smtp.limits import Limits
+from protocol.smtp.states import RULES, TRANSITIONS, Event, Phase, Service, Session, refusal
+
+COMMANDS = [
+    *("HELO", "EHLO", "LHLO", "MAIL", "RCPT", "DATA", "BDAT", "RSET", "NOOP", "VRFY", "EXPN", "HELP", "QUIT"),
+    *("STARTTLS", "AUTH", "XCLIENT"),
+]
+
+
+def allowed(session: Session) -> set[str]:
+    return {command for command in COMMANDS if refusal(session, command) is None}
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(RULES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("phase", "commands"),
+    [
+        (Phase.CONNECTED, set()),
+        (Phase.GREETED, {"MAIL"}),
+        (Phase.MAIL, {"RCPT"}),
+        (Phase.RCPT, {"RCPT", "DATA", "BDAT"}),
+        (Phase.CHUNKS, {"BDAT"}),
+        (Phase.BROKEN, set()),
+    ],
+)
+def test_mx_phases(phase: Phase, commands: set[str]) -> None:
+    session = Session(Service.MX, extended=True, phase=phase)
+    assert allowed(session) == commands | {"HELO", "EHLO", "RSET", "NOOP", "VRFY", "HELP", "QUIT"}
+
+
+def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
+    flags = list(itertools.product([False, True], repeat=6))
+    for service, phase, (tls_able, plain, trusted, tls, extended, binary) in itertools.product(Service, Phase, flags):
+        for authenticated in (False, True):
+            session = Session(
+                service, tls_able, plain, ("PLAIN",), trusted, tls, extended, authenticated, binary, phase
+            )
+            for command in [*COMMANDS, "GET", "FOO", ""]:
+                reply = refusal(session, command)
+                assert reply is None or reply.code >= 400
+            assert not {"QUIT", "NOOP", "RSET"} - allowed(session)
+            if phase is not Phase.GREETED:
+                assert not {"MAIL", "AUTH", "STARTTLS"} & allowed(session)
+            if service is Service.SUBMISSION and not authenticated:
+                assert "MAIL" not in allowed(session)
+            if not tls and not plain:
+                assert "AUTH" not in allowed(session)
+
+
+def test_hello_words() -> None:
+    smtp, local = Session(Service.MX), Session(Service.LMTP)
+    assert refusal(smtp, "LHLO") == refusal(local, "EHLO") == refusal(local, "HELO") == replies.UNKNOWN_COMMAND
+    assert refusal(local, "LHLO") is None
+    assert refusal(smtp, "GET") == replies.NOT_SMTP
+    assert replies.NOT_SMTP.closes
+
+
+def test_submission_needs_tls_then_auth() -> None:
+    session = Session(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN",))
+    session.advance(Event.HELLO)
+    session.extended = True
+    assert refusal(session, "MAIL") == replies.TLS_REQUIRED
+    assert refusal(session, "AUTH") == replies.ENCRYPTION_REQUIRED
+    assert refusal(session, "STARTTLS") is None
+    session.advance(Event.RESTART)
+    session.tls = True
+    assert session.phase is Phase.CONNECTED
+    assert refusal(session, "AUTH") == replies.HELLO_FIRST
+    session.advance(Event.HELLO)
+    assert refusal(session, "AUTH") == replies.EHLO_FIRST
+    session.extended = True
+    assert refusal(session, "STARTTLS") == replies.ALREADY_TLS
+    assert refusal(session, "MAIL") == replies.AUTH_REQUIRED
+    assert refusal(session, "AUTH") is None
+    session.authenticated = True
+    assert refusal(session, "AUTH") == replies.ALREADY_AUTHENTICATED
+    assert refusal(session, "MAIL") is None
+
+
+def test_plain_ports_have_no_auth_and_no_tls() -> None:
+    session = Session(Service.MX, extended=True, phase=Phase.GREETED)
+    assert refusal(session, "AUTH") == replies.NOT_IMPLEMENTED
+    assert refusal(session, "STARTTLS") == replies.NOT_IMPLEMENTED
+    assert refusal(session, "XCLIENT") == replies.UNKNOWN_COMMAND
+
+
+def test_binary_needs_bdat() -> None:
+    session = Session(Service.MX, extended=True, phase=Phase.GREETED)
+    session.advance(Event.SENDER)
+    session.binary = True
+    session.advance(Event.RECIPIENT)
+    assert refusal(session, "DATA") == replies.BINARY_NEEDS_BDAT
+    assert refusal(session, "BDAT") is None
+    session.advance(Event.CHUNK)
+    assert refusal(session, "RCPT") == replies.CHUNKS_STARTED
+    session.advance(Event.CHUNK_FAILED)
+    assert refusal(session, "BDAT") == replies.CHUNKS_FAILED
+    session.advance(Event.END)
+    assert session.phase is Phase.GREETED
+    assert not session.binary
+
+
+def test_transitions_cover_what_the_rules_allow() -> None:
+    needed = {"MAIL": [Event.SENDER], "RCPT": [Event.RECIPIENT], "DATA": [Event.END]}
+    needed |= {
+        "BDAT": [Event.CHUNK, Event.CHUNK_FAILED, Event.END],
+        "RSET": [Event.END],
+        "EHLO": [Event.HELLO],
+    }
+    for phase, (command, events) in itertools.product(Phase, needed.items()):
+        if refusal(Session(Service.MX, extended=True, phase=phase), command) is None:
+            assert all((phase, event) in TRANSITIONS for event in events)
+
+
+def test_ehlo_keywords() -> None:
+    limits = Limits(message_size=1000, recipients=7)
+    session = Session(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN", "LOGIN"), extended=True)
+    plain = ehlo.keywords(session, limits)
+    assert {"SIZE 1000", "STARTTLS", "8BITMIME", "SMTPUTF8", "CHUNKING", "BINARYMIME", "DSN"} <= set(plain)
+    assert "LIMITS RCPTMAX=7" in plain
+    assert not any(line.startswith(("AUTH", "REQUIRETLS", "XCLIENT")) for line in plain)
+    session.tls = True
+    secure = ehlo.keywords(session, limits)
+    assert {"AUTH PLAIN LOGIN", "REQUIRETLS"} <= set(secure)
+    assert "STARTTLS" not in secure
+
+
+def test_parameters_follow_the_offer() -> None:
+    session = Session(Service.MX, extended=True)
+    assert ehlo.mail_parameters(session) == params.MAIL_PARAMETERS - {"AUTH", "REQUIRETLS"}
+    assert ehlo.rcpt_parameters(session) == params.RCPT_PARAMETERS
+    session.tls = True
+    session.mechanisms = ("PLAIN",)
+    assert ehlo.mail_parameters(session) == params.MAIL_PARAMETERS
+    session.extended = False
+    assert ehlo.mail_parameters(session) == ehlo.rcpt_parameters(session) == frozenset()
+
+
+def test_lhlo_offers_what_it_must() -> None:
+    session = Session(Service.LMTP, extended=True, xclient_trusted=True)
+    offered = {line.split()[0] for line in ehlo.keywords(session, Limits())}
+    assert offered >= lmtp.REQUIRED_KEYWORDS | {"8BITMIME", "XCLIENT"}
+
+
+def test_lmtp_answers_once_per_recipient() -> None:
+    bob, eve = "bob@example.test", "eve@example.test"
+    outcomes = {bob: replies.ACCEPTED, eve: replies.SHUTTING_DOWN}
+    wires = [reply.wire for reply in lmtp.final_replies([bob, eve, bob, "lost@example.test"], outcomes)]
+    assert wires[0] == wires[2] == b"250 2.0.0 <bob@example.test> Message accepted\r\n"
+    assert wires[1].startswith(b"451 4.3.2 <eve@example.test> ")
+    assert wires[3].startswith(b"451 4.3.0 <lost@example.test> ")
+    refused = lmtp.final_replies([bob, eve], replies.TOO_BIG)
+    assert [reply.code for reply in refused] == [552, 552]
+    assert lmtp.final_replies([], replies.TOO_BIG) == []
