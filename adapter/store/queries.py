@@ -121,6 +121,7 @@ SELECT p.uid, p.message_id, s.flags, s.keywords, s.modseq, p.internal_date, p.sa
 FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
 WHERE p.folder_id = ?
 """
+_CHOSEN_ROWS = f"{_ROWS} AND p.uid IN (SELECT value FROM json_each(?)) ORDER BY p.uid"  # noqa: S608
 
 
 def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: int = 0xFFFFFFFF) -> list[Row]:
@@ -132,9 +133,7 @@ def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: i
 def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Iterable[int]) -> list[Row]:
     """The messages of a folder with these UIDs, ascending; UIDs that are not there are passed over."""
     chosen = orjson.dumps(list(uids)).decode()
-    found = connection.execute(
-        _ROWS + " AND p.uid IN (SELECT value FROM json_each(?)) ORDER BY p.uid", (folder_id, chosen)
-    )
+    found = connection.execute(_CHOSEN_ROWS, (folder_id, chosen))
     return [Row(*row) for row in found.fetchall()]
 
 

@@ -1,0 +1,35 @@
+# Markpost. `make run` serves mail, `make test` runs everything the tests need; both set up what they need first.
+
+VENV    := .venv
+PYTHON  := $(VENV)/bin/python
+STAMP   := $(VENV)/.ready
+
+.PHONY: setup run test lint bench constraints clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt .ci/setup
+	.ci/setup $(VENV)
+	@touch $@
+
+run: setup
+	@$(PYTHON) -m adapter.cli --help
+	@echo
+	@echo "This version serves no network protocol yet: use the commands above on a store."
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint
+	$(VENV)/bin/pytest $(TESTS)
+
+bench: setup
+	$(PYTHON) -m tests.bench
+
+constraints:
+	.ci/constraints
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,172 @@
+"""The store's figures: delivery, group commit, flags, rebuilding octets, parsing, and growth."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+from adapter.content import ingest
+from adapter.content.wire import Recipe
+from adapter.store import queries
+from adapter.transport import ids
+from adapter.transport import operations as op
+from adapter.transport.flags import Flag
+from adapter.transport.transport import Transport, create_store
+from tests.bench import floor
+
+ADA, BOB = "ada@example.test", "bob@example.test"
+
+
+def message(number: int, size: int = 2000) -> bytes:
+    """A plain message as a mail server gets it, about ``size`` octets."""
+    head = (
+        f"Return-Path: <bob@example.test>\r\n"
+        f"Received: from mail.example.test (mail.example.test [192.0.2.1])\r\n"
+        f"\tby mx.example.test with ESMTPS id {number:08x};\r\n\tMon, 16 Nov 2026 08:00:00 +0000\r\n"
+        f"DKIM-Signature: v=1; a=rsa-sha256; d=example.test; s=a; h=from:to;\r\n\tbh=47DEQpj8HBSa; b=dzkYa9\r\n"
+        f"Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nFrom: Bob Builder <bob@example.test>\r\n"
+        f"To: Ada Lovelace <ada@example.test>\r\nSubject: Figures of run {number}\r\n"
+        f"Message-ID: <{number}.figures@example.test>\r\nUser-Agent: Bench/1.0\r\nMIME-Version: 1.0\r\n"
+        f"Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
+    )
+    line = "The engine weaves algebraic patterns just as the loom weaves flowers.\r\n"
+    return (head + line * max(1, (size - len(head)) // len(line))).encode()
+
+
+def row(label: str, figure: str, goal: str = "", *, met: bool | None = None) -> None:
+    verdict = "" if met is None else ("  ok" if met else "  MISSED")
+    print(f"  {label:<58} {figure:>22}  {goal}{verdict}", flush=True)
+
+
+def _new_store(directory: str, name: str) -> Transport:
+    root = f"{directory}/{name}"
+    create_store(root)
+    transport = Transport.open(root)
+    for address in (ADA, BOB):
+        transport.run(op.Register(address))
+    return transport
+
+
+def _deliver(transport: Transport, number: int) -> None:
+    staged = transport.stage(message(number))
+    transport.run(op.Deliver(staged, BOB, [ADA]))
+
+
+def _each(count: int, action: Callable[[int], None]) -> list[float]:
+    times = []
+    for number in range(count):
+        started = time.perf_counter()
+        action(number)
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def run(directory: str, scale: float) -> None:
+    print("store: messages of 2 kB, local delivery to one mailbox")
+    count = max(100, int(1000 * scale))
+    transport = _new_store(directory, "one")
+    limit = floor.messages_per_second(directory, 2000, count)
+    _each(50, lambda number: _deliver(transport, number))
+    sequential = count / sum(_each(count, lambda number: _deliver(transport, 1000 + number)))
+    row("disk's floor (create+fsync+folder fsync, SQLite commit)", f"{limit:,.0f} messages/s")
+    row("sequential delivery", f"{sequential:,.0f} messages/s", ">= 1.0 x floor", met=sequential >= limit)
+    row("", f"{sequential / limit:.2f} x floor")
+    _group_commit(transport, int(20_000 * scale), sequential)
+    transport.close()
+    _flags_and_reads(directory, 10_000)
+    _ingest(int(3000 * scale))
+    _growth(directory, scale)
+
+
+def _group_commit(transport: Transport, count: int, sequential: float) -> None:
+    """64 submitters, each of which waits for its message before it sends the next."""
+    numbers = iter(range(count))
+    mutex = threading.Lock()
+
+    def submitter() -> None:
+        while True:
+            with mutex:
+                number = next(numbers, None)
+            if number is None:
+                return
+            _deliver(transport, 100_000 + number)
+
+    started = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        for future in [pool.submit(submitter) for _ in range(64)]:
+            future.result()
+    rate = count / (time.perf_counter() - started)
+    row("64 waiting submitters", f"{rate:,.0f} messages/s", ">= 6 x sequential", met=rate >= 6 * sequential)
+    row("", f"{rate / sequential:.1f} x sequential")
+
+
+def _fill(transport: Transport, count: int, first: int = 0) -> None:
+    """Many messages quickly: batches of appends, many waiting at once."""
+    futures = []
+    for start in range(first, first + count, 50):
+        items = [op.AppendItem(transport.stage(message(n))) for n in range(start, min(start + 50, first + count))]
+        futures.append(transport.submit(op.Append(ADA, "INBOX", items)))
+        if len(futures) > 20:
+            futures.pop(0).result()
+    for future in futures:
+        future.result()
+
+
+def _flags_and_reads(directory: str, count: int) -> None:
+    transport = _new_store(directory, "flags")
+    _fill(transport, count)
+    with transport.reading() as connection:
+        folder = queries.folder(connection, queries.active_registration(connection, ADA).id, "INBOX")
+        rows = queries.rows(connection, folder.id)
+        recipes = {row[0]: row[1] for row in connection.execute("SELECT message_id, recipe FROM cache_messages")}
+    uids = [item.uid for item in rows]
+    for label, flags in (("starred", Flag.STARRED), ("read (thread counts follow)", Flag.READ)):
+        started = time.perf_counter()
+        changed = transport.run(op.ChangeFlags(ADA, folder.id, uids, "add", int(flags)))
+        rate = len(changed.changed) / (time.perf_counter() - started)
+        row(f"{count:,} messages {label} in one call", f"{rate:,.0f} rows/s", ">= 100,000", met=rate >= 100_000)
+    for _ in range(2):  # the second time files are in the page cache
+        started = time.perf_counter()
+        for item in rows:
+            transport.content.octets_with(item.message_id, Recipe.decode(recipes[item.message_id]))
+        rate = len(rows) / (time.perf_counter() - started)
+    row("rebuilding stored octets", f"{rate:,.0f} messages/s", ">= 20,000", met=rate >= 20_000)
+    started = time.perf_counter()
+    for item in rows:
+        transport.content.octets(item.message_id)
+    row("the same, one query for each recipe", f"{len(rows) / (time.perf_counter() - started):,.0f} messages/s")
+    transport.close()
+
+
+def _ingest(count: int) -> None:
+    octets = [message(number) for number in range(count)]
+    names = [ids.message_id(ids.microseconds()) for _ in octets]
+    started = time.process_time()
+    for name, raw in zip(names, octets):
+        ingest.ingest(raw, id=name, arrived="2026-11-16T08:00:00Z")
+    row("parse and ingest, CPU", f"{(time.process_time() - started) / count * 1e6:.0f} µs/message")
+
+
+def _growth(directory: str, scale: float) -> None:
+    """Median cost of a delivery with few and with many messages in the store."""
+    transport = _new_store(directory, "growth")
+    _fill(transport, 1000)
+    small = statistics.median(_each(300, lambda number: _deliver(transport, 10_000_000 + number)))
+    many = int(100_000 * scale)
+    started = time.perf_counter()
+    _fill(transport, many - 1300, first=2000)
+    row(f"filling the store to {many:,} messages", f"{(many - 1300) / (time.perf_counter() - started):,.0f} messages/s")
+    transport.checkpoint()
+    large = statistics.median(_each(300, lambda number: _deliver(transport, 20_000_000 + number)))
+    ratio = large / small
+    row(
+        f"delivery with {many:,} / with 1,000 messages in the store",
+        f"{large * 1e3:.2f} / {small * 1e3:.2f} ms",
+        "<= 1.3 x",
+        met=ratio <= 1.3,
+    )
+    row("", f"{ratio:.2f} x")
+    transport.close()
