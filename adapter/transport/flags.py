@@ -18,7 +18,7 @@ class Flag(IntFlag):
 
 
 #: What a client may set; archived is set by moving a message.
-SETTABLE = Flag.READ | Flag.ANSWERED | Flag.STARRED | Flag.DELETED | Flag.DRAFT
+SETTABLE = int(Flag.READ | Flag.ANSWERED | Flag.STARRED | Flag.DELETED | Flag.DRAFT)
 ALL_BITS = 63
 
 

@@ -46,6 +46,7 @@ _TOKEN = re.compile(
     rb"[^\s\"(),:;<>@\[]++|.",
     re.DOTALL,
 )
+_CLOSED_QUOTES = re.compile(rb"(?:[^\"\\]++|\\.|\\\Z|\"(?:[^\"\\]++|\\.)*+\")*+", re.DOTALL)
 _PARENTHESIS = re.compile(rb"[()]|\\.", re.DOTALL)
 _ANGLE = re.compile(
     rb"<[<\s]*+(?:(@[^:<>\"]*+):)?+((?:\"(?:[^\"\\]++|\\.)*+\"?+|\([^()]*+\)|[^<>\",])*+)>?+", re.DOTALL
@@ -61,6 +62,7 @@ def parse_addresses(raw: bytes) -> list[Address]:
     found: list[Address] = []
     position, size = 0, len(raw)
     in_group = False
+    quotes_close = False
     while position < size:
         match = _SIMPLE.match(raw, position)
         if match is not None:
@@ -70,11 +72,22 @@ def parse_addresses(raw: bytes) -> list[Address]:
             else:
                 found.append(Address(None, None, bare_local, bare_domain))
             position = match.end()
-        else:
-            position, in_group = _parse_one(raw, position, in_group, found)
+            continue
+        if not quotes_close:
+            raw = _blank_open_quote(raw, position)
+            quotes_close = True
+        position, in_group = _parse_one(raw, position, in_group, found)
     if in_group:
         found.append(_GROUP_END)
     return found
+
+
+def _blank_open_quote(raw: bytes, position: int) -> bytes:
+    """A quote that nothing closes must not swallow the rest: it and those after it become spaces."""
+    match = _CLOSED_QUOTES.match(raw, position)
+    if match is None or match.end() == len(raw):
+        return raw
+    return raw[: match.end()] + raw[match.end() :].replace(b'"', b" ")
 
 
 def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) -> tuple[int, bool]:
@@ -118,11 +131,11 @@ def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) 
                 return position, True
         elif first == b"@":
             if at is None:
-                while words and words[-1] == b" ":
-                    words.pop()
                 at = len(words)
+            else:
+                words.append(token)
         elif token.isspace():
-            if words and at != len(words):
+            if words and words[-1] != b" ":
                 words.append(b" ")
         else:
             words.append(token)
@@ -138,13 +151,15 @@ def _finish(
         found.append(angle if angle.name is not None or comment is None else angle._replace(name=comment))
         return
     if at is not None:
-        # The name stands before the last space of the local part, or in a comment.
-        start = at
-        while start > 0 and words[start - 1] != b" ":
-            start -= 1
-        local = b"".join(map(_unquote, words[start:at]))
-        domain = b"".join(word for word in words[at:] if word != b" ")
-        found.append(Address(_phrase(words[:start]) or comment, None, local, domain))
+        start = _dotted_run(words, at - 1, -1) + 1
+        end = _dotted_run(words, at, 1)
+        local = b"".join(_unquote(word) for word in words[start:at] if word != b" ")
+        domain = b"".join(word for word in words[at:end] if word != b" ")
+        # As between angle brackets, the last "@" counts.
+        more, _, host = domain.rpartition(b"@")
+        if more:
+            local += b"@" + more
+        found.append(Address(_phrase(words[:start]) or comment, None, local, host))
         return
     phrase = _phrase(words)
     if phrase is None:
@@ -153,6 +168,20 @@ def _finish(
         found.append(Address(phrase, None, b"", b""))
     else:
         found.append(Address(comment, None, phrase, b""))
+
+
+def _dotted_run(words: list[bytes], index: int, step: int) -> int:
+    """Where a local part or domain ends that stands beside an "@": at a space without a dot beside it."""
+    stop = len(words) if step > 0 else -1
+    if index != stop and words[index] == b" ":
+        index += step
+    while index != stop:
+        if words[index] == b" " and not (
+            words[index - 1].endswith(b".") or b"".join(words[index + 1 : index + 2]).startswith(b".")
+        ):
+            break
+        index += step
+    return index
 
 
 def _phrase(words: list[bytes]) -> bytes | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-_MONTHS = {
-    name: number for number, name in enumerate(b"jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)
-}
+_MONTHS = {name: number for number, name in enumerate(b"jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
 # RFC 5322 section 4.3; military letters are to be read as -0000.
 _ZONES = {b"est": -5, b"edt": -4, b"cst": -6, b"cdt": -5, b"mst": -7, b"mdt": -6, b"pst": -8, b"pdt": -7}
 _ZONES |= {
@@ -53,9 +51,7 @@ def parse_date(raw: bytes) -> datetime | None:
     if match is not None:
         day, month_name, year, hour, minute, second, sign, zone_hour, zone_minute, zone_name = match.groups()
         month = _MONTHS.get(month_name.lower(), 0)
-        return _moment(
-            _year(year), month, day, hour, minute, second, _zone(sign, zone_hour, zone_minute, zone_name)
-        )
+        return _moment(_year(year), month, day, hour, minute, second, _zone(sign, zone_hour, zone_minute, zone_name))
     match = _ASCTIME.match(raw)
     if match is not None:
         month_name, day, hour, minute, second, zone_name, year = match.groups()
@@ -63,9 +59,7 @@ def parse_date(raw: bytes) -> datetime | None:
         return _moment(int(year), month, day, hour, minute, second, _zone(None, None, None, zone_name))
     match = _ISO.match(raw)
     if match is not None:
-        year, month_digits, day, hour, minute, second, sign, zone_hour, zone_minute, zone_name = (
-            match.groups()
-        )
+        year, month_digits, day, hour, minute, second, sign, zone_hour, zone_minute, zone_name = match.groups()
         zone = _zone(sign, zone_hour, zone_minute, zone_name)
         return _moment(int(year), int(month_digits), day, hour, minute, second, zone)
     return None

@@ -16,7 +16,8 @@ def unflow(text: str, *, delete_space: bool) -> str:
         # Section 4.4: one space was stuffed in front.
         content = content.removeprefix(" ")
         is_signature = content == _SIGNATURE
-        if paragraph and (is_signature or depth != paragraph_depth):
+        # Section 4.5 for the depth. An empty line ends a paragraph, though its last line should not have flowed.
+        if paragraph and (is_signature or not content or depth != paragraph_depth):
             lines.append(_quoted("".join(paragraph), paragraph_depth))
             paragraph.clear()
         paragraph_depth = depth

@@ -51,13 +51,12 @@ class HeaderBlock:
             fields = self._fields = []
             text, origin = self._text, self._start
             for match in _FIELD.finditer(text):
-                (start, end), (_, name_end), (value, _) = match.regs
-                while text[end - 1] == "\r":
+                name, value = match.groups()
+                start, end = match.span()
+                value_start = origin + end - len(value)
+                if text[end - 1] == "\r":
                     end -= 1
-                name = text[start:name_end]
-                fields.append(
-                    HeaderField(name, name.lower(), origin + start, origin + min(value, end), origin + end)
-                )
+                fields.append(HeaderField(name, name.lower(), origin + start, value_start, origin + end))
         return fields
 
     def first(self, name: str) -> bytes | None:

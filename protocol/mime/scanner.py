@@ -220,9 +220,7 @@ class _Scan:
         return None if line_end is None else line_end.end()
 
 
-def _read_part(
-    buffer: Buffer, start: int, body: int, end: int, header_bytes: int, *, in_digest: bool
-) -> Part:
+def _read_part(buffer: Buffer, start: int, body: int, end: int, header_bytes: int, *, in_digest: bool) -> Part:
     block = body
     if body - start > header_bytes:
         # Only whole lines of a block that is too long.

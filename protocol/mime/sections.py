@@ -22,11 +22,9 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 # astring: an atom (or "]"), a quoted string, or the head of a literal
-_FIELD_NAME = re.compile(
-    rb'([^\x00-\x20\x7f-\xff(){%*"\\]++)|"((?:[^"\\\r\n]++|\\["\\])*+)"|\{(\d{1,6})\+?\}\r\n'
-)
+_FIELD_NAME = re.compile(rb'([^\x00-\x20\x7f-\xff(){%*"\\]++)|"((?:[^"\\\r\n]++|\\["\\])*+)"|\{(\d{1,6})\+?\}\r\n')
 _ESCAPE = re.compile(rb"\\(.)")
-_LINE_END = re.compile(rb"\r*+\n?+")
+_LINE_END = re.compile(rb"\r?+\n?+")
 _CR, _LF = 13, 10
 
 

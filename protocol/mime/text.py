@@ -27,10 +27,8 @@ def decode_text(buffer: Buffer, part: Part, limit: int | None = None) -> str:
     params = part.params
     charset = params.get("charset")
     raw = decode_body(buffer, part, limit)
-    if limit is not None and len(raw) == limit:
-        text = _decode_cut(raw, charset)
-    else:
-        text = decode_charset(raw, charset)
+    is_cut = limit is not None and len(raw) == limit
+    text = _decode_cut(raw, charset) if is_cut else decode_charset(raw, charset)
     text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
     if params.get("format", "").lower() == "flowed" and part.type == "text" and part.subtype == "plain":
         text = unflow(text, delete_space=params.get("delsp", "").lower() == "yes")
@@ -50,8 +48,6 @@ def _loose_utf8(tail: bytes) -> int:
         octet = tail[-back]
         if octet & 0xC0 == 0x80:
             continue
-        needed = (
-            2 if octet & 0xE0 == 0xC0 else 3 if octet & 0xF0 == 0xE0 else 4 if octet & 0xF8 == 0xF0 else 1
-        )
+        needed = 2 if octet & 0xE0 == 0xC0 else 3 if octet & 0xF0 == 0xE0 else 4 if octet & 0xF8 == 0xF0 else 1
         return back if needed > back else 0
     return 0

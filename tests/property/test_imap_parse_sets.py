@@ -27,9 +27,7 @@ from protocol.imap.seqset import (
 
 numbers = st.sets(st.integers(1, 60)).map(sorted)
 seq_number = st.integers(0, 60)
-sets = st.lists(st.tuples(seq_number, seq_number), min_size=1, max_size=8).map(
-    lambda r: SequenceSet(tuple(r))
-)
+sets = st.lists(st.tuples(seq_number, seq_number), min_size=1, max_size=8).map(lambda r: SequenceSet(tuple(r)))
 
 
 def expand(spans: list[tuple[int, int]]) -> list[int]:

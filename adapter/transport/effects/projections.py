@@ -85,7 +85,8 @@ INSERT INTO thread_summaries
 SELECT :registration, m.thread_id, count(*), sum(1 - (s.flags & 1)), max(m.message_id)
 FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
 WHERE p.folder_id = :folder AND p.uid BETWEEN :first AND :last GROUP BY m.thread_id
-ON CONFLICT DO UPDATE SET messages = messages + excluded.messages, unread = unread + excluded.unread,
+ON CONFLICT DO UPDATE SET
+    messages = thread_summaries.messages + excluded.messages, unread = thread_summaries.unread + excluded.unread,
     latest_message_id = max(latest_message_id, excluded.latest_message_id)
 """
 
@@ -120,8 +121,8 @@ FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND 
 JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
 """
 _LOWER_THREADS = """
-UPDATE thread_summaries SET messages = messages - gone.messages, unread = unread - gone.unread
-FROM (SELECT m.thread_id, count(*) AS messages, sum(1 - (s.flags & 1)) AS unread
+UPDATE thread_summaries SET messages = thread_summaries.messages - gone.number, unread = thread_summaries.unread - gone.unseen
+FROM (SELECT m.thread_id, count(*) AS number, sum(1 - (s.flags & 1)) AS unseen
       FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
       JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id) GROUP BY m.thread_id) AS gone
 WHERE registration_id = :registration AND thread_summaries.thread_id = gone.thread_id

@@ -46,18 +46,18 @@ def change_keywords(old: str, how: str, keywords: Iterable[str]) -> str:
 
 _COUNTS = """
 UPDATE folders SET
-    unseen = unseen + change.unseen, deleted = deleted + change.deleted
-FROM (SELECT total((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS unseen,
-             total(((((s.flags & :keep) | :give) >> 3) & 1) - ((s.flags >> 3) & 1)) AS deleted
+    unseen = folders.unseen + change.more_unseen, deleted = folders.deleted + change.more_deleted
+FROM (SELECT total((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS more_unseen,
+             total(((((s.flags & :keep) | :give) >> 3) & 1) - ((s.flags >> 3) & 1)) AS more_deleted
       FROM mailbox_state s WHERE s.folder_id = :folder AND {which}) AS change
 WHERE folder_id = :folder
 """
 _THREADS = """
-UPDATE thread_summaries SET unread = unread + change.unread
-FROM (SELECT m.thread_id, sum((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS unread
+UPDATE thread_summaries SET unread = thread_summaries.unread + change.more
+FROM (SELECT m.thread_id, sum((s.flags & 1) - (((s.flags & :keep) | :give) & 1)) AS more
       FROM mailbox_state s JOIN mailbox_projections p USING (folder_id, uid) JOIN messages m USING (message_id)
       WHERE s.folder_id = :folder AND {which} GROUP BY m.thread_id) AS change
-WHERE registration_id = :registration AND thread_summaries.thread_id = change.thread_id AND change.unread <> 0
+WHERE registration_id = :registration AND thread_summaries.thread_id = change.thread_id AND change.more <> 0
 """
 _UPDATE = """
 UPDATE mailbox_state AS s SET flags = (s.flags & :keep) | :give, modseq = :modseq

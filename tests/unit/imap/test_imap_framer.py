@@ -208,17 +208,13 @@ def test_limits_refuse_and_stay_in_sync(data: bytes, refused: Refused) -> None:
         events: list[Event] = []
         stream = data + b"z NOOP\r\n"
         for start in range(0, len(stream), size):
-            events += [
-                e for e in run(framer, stream[start : start + size]) if not isinstance(e, LiteralStart)
-            ]
+            events += [e for e in run(framer, stream[start : start + size]) if not isinstance(e, LiteralStart)]
         assert events == [refused, NOOP]
 
 
 def test_tags_are_echoed_and_so_bounded() -> None:
     assert run(Framer(), b"t" * 255 + b" NOOP\r\n") == [CommandLine(b"t" * 255, "NOOP", (b"",))]
-    assert run(Framer(), b"t" * 256 + b" NOOP\r\n") == [
-        Refused(b"*", "BAD", None, "Tag is missing or invalid")
-    ]
+    assert run(Framer(), b"t" * 256 + b" NOOP\r\n") == [Refused(b"*", "BAD", None, "Tag is missing or invalid")]
 
 
 def test_literal_minus() -> None:
@@ -226,9 +222,7 @@ def test_literal_minus() -> None:
     data = b"a APPEND x {4096+}\r\n" + b"m" * 4096 + b"\r\n"
     assert run(framer, data)[-1] == CommandLine(b"a", "APPEND", (b"",))
     data = b"a APPEND x {4097+}\r\n" + b"m" * 4097 + b"\r\n"
-    assert run(framer, data) == [
-        Refused(b"a", "BAD", None, "Non-synchronising literals may hold 4096 octets")
-    ]
+    assert run(framer, data) == [Refused(b"a", "BAD", None, "Non-synchronising literals may hold 4096 octets")]
     assert isinstance(run(framer, b"a APPEND x {4097}\r\n")[0], LiteralStart)
 
 
