@@ -1,0 +1,129 @@
+"""Header fields the server writes, and the edits submission makes to a header block.
+
+Invariants: nothing a client says can end a header line; no line is longer than 998 octets; fields that are not
+edited keep their octets; added fields stand before all others, so signatures over the rest still verify.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from protocol.mime.address import mailboxes
+from protocol.mime.headers import HeaderBlock, parse_headers
+from protocol.smtp.states import Service, Session
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NOT_NAME = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+_NOT_COMMENT = re.compile(r"[^A-Za-z0-9.:_ /+-]")
+_HIDDEN = frozenset({"bcc", "resent-bcc"})
+
+
+def format_date(moment: datetime) -> str:
+    """RFC 5322 3.3; ``moment`` is aware. Not from email.utils, which would bring in sockets."""
+    offset = moment.utcoffset()
+    if offset is None:
+        raise ValueError("a time without zone")
+    minutes = int(offset.total_seconds()) // 60
+    zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
+    return (
+        f"{_DAYS[moment.weekday()]}, {moment.day:02d} {_MONTHS[moment.month - 1]} {moment.year:04d} "
+        f"{moment:%H:%M:%S} {zone}"
+    )
+
+
+def with_keyword(session: Session, *, smtputf8: bool = False) -> str:
+    """What follows ``with`` in Received (RFC 3848, RFC 6531 4.3)."""
+    if not session.extended:
+        return "SMTP"
+    if session.service is Service.LMTP:
+        name = "UTF8LMTP" if smtputf8 else "LMTP"
+    else:
+        name = "UTF8SMTP" if smtputf8 else "ESMTP"
+    return name + ("S" if session.tls else "") + ("A" if session.authenticated else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step of a message's way, as the server saw it."""
+
+    hello: str  # what the client called itself
+    peer: str | None  # its IP address; None on a unix socket
+    peer_name: str | None  # its name in the DNS, if looked up and confirmed
+    host: str  # the server's name
+    keyword: str  # from with_keyword()
+    id: str
+    date: datetime
+    recipient: str | None = None  # only if there is one alone: Received must not tell of the others
+    tls: str | None = None  # for people: "TLSv1.3 TLS_AES_256_GCM_SHA384"
+
+
+def received(hop: Hop) -> bytes:
+    """RFC 5321 4.4: the Received field, folded, CRLF at its end."""
+    lines = [
+        f"Received: from {_host(hop.hello)} ({_peer(hop)})",
+        f"\tby {_host(hop.host)} with {_host(hop.keyword)} id {_host(hop.id)}",
+    ]
+    if hop.tls:
+        lines.append(f"\t(using {_NOT_COMMENT.sub('', hop.tls)[:100]})")
+    if hop.recipient and _fits(hop.recipient, hop.keyword):
+        lines.append(f"\tfor <{hop.recipient}>")
+    lines[-1] += ";"
+    lines.append(f"\t{format_date(hop.date)}")
+    return "".join(f"{line}\r\n" for line in lines).encode()
+
+
+def _host(text: str) -> str:
+    return _NOT_NAME.sub("?", text[:255]) or "unknown"
+
+
+def _peer(hop: Hop) -> str:
+    if hop.peer is None:
+        return "local"
+    address = f"[IPv6:{_host(hop.peer)}]" if ":" in hop.peer else f"[{_host(hop.peer)}]"
+    return f"{_host(hop.peer_name or 'unknown')} {address}"
+
+
+def _fits(address: str, keyword: str) -> bool:
+    """RFC 6531 3.7.3: a non-ASCII address only where the keyword says that the message is international."""
+    return address.isprintable() and len(address) < 600 and (address.isascii() or keyword.startswith("UTF8"))
+
+
+def return_path(sender: str) -> bytes:
+    """RFC 5321 4.4: written at final delivery; empty for the null sender."""
+    return f"Return-Path: <{sender if sender.isprintable() else ''}>\r\n".encode()
+
+
+def _parse(header: bytes) -> HeaderBlock:
+    return parse_headers(header, 0, len(header))
+
+
+def from_addresses(header: bytes) -> list[str]:
+    """The addresses of all From fields (RFC 6409 6.1 wants them checked)."""
+    return [mailbox.address for value in _parse(header).all("From") for mailbox in mailboxes(value)]
+
+
+def remove_bcc(header: bytes) -> bytes:
+    """RFC 5322 3.6.3: without Bcc and Resent-Bcc, however they are folded or spelled."""
+    kept = []
+    position = 0
+    for field in _parse(header).fields:
+        if field.lower in _HIDDEN:
+            kept.append(header[position : field.start])
+            line_end = header.find(b"\n", field.end)
+            position = len(header) if line_end < 0 else line_end + 1
+    kept.append(header[position:])
+    return b"".join(kept)
+
+
+def complete(header: bytes, *, date: datetime, message_id: str) -> bytes:
+    """RFC 6409 8.2 and 8.3: Date and Message-ID added if they are missing. ``message_id`` has its brackets."""
+    fields = _parse(header)
+    added = ""
+    if fields.first("Date") is None:
+        added += f"Date: {format_date(date)}\r\n"
+    if fields.first("Message-ID") is None:
+        added += f"Message-ID: {message_id}\r\n"
+    return added.encode() + header

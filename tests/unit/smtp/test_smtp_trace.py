@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from protocol.smtp import trace
+from protocol.smtp.states import Service, Session
+from protocol.smtp.trace import Hop
+
+NOW = datetime(2026, 11, 5, 4, 44, 20, tzinfo=timezone(timedelta(hours=-5, minutes=-30)))
+HOP = Hop(
+    hello="client.example.test",
+    peer="192.0.2.1",
+    peer_name="host.example.test",
+    host="mx.example.test",
+    keyword="ESMTPS",
+    id="msg-1",
+    date=NOW,
+    recipient="ada@example.test",
+    tls="TLSv1.3 TLS_AES_256_GCM_SHA384",
+)
+
+
+def test_dates() -> None:
+    assert trace.format_date(NOW) == "Thu, 05 Nov 2026 04:44:20 -0530"
+    with pytest.raises(ValueError, match="zone"):
+        trace.format_date(NOW.replace(tzinfo=None))
+
+
+def test_received() -> None:
+    assert trace.received(HOP) == (
+        b"Received: from client.example.test (host.example.test [192.0.2.1])\r\n"
+        b"\tby mx.example.test with ESMTPS id msg-1\r\n"
+        b"\t(using TLSv1.3 TLS_AES_256_GCM_SHA384)\r\n"
+        b"\tfor <ada@example.test>;\r\n"
+        b"\tThu, 05 Nov 2026 04:44:20 -0530\r\n"
+    )
+    plain = trace.received(replace(HOP, peer="2001:db8::1", peer_name=None, recipient=None, tls=None))
+    assert plain == (
+        b"Received: from client.example.test (unknown [IPv6:2001:db8::1])\r\n"
+        b"\tby mx.example.test with ESMTPS id msg-1;\r\n"
+        b"\tThu, 05 Nov 2026 04:44:20 -0530\r\n"
+    )
+    assert b"(local)" in trace.received(replace(HOP, peer=None))
+
+
+def test_received_cannot_be_broken_out_of() -> None:
+    evil = "a\r\nBcc: x (\x00é"
+    line = trace.received(replace(HOP, hello=evil, peer=evil, peer_name=evil, id=evil, tls=evil, recipient=evil))
+    assert line.count(b"\r\n") == line.count(b"\n") == line.count(b"\r") == 4
+    assert b"\nBcc" not in line
+    assert line.isascii()
+    assert b"from a??Bcc:?x????" in line
+
+
+def test_international_recipient_only_where_announced() -> None:
+    hop = replace(HOP, recipient="jürgen@example.test")
+    assert b"for <" not in trace.received(hop)
+    assert "for <jürgen@example.test>".encode() in trace.received(replace(hop, keyword="UTF8SMTPS"))
+
+
+@pytest.mark.parametrize(
+    ("session", "utf8", "keyword"),
+    [
+        (Session(Service.MX), False, "SMTP"),
+        (Session(Service.MX, extended=True), False, "ESMTP"),
+        (Session(Service.MX, extended=True, tls=True), False, "ESMTPS"),
+        (Session(Service.SUBMISSION, extended=True, authenticated=True), False, "ESMTPA"),
+        (Session(Service.SUBMISSION, extended=True, tls=True, authenticated=True), False, "ESMTPSA"),
+        (Session(Service.SUBMISSION, extended=True, tls=True, authenticated=True), True, "UTF8SMTPSA"),
+        (Session(Service.LMTP, extended=True), False, "LMTP"),
+        (Session(Service.LMTP, extended=True, tls=True), True, "UTF8LMTPS"),
+    ],
+)
+def test_with_keyword(session: Session, utf8: bool, keyword: str) -> None:
+    assert trace.with_keyword(session, smtputf8=utf8) == keyword
+
+
+def test_return_path() -> None:
+    assert trace.return_path("") == b"Return-Path: <>\r\n"
+    assert trace.return_path("ada@example.test") == b"Return-Path: <ada@example.test>\r\n"
+    assert trace.return_path("jürgen@example.test") == "Return-Path: <jürgen@example.test>\r\n".encode()
+    assert trace.return_path("a\r\nX: y") == b"Return-Path: <>\r\n"
+
+
+def test_from_addresses() -> None:
+    header = b'From: "Ada, Countess" <ada@example.test>, bob@example.test\r\nfrom : Eve\r\n <eve@example.test>\r\n\r\n'
+    assert trace.from_addresses(header) == ["ada@example.test", "bob@example.test", "eve@example.test"]
+    assert trace.from_addresses(b"Subject: From: x\r\n\r\n") == []
+
+
+def test_bcc_is_removed() -> None:
+    header = (
+        b"Bcc: a@example.test,\r\n\tb@example.test\r\nSubject: Bcc: kept\r\n Bcc: kept\r\n"
+        b"BCC : c@example.test\r\nResent-Bcc:\r\nX-Bcc: kept\r\nbcc: last\r\n\r\n"
+    )
+    assert trace.remove_bcc(header) == b"Subject: Bcc: kept\r\n Bcc: kept\r\nX-Bcc: kept\r\n\r\n"
+    assert trace.remove_bcc(b"Bcc: x") == b""
+    assert trace.remove_bcc(b"") == b""
+
+
+def test_missing_fields_are_added_first() -> None:
+    added = trace.complete(b"Subject: x\r\n\r\n", date=NOW, message_id="<1@example.test>")
+    assert added == (b"Date: Thu, 05 Nov 2026 04:44:20 -0530\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\n")
+    complete = b"DATE: whenever\r\nMessage-Id: <2@example.test>\r\n\r\n"
+    assert trace.complete(complete, date=NOW, message_id="<1@example.test>") == complete
