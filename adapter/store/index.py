@@ -65,7 +65,7 @@ class Index:
         with directories.stable(()) as root:
             if not disk.exists(root, layout.INDEX_FILE):
                 raise IndexMissing
-        self._path = f"{directories.root}/{layout.INDEX_FILE}"
+        self._path = layout.absolute(directories.root, layout.INDEX_FILE)
         self._readers = threading.local()
         self._all_readers: list[sqlite3.Connection] = []
         try:

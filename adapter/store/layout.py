@@ -49,6 +49,11 @@ PROJECTION = re.compile(r"([1-9][0-9]{0,9})-(msg-[0-9TZ]+-[0-9a-f]{20})\.md\Z")
 JOURNAL_SEGMENT = re.compile(r"([0-9]{16})\.jsonl\Z")
 
 
+def absolute(root: str, *parts: str) -> str:
+    """A path from the root, for SQLite, which opens files by path, and for messages to people."""
+    return "/".join((root, *parts))
+
+
 def message_directory(message_id: str) -> Parts:
     match = MESSAGE_ID.match(message_id)
     if match is None:

@@ -29,7 +29,7 @@ def check_root(directories: Directories) -> None:
             with directories.stable(parts, create=True):
                 pass
         except NotADirectoryError:
-            raise MailError(Reason.UNKNOWN, f"{'/'.join(parts)} in {root} is not a directory") from None
+            raise MailError(Reason.UNKNOWN, f"{layout.absolute(root, *parts)} is not a directory") from None
     _check_case(directories)
     locks.check_exclusion(directories)
 

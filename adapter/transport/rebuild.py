@@ -39,7 +39,7 @@ def replace_index(directories: Directories, journal: Journal) -> None:
         for leftover in (new_name, f"{new_name}-journal"):
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(root, leftover)
-        build(directories, journal, f"{directories.root}/{new_name}")
+        build(directories, journal, layout.absolute(directories.root, new_name))
         disk.sync_file_system(root)
         kept = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}-{layout.INDEX_FILE}"
         with directories.open(layout.INDEX_BACKUPS, create=True) as backups:

@@ -143,7 +143,7 @@ class Transport:
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
         name = self._staging.fresh_name()
-        copy_path = f"{self._directories.root}/{'/'.join(layout.staging_directory(self._staging.session))}/{name}"
+        copy_path = layout.absolute(self.root, *layout.staging_directory(self._staging.session), name)
         copy = sqlite3.connect(copy_path, check_same_thread=False)
         try:
             with self._locks.hold(()):
@@ -248,7 +248,7 @@ def create_store(root: str) -> None:
             with directories.stable(parts, create=True):
                 pass
         locks.check_exclusion(directories)
-        index.create(f"{root}/{layout.INDEX_FILE}").close()
+        index.create(layout.absolute(root, layout.INDEX_FILE)).close()
         checkpoint.write(directories, 0)
         # Written last: a store without it is not one.
         disk.replace_file(directories.root_fd, layout.VERSION_FILE, f"{layout.VERSION}\n".encode(), mode=0o444)

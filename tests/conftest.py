@@ -1,0 +1,53 @@
+"""What every test shares: scratch space in memory, hypothesis profiles, and the ``needs`` marker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_ROOT = Path(__file__).resolve().parent.parent
+if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
+    sys.path.insert(0, str(_ROOT))
+
+_MEMORY = Path("/dev/shm")
+_SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
+
+settings.register_profile("default", deadline=None, suppress_health_check=_SLOW_MACHINE)
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_MACHINE
+)
+settings.register_profile("long", deadline=None, max_examples=3000, suppress_health_check=_SLOW_MACHINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_scratch = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give ``tmp_path`` a fresh directory in memory: thousands of fsyncs cost nothing there."""
+    if config.option.basetemp is None and not hasattr(config, "workerinput") and os.access(_MEMORY, os.W_OK):
+        scratch = Path(tempfile.mkdtemp(prefix="markpost-tests-", dir=_MEMORY))
+        config.stash[_scratch] = scratch
+        config.option.basetemp = str(scratch / "tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    scratch = config.stash.get(_scratch, None)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``needs("dovecot")``: without the program the test is skipped, or fails where nothing may be skipped."""
+    wanted = [str(program) for mark in item.iter_markers("needs") for program in mark.args]
+    missing = [program for program in wanted if shutil.which(program) is None]
+    if missing:
+        reason = f"needs {', '.join(missing)}"
+        if os.environ.get("MARKPOST_NO_SKIP") == "1":
+            pytest.fail(f"{reason}: not installed, and no test may be skipped here", pytrace=False)
+        pytest.skip(reason)
