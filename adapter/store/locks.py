@@ -149,3 +149,21 @@ def claim_directory(fd: int) -> Iterator[bool]:
     finally:
         if claimed:
             unlock_descriptor(fd)
+
+
+@contextlib.contextmanager
+def credentials_lock(directories: Directories, timeout: float) -> Iterator[int]:
+    """Hold the credentials for a change; yields their directory, which is made if need be and is itself the lock.
+
+    It is taken alone: a holder takes no other lock of the store.
+    """
+    deadline = time.monotonic() + timeout
+    with directories.open(layout.CREDENTIALS, create=True) as fd:
+        while not lock_descriptor(fd, blocking=False):
+            if time.monotonic() >= deadline:
+                raise MailError(Reason.LOCK_TIMEOUT, "the credentials are being changed by another process")
+            time.sleep(0.01)
+        try:
+            yield fd
+        finally:
+            unlock_descriptor(fd)
