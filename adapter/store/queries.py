@@ -101,6 +101,13 @@ def folder(connection: sqlite3.Connection, registration: str, name: str) -> Fold
     return Folder(*row)
 
 
+def active_folder(connection: sqlite3.Connection, address: str, name: str) -> Folder | None:
+    """A folder of an active address, in one query; why there is none, :func:`folder` tells."""
+    row = connection.execute(f"{_FOLDER} WHERE r.address = ? AND r.status = 'active' AND f.name = ?", (address, name))
+    found = row.fetchone()
+    return Folder(*found) if found else None
+
+
 def folder_by_id(connection: sqlite3.Connection, folder_id: int) -> Folder | None:
     row = connection.execute(f"{_FOLDER} WHERE f.folder_id = ?", (folder_id,)).fetchone()
     return Folder(*row) if row else None

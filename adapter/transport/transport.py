@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
 from adapter.store.locks import Locks
-from adapter.transport import checkpoint, rebuild, recovery
+from adapter.transport import checkpoint, compaction, rebuild, recovery
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.opening import check_root, offline_reason
@@ -71,6 +72,7 @@ class Transport:
                 self._recovery.catch_up,
                 self._committed,
             )
+            self._compaction: subprocess.Popen[bytes] | None = None
             self._checkpointer = _Checkpointer(self)
             self._scope = scope.pop_all()
 
@@ -139,6 +141,8 @@ class Transport:
         checkpoint.write(self._directories, self.index.applied_seq())
         for name in retiring:
             self._staging.remove(name)
+        if compaction.is_due(self._directories) and (self._compaction is None or self._compaction.poll() is not None):
+            self._compaction = compaction.start(self.root)
 
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""

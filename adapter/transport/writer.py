@@ -4,7 +4,7 @@ Operations from any thread queue up here. One thread takes all that wait, and fo
 inside one index transaction, appends the records to the journal with one fsync (the commit point), changes the files,
 commits the index, unlocks in reverse order, and only then answers.
 
-One operation that fails does not fail its neighbours: a plan that raises is rolled back alone; if the files cannot
+One operation that fails does not fail its neighbours: a plan that raises is left out of the batch; if the files cannot
 follow, the batch is taken back in all layers, the abort is recorded, and each operation is tried by itself.
 """
 
@@ -33,6 +33,10 @@ _log = logging.getLogger(__name__)
 
 _BATCH_OPERATIONS = MAX_BATCH // 2
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class _HalfPlanned(Exception):  # noqa: N818 - a signal inside this module
+    """A plan failed after it had changed the index: the transaction has to be rolled back."""
 
 
 class _Job:
@@ -142,6 +146,10 @@ class Writer:
                         for effect in record.effects:
                             effects.apply_files(effect, self._directories, undo)
                     connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+        except _HalfPlanned:
+            # Nothing is journaled yet. A savepoint around every plan would spare the others this second round, but
+            # would cost each of them more than the plan itself.
+            return self._attempt([job for job in jobs if job.error is None])
         except Exception as error:
             if journaled:
                 self._take_back(journaled, undo)
@@ -157,15 +165,13 @@ class Writer:
     def _plan(self, job: _Job, connection: sqlite3.Connection) -> Record | None:
         plan = Plan(connection, self._directories, ids.microseconds())
         job.error = None
-        connection.execute("SAVEPOINT operation")
         try:
             job.result = job.operation.plan(plan)
         except Exception as error:
-            connection.execute("ROLLBACK TO operation")
-            connection.execute("RELEASE operation")
             job.error = _as_mail_error(error)
+            if plan.effects:
+                raise _HalfPlanned from error
             return None
-        connection.execute("RELEASE operation")
         return Record(job.operation.name, plan.now, plan.effects) if plan.effects else None
 
     def _take_back(self, records: list[Record], undo: Undo) -> None:

@@ -207,7 +207,7 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     )
     if effect["recipients"]:
         connection.executemany(
-            "INSERT OR IGNORE INTO message_recipients VALUES (?, ?, ?)",
+            "INSERT INTO message_recipients VALUES (?, ?, ?)",
             [(message_id, address, kind) for address, kind in effect["recipients"]],
         )
     if effect["attachments"]:
@@ -224,7 +224,7 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
 def cache(content: Ingested, connection: sqlite3.Connection) -> None:
     """Keep what was computed at staging; not part of the effect, since it can be computed again."""
     connection.execute(
-        "INSERT OR REPLACE INTO cache_messages VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO cache_messages VALUES (?, ?, ?, ?, ?)",
         (content.id, content.recipe.encode(), content.envelope, content.structure, content.preview),
     )
 

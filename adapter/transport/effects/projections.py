@@ -91,6 +91,23 @@ ON CONFLICT DO UPDATE SET
 """
 
 
+# A delivery projects one message: the same without the joins over a range.
+_COUNT_ONE = """
+UPDATE folders SET
+    uidnext = max(uidnext, :last + 1), highestmodseq = max(highestmodseq, :modseq),
+    messages = messages + 1, unseen = unseen + :unseen, deleted = deleted + :deleted,
+    size = size + (SELECT m.size FROM messages m WHERE m.message_id = :id)
+WHERE folder_id = :folder
+"""
+_THREAD_OF_ONE = """
+INSERT INTO thread_summaries
+SELECT :registration, m.thread_id, 1, :unseen, m.message_id FROM messages m WHERE m.message_id = :id
+ON CONFLICT DO UPDATE SET
+    messages = thread_summaries.messages + 1, unread = thread_summaries.unread + excluded.unread,
+    latest_message_id = max(latest_message_id, excluded.latest_message_id)
+"""
+
+
 def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     folder, modseq, items = effect["folder"], effect["modseq"], effect["items"]
     connection.executemany(
@@ -105,14 +122,16 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
         "folder": folder,
         "registration": effect["registration"],
         "modseq": modseq,
+        "id": items[0][1],
         "first": items[0][0],
         "last": items[-1][0],
         "count": len(items),
         "unseen": sum(not item[4] & 1 for item in items),
         "deleted": sum(bool(item[4] & 8) for item in items),
     }
-    connection.execute(_COUNT, values)
-    connection.execute(_THREADS, values)
+    single = len(items) == 1
+    connection.execute(_COUNT_ONE if single else _COUNT, values)
+    connection.execute(_THREAD_OF_ONE if single else _THREADS, values)
 
 
 _GONE = """
@@ -121,7 +140,8 @@ FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND 
 JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
 """
 _LOWER_THREADS = """
-UPDATE thread_summaries SET messages = thread_summaries.messages - gone.number, unread = thread_summaries.unread - gone.unseen
+UPDATE thread_summaries SET
+    messages = thread_summaries.messages - gone.number, unread = thread_summaries.unread - gone.unseen
 FROM (SELECT m.thread_id, count(*) AS number, sum(1 - (s.flags & 1)) AS unseen
       FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
       JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id) GROUP BY m.thread_id) AS gone

@@ -51,7 +51,9 @@ class Plan:
         return queries.active_registration(self.connection, address)
 
     def folder(self, address: str, name: str) -> Folder:
-        return queries.folder(self.connection, self.registration(address).id, names.normalise_folder(name))
+        name = names.normalise_folder(name)
+        found = queries.active_folder(self.connection, address, name)
+        return found or queries.folder(self.connection, self.registration(address).id, name)
 
     def folder_by_id(self, folder_id: int) -> Folder:
         found = queries.folder_by_id(self.connection, folder_id)
