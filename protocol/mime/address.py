@@ -51,6 +51,7 @@ _PARENTHESIS = re.compile(rb"[()]|\\.", re.DOTALL)
 _ANGLE = re.compile(
     rb"<[<\s]*+(?:(@[^:<>\"]*+):)?+((?:\"(?:[^\"\\]++|\\.)*+\"?+|\([^()]*+\)|[^<>\",])*+)>?+", re.DOTALL
 )
+_SEPARATORS = re.compile(rb"[\s,]*+")
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _COMMENT = re.compile(rb"\([^()]*+\)")
 _SPACES = re.compile(rb"\s++")
@@ -73,6 +74,7 @@ def parse_addresses(raw: bytes) -> list[Address]:
                 found.append(Address(None, None, bare_local, bare_domain))
             position = match.end()
             continue
+        position = _SEPARATORS.match(raw, position).end()  # type: ignore[union-attr]
         if not quotes_close:
             raw = _blank_open_quote(raw, position)
             quotes_close = True
