@@ -30,7 +30,7 @@ def format_date(moment: datetime) -> str:
     zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
     return (
         f"{_DAYS[moment.weekday()]}, {moment.day:02d} {_MONTHS[moment.month - 1]} {moment.year:04d} "
-        f"{moment:%H:%M:%S} {zone}"
+        f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d} {zone}"
     )
 
 
@@ -107,6 +107,8 @@ def from_addresses(header: bytes) -> list[str]:
 
 def remove_bcc(header: bytes) -> bytes:
     """RFC 5322 3.6.3: without Bcc and Resent-Bcc, however they are folded or spelled."""
+    if b"bcc" not in header.lower():
+        return header
     kept = []
     position = 0
     for field in _parse(header).fields:
