@@ -11,8 +11,10 @@ import codecs
 import re
 from encodings.aliases import aliases
 
+# ASCII is said of everything, so it says nothing.
 _NOT_CHARSETS = frozenset(
     {
+        "ascii",
         "base64_codec",
         "bz2_codec",
         "hex_codec",
@@ -31,6 +33,7 @@ _NOT_CHARSETS = frozenset(
 )
 _KNOWN = {alias: module for alias, module in aliases.items() if module not in _NOT_CHARSETS}
 _KNOWN.update({module: module for module in tuple(_KNOWN.values())})
+_KNOWN.update({module: module for module in ("cp720", "cp737", "cp874", "koi8_u", "utf_8_sig")})  # have no alias
 
 # Labels that Python does not know, and labels that mean a superset (WHATWG Encoding, section 4.2).
 _MEANT = {
@@ -55,7 +58,6 @@ _MEANT = {
     "big5": "big5hkscs",
     "cn_big5": "big5hkscs",
     "x_x_big5": "big5hkscs",
-    "cp950": "cp950",
     "tis_620": "cp874",
     "windows_874": "cp874",
     "iso_8859_11": "cp874",
@@ -75,28 +77,6 @@ _MEANT = {
     "x_koi8_r": "koi8_r",
     "koi8": "koi8_r",
 }
-# These say nothing, or are said of everything: read UTF-8 if it is valid, else what Windows means.
-_VAGUE = frozenset(
-    {
-        "",
-        "ascii",
-        "us_ascii",
-        "ansi_x3.4_1968",
-        "iso646_us",
-        "646",
-        "unknown",
-        "unknown_8bit",
-        "x_unknown",
-        "8bit",
-        "7bit",
-        "binary",
-        "default",
-        "default_charset",
-        "none",
-        "ansi",
-        "x_user_defined",
-    }
-)
 _LATIN_1 = frozenset({"latin_1", "cp1252"})
 _SEPARATORS = re.compile(r"[^a-z0-9.]+")
 _LONGEST_LABEL = 40
@@ -112,12 +92,10 @@ codecs.register_error("markpost.cp1252", _cp1252_hole)
 
 
 def codec_of(charset: str | None) -> str | None:
-    """The Python codec for a charset label; None if the label is vague or unknown."""
+    """The Python codec for a charset label; None if the label is unknown or says nothing."""
     if charset is None or len(charset) > _LONGEST_LABEL:
         return None
     label = _SEPARATORS.sub("_", charset.lower()).strip("_")
-    if label in _VAGUE:
-        return None
     return _MEANT.get(label) or _KNOWN.get(label) or _KNOWN.get(label.replace(".", "_"))
 
 

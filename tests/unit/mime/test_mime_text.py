@@ -85,6 +85,8 @@ def test_other_encodings_are_left_alone(encoding: bytes) -> None:
         (b"\x87\x40", "shift_jis", "①"),
         (b"\xb0\xa1", "ks_c_5601-1987", "가"),
         (b"\xd0\xc9", "x-koi8-r", "пи"),
+        (b"\xa4", "KOI8-U", "є"),
+        (b"\xfc", "ANSI_X3.4-1968", "ü"),
         (b"a\x00b\x00", "utf-16le", "ab"),
         (b"+AOQ-", "unicode-1-1-utf-7", "ä"),
         (b"+2AA-x", "utf-7", "\ufffdx"),
