@@ -51,7 +51,7 @@ _NO_EXPUNGE_BY_NUMBER = frozenset(("UID SEARCH", "UID SORT", "UID THREAD"))
 def emission(command: str, *, message_numbers: bool = False) -> Emission:
     """What the answer to a command ("UID FETCH") may carry; with no command in progress it is NO_EXPUNGE.
 
-    ``message_numbers``: search criteria of the command use them (``search_program.uses_message_numbers``).
+    ``message_numbers``: search criteria of the command use them (``Program.uses_numbers``).
     """
     if command in _NO_EXPUNGE or (message_numbers and command in _NO_EXPUNGE_BY_NUMBER):
         return Emission.NO_EXPUNGE
