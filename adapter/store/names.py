@@ -54,7 +54,7 @@ def _escape(text: str, safe: re.Pattern[str]) -> str:
         return text
     out = []
     for position, character in enumerate(text):
-        keep = safe.match(character) if character.isascii() else _is_readable(character)
+        keep = safe.match(f"a{character}") if character.isascii() else _is_readable(character)
         if keep and not (character == "." and position == 0):
             out.append(character)
         else:
@@ -73,14 +73,16 @@ def _unescape(text: str) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def normalise_address(text: str) -> str:
-    """The one spelling of an address: NFC, lower case, no needless quotes. Raises ``BAD_ADDRESS``."""
-    local, at, domain = unicodedata.normalize("NFC", text.strip()).rpartition("@")
-    if not at:
-        raise MailError(Reason.BAD_ADDRESS, f"not an address: {text!r}")
+def _spell(text: str) -> tuple[str, str]:
+    local, _, domain = unicodedata.normalize("NFC", text.strip()).rpartition("@")
     if quoted := _QUOTED_LOCAL.match(local):
         local = re.sub(r"\\(.)", r"\1", quoted.group(1), flags=re.DOTALL)
-    local, domain = local.lower(), domain.lower().rstrip(".")
+    return local.lower(), domain.lower().rstrip(".")
+
+
+def normalise_address(text: str) -> str:
+    """The one spelling of an address: NFC, lower case, no needless quotes. Raises ``BAD_ADDRESS``."""
+    local, domain = _spell(text)
     valid = (
         0 < len(local.encode("utf-8", "replace")) <= 64
         and 0 < len(domain.encode("utf-8", "replace")) <= 253
@@ -88,7 +90,12 @@ def normalise_address(text: str) -> str:
         and (_DOMAIN_LITERAL.match(domain) or all(_DOMAIN_LABEL.match(label) for label in domain.split(".")))
     )
     address = f"{local}@{domain}"
-    if not valid or len(_escape(address, _SAFE_ADDRESS).encode()) > _MAX_ADDRESS_ENTRY:
+    # A local part whose spelling would change again (quotes or blanks inside its quotes) would have two spellings.
+    if (
+        not valid
+        or _spell(address) != (local, domain)
+        or len(_escape(address, _SAFE_ADDRESS).encode()) > _MAX_ADDRESS_ENTRY
+    ):
         raise MailError(Reason.BAD_ADDRESS, f"not an address: {text!r}")
     return address
 
@@ -111,7 +118,7 @@ def normalise_folder(name: str) -> str:
     """The one spelling of a folder name: INBOX in capitals (alone or as first level). Raises ``BAD_FOLDER_NAME``."""
     name = name.removesuffix(DELIMITER)
     levels = name.split(DELIMITER)
-    if levels[0].upper() == INBOX:
+    if levels[0].isascii() and levels[0].upper() == INBOX:
         levels[0] = INBOX
     try:
         octets = len(name.encode())
