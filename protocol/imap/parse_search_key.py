@@ -133,7 +133,7 @@ PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     "CC": _field("cc"),
     "FROM": _field("from"),
     "HEADER": _header,
-    "KEYWORD": lambda lexer: Keyword(lexer.atom("a keyword").decode("ascii")),
+    "KEYWORD": lambda lexer: Keyword(_string(lexer)),
     "LARGER": lambda lexer: SizeKey(SizeIs.LARGER, lexer.number64()),
     "ON": _date(DateField.INTERNAL, When.ON),
     "SENTBEFORE": _date(DateField.SENT, When.BEFORE),
@@ -145,7 +145,7 @@ PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     "TEXT": lambda lexer: TextKey(_string(lexer)),
     "TO": _field("to"),
     "UID": _uid,
-    "UNKEYWORD": lambda lexer: Not(Keyword(lexer.atom("a keyword").decode("ascii"))),
+    "UNKEYWORD": lambda lexer: Not(Keyword(_string(lexer))),
     # RFC 5032 3
     "OLDER": lambda lexer: Within(Age.OLDER, lexer.nz_number()),
     "YOUNGER": lambda lexer: Within(Age.YOUNGER, lexer.nz_number()),

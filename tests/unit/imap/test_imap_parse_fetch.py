@@ -100,7 +100,8 @@ def test_modifiers() -> None:
     ("text", "expected"),
     [
         (b"BODY[]", True), (b"BODY.PEEK[]", False), (b"RFC822", True), (b"RFC822.HEADER", False),
-        (b"RFC822.TEXT", True), (b"BINARY[1]", True), (b"BINARY.PEEK[1]", False), (b"BINARY.SIZE[1]", False), (b"(FLAGS ENVELOPE)", False),
+        (b"RFC822.TEXT", True), (b"BINARY[1]", True), (b"BINARY.PEEK[1]", False),
+        (b"BINARY.SIZE[1]", False), (b"(FLAGS ENVELOPE)", False),
     ],
 )  # fmt: skip
 def test_sets_seen(text: bytes, expected: bool) -> None:
