@@ -1,0 +1,63 @@
+"""What every importable source yields: folders, and messages with all a store keeps of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from adapter.store import names
+from protocol.errors import MailError
+
+#: What a keyword may be made of: an atom of IMAP (RFC 3501 section 9) that is no system flag.
+KEYWORD = re.compile(r'[^\x00-\x20\x7f-\U0010ffff(){%*"\\\]]{1,64}\Z')
+FORWARDED = "$Forwarded"
+
+
+class SourceError(Exception):
+    """One message, or the whole source, cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One message to be imported."""
+
+    label: str  # how to name it to a person
+    folder: str  # as the source calls it; INBOX where it has no folders
+    octets: int  # in the source, for the progress bar
+    chunks: Callable[[], Iterator[bytes]]  # the message; raises SourceError
+    date: int | None = None  # internal date in seconds; None: now
+    flags: int = 0
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    folders: tuple[str, ...]
+    octets: int
+    items: Callable[[], Iterator[Item]]
+    subscriptions: tuple[str, ...] | None = field(default=None)  # None: the source says nothing of them
+
+
+def valid_keywords(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word for word in words if KEYWORD.match(word))
+
+
+def tidy_folder(levels: Iterable[str]) -> str:
+    """A folder name from the levels of a foreign one; INBOX if nothing usable is left."""
+    usable = [level.replace("/", "_").encode("utf-8", "replace").decode() for level in levels if level]
+    try:
+        return names.normalise_folder("/".join(usable))
+    except MailError:
+        return names.INBOX
+
+
+def read_file(path: str, size: int = 1 << 18) -> Iterator[bytes]:
+    """A file in chunks; a symbolic link is refused, it could lead anywhere."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+            while chunk := file.read(size):
+                yield chunk
+    except OSError as error:
+        raise SourceError(f"{error.strerror}") from error
