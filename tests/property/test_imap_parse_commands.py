@@ -199,7 +199,7 @@ def written_keys(draw: st.DrawFn) -> tuple[bytes, k.SearchKey]:
     return write_key(draw, key), key
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(written_keys(), st.sampled_from([b"", b"CHARSET UTF-8 ", b'charset "us-ascii" ']), st.booleans())
 def test_search(wanted: tuple[bytes, k.SearchKey], charset: bytes, uid: bool) -> None:
     text, key = wanted
@@ -290,7 +290,7 @@ def written(draw: st.DrawFn) -> tuple[bytes, c.Command, Dialect]:
             )
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.lists(written(), min_size=1, max_size=3), st.sampled_from([b"", b" "]))
 def test_commands_are_read_back(wanted: list[tuple[bytes, c.Command, Dialect]], trailing: bytes) -> None:
     for text, command, dialect in wanted:
@@ -323,7 +323,7 @@ def test_any_octets_are_commands_or_refused(stream: bytes, dialect: Dialect) -> 
     drive(stream, dialect)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data(), written())
 def test_damaged_commands_are_commands_or_refused(
     data: st.DataObject, wanted: tuple[bytes, c.Command, Dialect]
