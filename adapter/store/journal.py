@@ -239,18 +239,19 @@ class Journal:
     # --- for readers (no lock) -------------------------------------------------------------------------------------
 
     def records(self, after: int, upto: int | None = None) -> Iterator[Record]:
-        """Verified records with ``after < seq <= upto``. Raises :class:`JournalDamaged` at the first bad line.
+        """Verified records with ``after < seq <= upto``. Raises :class:`JournalDamaged` at the first bad line or gap.
 
         A torn tail only ends the iteration if the caller names no ``upto``.
         """
-        expected = None
+        expected = after + 1
+        begun = False
         segments = self.segments()
         for first, following in zip(segments, [*segments[1:], None]):
             if following is not None and following <= after + 1:
                 continue
-            if expected is not None and first != expected:
+            if first > expected or (begun and first != expected):
                 raise JournalDamaged(f"records {expected} to {first - 1} are missing")
-            expected = first
+            expected, begun = first, True
             for line in self._lines(first):
                 if upto is not None and expected > upto:
                     return
@@ -265,7 +266,7 @@ class Journal:
                 expected += 1
                 if record.seq > after:
                     yield record
-        if upto is not None and expected is not None and expected <= upto:
+        if upto is not None and expected <= upto:
             raise JournalDamaged(f"records {expected} to {upto} are missing")
 
     def _lines(self, first: int) -> Iterator[bytes]:
