@@ -50,22 +50,22 @@ def fetch_rows(
     numbers: Iterable[int],
     columns: Sequence[Iterable[int] | Iterable[bytes]],
     *,
-    uidonly: bool = False,
+    uid_only: bool = False,
 ) -> bytes:
     """One FETCH response per number, with a column for every format.
 
     Under UIDONLY ``numbers`` are UIDs and the response is UIDFETCH (RFC 9586 3). Some thousand rows at a
     time keep the memory of one answer small.
     """
-    lead = b"* %d UIDFETCH (" if uidonly else b"* %d FETCH ("
+    lead = b"* %d UIDFETCH (" if uid_only else b"* %d FETCH ("
     row = lead + b" ".join(formats) + FETCH_END
     values = tuple(chain.from_iterable(zip(numbers, *columns, strict=True)))
     return row * (len(values) // (len(columns) + 1)) % values
 
 
-def fetch_start(number: int, *, uidonly: bool = False) -> bytes:
+def fetch_start(number: int, *, uid_only: bool = False) -> bytes:
     """The beginning of one response; its items, with spaces between them, and ``FETCH_END`` follow."""
-    return (b"* %d UIDFETCH (" if uidonly else b"* %d FETCH (") % number
+    return (b"* %d UIDFETCH (" if uid_only else b"* %d FETCH (") % number
 
 
 # RFC 3501 4.3; RFC 3516 4.3 for literal8, which may hold NUL

@@ -14,8 +14,9 @@ from protocol.errors import MailError, Reason
 from protocol.imap import response_codes as codes
 from protocol.imap.flag_table import FlagTable
 from protocol.imap.fragments import nstring
+from protocol.imap.lexer import Dialect
 from protocol.imap.seqset import format_set
-from protocol.imap.strings import Dialect, mailbox, quoted, string, text
+from protocol.imap.strings import mailbox, quoted, string, text
 
 DELIMITER = b"/"
 
@@ -195,7 +196,7 @@ def selected(folder: SelectedFolder, dialect: Dialect) -> bytes:
         # RFC 3501 7.3.2: \Recent is not kept.
         lines.append(b"* 0 RECENT\r\n")
         # RFC 9586 3: no message number may be told under UIDONLY.
-        if folder.first_unseen is not None and not dialect.uidonly:
+        if folder.first_unseen is not None and not dialect.uid_only:
             lines.append(ok(None, "First unseen", codes.unseen(folder.first_unseen)))
     lines += [
         ok(None, "UIDs valid", codes.uidvalidity(folder.uidvalidity)),

@@ -50,7 +50,6 @@ class Program:
     """Compiled criteria, good for one evaluation: numbers and ``$`` are those of the moment it was compiled."""
 
     root: _Group
-    uses_modseq: bool  # the answer must carry MODSEQ (RFC 7162 3.1.5)
     uses_numbers: bool  # no EXPUNGE may be sent with the answer, not even for UID SEARCH (view.emission)
     reads_text: bool  # it may take long
 
@@ -62,8 +61,7 @@ def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
     """
     root = _Group(True, 1)
     groups = [root]
-    seen: set[type[keys.SearchKey]] = set()
-    reads_text = False
+    uses_numbers = reads_text = False
     count = 0
     waiting: list[tuple[keys.SearchKey, bool, _Group]] = [(key, False, root)]
     while waiting:
@@ -82,7 +80,7 @@ def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
             parts = key.keys if isinstance(key, keys.And) else (key.left, key.right)
             waiting += [(part, negated, group) for part in reversed(parts)]
         else:
-            seen.add(type(key))
+            uses_numbers = uses_numbers or isinstance(key, keys.SeqKey)
             leaf = leaf_of(key, view, now)
             reads_text = reads_text or isinstance(leaf, HasText)
             group.members.append(_Key(leaf, negated))
@@ -91,7 +89,7 @@ def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
     for group in reversed(groups):  # inner groups first
         group.members.sort(key=lambda member: member.cost)
         group.cost = max([member.cost for member in group.members], default=0)
-    return Program(root, keys.ModSeqKey in seen, keys.SeqKey in seen, reads_text)
+    return Program(root, uses_numbers, reads_text)
 
 
 def search(program: Program, source: SearchSource) -> Generator[int, None, list[int]]:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.imap.seqset import format_set
+from protocol.imap.commands import Partial, SearchReturn
+from protocol.imap.seqset import format_set, format_spans
 from protocol.imap.strings import quoted
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnOptions:
-    """The RETURN options of an extended search (RFC 4731 3.1). ``RETURN ()`` is ``all``, which the parser sets."""
-
-    minimum: bool = False
-    maximum: bool = False
-    all: bool = False
-    count: bool = False
-    save: bool = False
-    partial: tuple[int, int] | None = None  # as written; both negative to count from the end (RFC 9394 3.1)
 
 
 class SearchAnswer(NamedTuple):
@@ -47,52 +34,53 @@ def _numbers(lead: bytes, numbers: Sequence[int], modseq: int | None) -> bytes:
 
 
 # RFC 9394 3.1 and 3.3
-def partial_window(numbers: Sequence[int], window: tuple[int, int]) -> Sequence[int]:
-    """The part of the ascending ``numbers`` that a PARTIAL range names."""
+def partial_window(found: Sequence[int], window: Partial) -> Sequence[int]:
+    """The part of the results, in their order, that a PARTIAL range names."""
     low, high = min(map(abs, window)), max(map(abs, window))
-    if window[0] < 0:
-        end = len(numbers) - low + 1
-        return numbers[max(0, len(numbers) - high) : max(0, end)]
-    return numbers[low - 1 : high]
+    if window.first < 0:
+        return found[max(0, len(found) - high) : max(0, len(found) - low + 1)]
+    return found[low - 1 : high]
 
 
-# RFC 4731 3.1, RFC 9051 7.3.4
+# RFC 4731 3.1, RFC 9051 7.3.4; RFC 5267 3.1 (ESORT)
 def extended_search(
     tag: bytes,
-    options: ReturnOptions,
+    returns: SearchReturn,
     uids: Sequence[int],
     *,
     uid_command: bool,
     number_of: Callable[[Sequence[int]], Sequence[int]],
     modseq_of: Callable[[Sequence[int]], Sequence[int]] | None = None,
+    ordered: bool = False,
 ) -> SearchAnswer:
-    """The ESEARCH response to the ascending ``uids`` found, and what SAVE keeps.
+    """The ESEARCH response to the ``uids`` found, and what SAVE keeps.
 
-    ``number_of`` gives the message numbers of UIDs (``View.numbers``) and is not called for UID SEARCH;
-    ``modseq_of`` is given if the criteria have MODSEQ.
+    They are ascending, or in the order of SORT if ``ordered``. ``number_of`` gives the message numbers of UIDs
+    (``View.numbers``) and is not called for UID commands; ``modseq_of`` is given if the criteria have MODSEQ.
     """
-    covered = _covered(options, uids)
-    saved = covered if options.save else None
-    if options.save and not (options.minimum or options.maximum or options.all or options.count or options.partial):
-        # RFC 5182 2.1: SAVE alone sends no response at all.
+    covered = _covered(returns, uids)
+    saved = sorted(covered) if returns.save else None
+    if saved is not None and returns == SearchReturn(save=True):
+        # RFC 5182 1: SAVE alone sends no response at all.
         return SearchAnswer(b"", saved)
     numbers = uids if uid_command else number_of(uids)
+    as_set = _set_in_order if ordered else format_set
     # RFC 4466 2.6.2, tag-string: a quoted string, whatever the tag (some clients take nothing else).
     parts = [b"* ESEARCH (TAG " + quoted(tag) + b")"]
     if uid_command:
         parts.append(b"UID")
     if numbers:
-        if options.minimum:
+        if returns.min:
             parts.append(b"MIN %d" % numbers[0])
-        if options.maximum:
+        if returns.max:
             parts.append(b"MAX %d" % numbers[-1])
-        if options.all:
-            parts.append(b"ALL " + format_set(numbers))
-    if options.count:
+        if returns.all:
+            parts.append(b"ALL " + as_set(numbers))
+    if returns.count:
         parts.append(b"COUNT %d" % len(numbers))
-    if options.partial:
-        found = format_set(partial_window(numbers, options.partial))
-        parts.append(b"PARTIAL (%d:%d %b)" % (*options.partial, found or b"NIL"))
+    if returns.partial:
+        page = as_set(partial_window(numbers, returns.partial))
+        parts.append(b"PARTIAL (%d:%d %b)" % (*returns.partial, page or b"NIL"))
     if modseq_of is not None and covered:
         # RFC 4731 3.2, RFC 7162 3.1.10
         parts.append(b"MODSEQ %d" % max(modseq_of(covered)))
@@ -100,14 +88,23 @@ def extended_search(
 
 
 # RFC 5182 2.4, RFC 9394 3.2 for SAVE; RFC 4731 3.2 for MODSEQ, with the same table
-def _covered(options: ReturnOptions, uids: Sequence[int]) -> Sequence[int]:
+def _covered(returns: SearchReturn, uids: Sequence[int]) -> Sequence[int]:
     """The messages an answer is about: those it shows, or all found if it counts or lists or only saves."""
-    if options.all or options.count or not (options.minimum or options.maximum or options.partial):
+    if returns.all or returns.count or not (returns.min or returns.max or returns.partial):
         return uids
-    found = list(partial_window(uids, options.partial)) if options.partial else []
-    ends = ([uids[0]] if options.minimum and uids else []) + ([uids[-1]] if options.maximum and uids else [])
-    for uid in ends:
-        place = bisect_left(found, uid)
-        if found[place : place + 1] != [uid]:
-            found.insert(place, uid)
+    found = list(partial_window(uids, returns.partial)) if returns.partial else []
+    ends = (uids[:1] if returns.min else (), uids[-1:] if returns.max else ())
+    for end in ends:
+        found += [uid for uid in end if uid not in found]
     return found
+
+
+# RFC 5267 3.2: only what ascends by one is a range
+def _set_in_order(numbers: Sequence[int]) -> bytes:
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return format_spans(spans)

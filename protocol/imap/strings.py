@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from protocol.imap import fragments, utf7
+from protocol.imap.lexer import Dialect
 
 # RFC 9051 9 and RFC 6855 3: quoted strings may hold UTF-8.
 _QUOTABLE_UTF8 = re.compile(rb"[^\x00\r\n]{0,1000}+").fullmatch
@@ -14,25 +14,6 @@ _SPECIAL = re.compile(rb'(["\\])')
 _ATOM = re.compile(rb"[!#$&'+,\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]++").fullmatch
 # resp-text is printable ASCII on one line, so that no text from elsewhere can forge a response.
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What a session has enabled that changes how responses are written."""
-
-    rev2: bool = False  # IMAP4rev2 (RFC 9051)
-    utf8_accept: bool = False  # UTF8=ACCEPT (RFC 6855)
-    condstore: bool = False  # RFC 7162, also implied by qresync
-    qresync: bool = False  # RFC 7162
-    uidonly: bool = False  # RFC 9586
-
-    @property
-    def utf8(self) -> bool:
-        """Whether quoted strings and mailbox names are UTF-8 (RFC 9051 5.1, RFC 6855 3)."""
-        return self.rev2 or self.utf8_accept
-
-
-REV1 = Dialect()
 
 
 def quoted(value: bytes) -> bytes:

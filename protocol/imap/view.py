@@ -28,9 +28,10 @@ from protocol.errors import ProtocolError
 from protocol.imap import fetch_response as fetch
 from protocol.imap import responses
 from protocol.imap.flag_table import FlagTable
+from protocol.imap.lexer import Dialect
 from protocol.imap.response_codes import highestmodseq, permanentflags
 from protocol.imap.seqset import SequenceSet
-from protocol.imap.strings import Dialect
+from protocol.imap.states import Rule
 
 Uids: TypeAlias = "array[int]"
 
@@ -42,18 +43,14 @@ class Emission(Enum):
     ALL = 2
 
 
-# RFC 3501 7.4.1 and RFC 7162 3.2.10: no EXPUNGE or VANISHED while one of these is answered; RFC 5256 3 adds two
-_NO_EXPUNGE = frozenset(("FETCH", "STORE", "SEARCH", "SORT", "THREAD"))
-# RFC 7162 3.2.10, RFC 9051 7.5.1: nor in these if their criteria hold message numbers
-_NO_EXPUNGE_BY_NUMBER = frozenset(("UID SEARCH", "UID SORT", "UID THREAD"))
+# RFC 3501 7.4.1, RFC 5256 3, RFC 7162 3.2.10
+def emission(rule: Rule | None, *, uses_numbers: bool = False) -> Emission:
+    """What the answer to a command may carry, by its rule (``states.check``); None: no command is in progress.
 
-
-def emission(command: str, *, message_numbers: bool = False) -> Emission:
-    """What the answer to a command ("UID FETCH") may carry; with no command in progress it is NO_EXPUNGE.
-
-    ``message_numbers``: search criteria of the command use them (``Program.uses_numbers``).
+    ``uses_numbers``: of a search program. With message numbers in its criteria not even UID SEARCH may carry
+    an expunge (RFC 7162 3.2.10, RFC 9051 7.5.1).
     """
-    if command in _NO_EXPUNGE or (message_numbers and command in _NO_EXPUNGE_BY_NUMBER):
+    if rule is None or uses_numbers or not rule.sees_expunge:
         return Emission.NO_EXPUNGE
     return Emission.ALL
 
@@ -214,7 +211,7 @@ class View:
     # RFC 3501 7.4.1, RFC 7162 3.2.10, RFC 9586 3
     def _expunges(self) -> bytes:
         gone = sorted(self._gone)
-        if self.dialect.qresync or self.dialect.uidonly:
+        if self.dialect.qresync or self.dialect.uid_only:
             line = responses.vanished(gone)
         else:
             # From the highest number down, so that none of them moves another.
@@ -252,7 +249,7 @@ class View:
                 modseqs, uids = [modseq for modseq, _ in in_order], [uid for _, uid in in_order]
             formats: list[bytes] = []
             columns: list[Iterable[int] | Iterable[bytes]] = []
-            if not dialect.uidonly:
+            if not dialect.uid_only:
                 formats.append(fetch.UID)
                 columns.append(uids)
             if with_flags:
@@ -261,8 +258,8 @@ class View:
             if dialect.condstore:
                 formats.append(fetch.MODSEQ)
                 columns.append(modseqs)
-            numbers = uids if dialect.uidonly else self.numbers(uids)
-            out.append(fetch.fetch_rows(formats, numbers, columns, uidonly=dialect.uidonly))
+            numbers = uids if dialect.uid_only else self.numbers(uids)
+            out.append(fetch.fetch_rows(formats, numbers, columns, uid_only=dialect.uid_only))
 
     # What the client means
 

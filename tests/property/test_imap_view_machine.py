@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from protocol.imap.flag_table import FlagTable
+from protocol.imap.lexer import Dialect
 from protocol.imap.seqset import SequenceSet, parse_set
-from protocol.imap.strings import Dialect
+from protocol.imap.states import RULES
 from protocol.imap.view import Emission, FolderChange, Report, View, emission
 
 LINE = re.compile(rb"\* (?:(\d+) )?([A-Z]+) ?(.*)")
 DIALECTS = [
     Dialect(),
-    Dialect(rev2=True),
+    Dialect(rev2=True, utf8=True),
     Dialect(condstore=True),
     Dialect(condstore=True, qresync=True),
-    Dialect(uidonly=True),
-    Dialect(condstore=True, qresync=True, uidonly=True),
+    Dialect(uid_only=True),
+    Dialect(condstore=True, qresync=True, uid_only=True),
 ]
 
 
@@ -123,13 +124,13 @@ class Client:
     def on_expunge(self, number: int, rest: bytes, point: Emission) -> None:
         assert point is Emission.ALL, "EXPUNGE where it is not allowed"
         assert not self.dialect.qresync
-        assert not self.dialect.uidonly
+        assert not self.dialect.uid_only
         assert 1 <= number <= len(self.uids)
         self.forget(self.uids[number - 1])
 
     def on_vanished(self, number: int, rest: bytes, point: Emission) -> None:
         assert point is Emission.ALL, "VANISHED where it is not allowed"
-        assert self.dialect.qresync or self.dialect.uidonly
+        assert self.dialect.qresync or self.dialect.uid_only
         for low, high in parse_set(rest).ranges:
             for uid in range(low, high + 1):
                 assert uid in self.uids, "VANISHED of a message that was not announced"
@@ -143,14 +144,14 @@ class Client:
             self.saved.remove(uid)
 
     def on_fetch(self, number: int, rest: bytes, point: Emission) -> None:
-        assert not self.dialect.uidonly
+        assert not self.dialect.uid_only
         assert 1 <= number <= len(self.uids)
         uid = self.uids[number - 1]
         assert b"UID %d" % uid in rest
         self.learn(uid, rest)
 
     def on_uidfetch(self, number: int, rest: bytes, point: Emission) -> None:
-        assert self.dialect.uidonly
+        assert self.dialect.uid_only
         assert number in self.uids
         self.learn(number, rest)
 
@@ -230,7 +231,7 @@ class ViewMachine(RuleBasedStateMachine):
                 client.mask[u] = client.mask[u] | mask if add else mask
         else:
             client.view.touch(rows.uids)
-        client.receive(emission("UID STORE" if uid else "STORE"))
+        client.receive(emission(RULES["UID STORE" if uid else "STORE"]))
         if not silent:
             assert all(client.mask[u] == self.folder.mask[u] for u in rows.uids)
 
@@ -240,7 +241,7 @@ class ViewMachine(RuleBasedStateMachine):
     )
     def command(self, data: st.DataObject, command: str) -> None:
         client = self.client(data)
-        client.receive(emission(command))
+        client.receive(emission(RULES[command]))
 
     @rule(data=st.data())
     def fetch_flags(self, data: st.DataObject) -> None:

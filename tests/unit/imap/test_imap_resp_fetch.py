@@ -15,7 +15,7 @@ def test_rows() -> None:
     assert fetch.fetch_rows([fetch.UID, fetch.FLAGS], [1, 2], [[10, 20], [b"()", b"(\\Seen)"]]) == (
         b"* 1 FETCH (UID 10 FLAGS ())\r\n* 2 FETCH (UID 20 FLAGS (\\Seen))\r\n"
     )
-    assert fetch.fetch_rows([fetch.FLAGS], [10], [[b"()"]], uidonly=True) == b"* 10 UIDFETCH (FLAGS ())\r\n"
+    assert fetch.fetch_rows([fetch.FLAGS], [10], [[b"()"]], uid_only=True) == b"* 10 UIDFETCH (FLAGS ())\r\n"
     assert fetch.fetch_rows([fetch.UID], [], [[]]) == b""
 
 
@@ -69,7 +69,7 @@ def test_every_item() -> None:
 def test_streamed_section() -> None:
     head = fetch.fetch_start(3) + b"UID 7 " + fetch.literal_head(b"BODY[]", 5)
     assert head + b"a\r\nb\n" + fetch.FETCH_END == b"* 3 FETCH (UID 7 BODY[] {5}\r\na\r\nb\n)\r\n"
-    assert fetch.fetch_start(7, uidonly=True) == b"* 7 UIDFETCH ("
+    assert fetch.fetch_start(7, uid_only=True) == b"* 7 UIDFETCH ("
     assert fetch.literal_head(b"BINARY[1]<0>", 5, binary=True) == b"BINARY[1]<0> ~{5}\r\n"
     assert fetch.binary_size(b"BINARY.SIZE[1]", 5) == b"BINARY.SIZE[1] 5"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.imap.commands import Partial, SearchReturn
 from protocol.imap.search_response import (
-    ReturnOptions,
     SearchAnswer,
     extended_search,
     partial_window,
@@ -25,7 +25,7 @@ def numbers(uids: Sequence[int]) -> list[int]:
     return [NUMBER[uid] for uid in uids]
 
 
-def answer(options: ReturnOptions, found: Sequence[int] = FOUND, uid: bool = False) -> SearchAnswer:
+def answer(options: SearchReturn, found: Sequence[int] = FOUND, uid: bool = False) -> SearchAnswer:
     return extended_search(b"A1", options, found, uid_command=uid, number_of=numbers)
 
 
@@ -39,32 +39,32 @@ def test_plain() -> None:
 
 
 def test_items() -> None:
-    every = ReturnOptions(minimum=True, maximum=True, all=True, count=True)
+    every = SearchReturn(min=True, max=True, all=True, count=True)
     assert answer(every) == SearchAnswer(b'* ESEARCH (TAG "A1") MIN 2 MAX 21 ALL 2,10:12,21 COUNT 5\r\n', None)
     assert answer(every, uid=True).response == (
         b'* ESEARCH (TAG "A1") UID MIN 20 MAX 210 ALL 20,100,110,120,210 COUNT 5\r\n'
     )
     assert answer(every, []).response == b'* ESEARCH (TAG "A1") COUNT 0\r\n'
-    assert answer(ReturnOptions(all=True), [], uid=True).response == b'* ESEARCH (TAG "A1") UID\r\n'
+    assert answer(SearchReturn(all=True), [], uid=True).response == b'* ESEARCH (TAG "A1") UID\r\n'
 
 
 @pytest.mark.parametrize(
     ("options", "saved"),
     [
-        (ReturnOptions(save=True), FOUND),
-        (ReturnOptions(save=True, minimum=True), [20]),
-        (ReturnOptions(save=True, maximum=True), [210]),
-        (ReturnOptions(save=True, minimum=True, maximum=True), [20, 210]),
-        (ReturnOptions(save=True, minimum=True, all=True), FOUND),
-        (ReturnOptions(save=True, maximum=True, count=True), FOUND),
-        (ReturnOptions(save=True, partial=(2, 3)), [100, 110]),
-        (ReturnOptions(save=True, partial=(2, 3), minimum=True), [20, 100, 110]),
-        (ReturnOptions(save=True, partial=(1, 2), minimum=True, maximum=True), [20, 100, 210]),
-        (ReturnOptions(save=True, partial=(2, 3), count=True, maximum=True), FOUND),
-        (ReturnOptions(minimum=True), None),
+        (SearchReturn(save=True), FOUND),
+        (SearchReturn(save=True, min=True), [20]),
+        (SearchReturn(save=True, max=True), [210]),
+        (SearchReturn(save=True, min=True, max=True), [20, 210]),
+        (SearchReturn(save=True, min=True, all=True), FOUND),
+        (SearchReturn(save=True, max=True, count=True), FOUND),
+        (SearchReturn(save=True, partial=Partial(2, 3)), [100, 110]),
+        (SearchReturn(save=True, partial=Partial(2, 3), min=True), [20, 100, 110]),
+        (SearchReturn(save=True, partial=Partial(1, 2), min=True, max=True), [20, 100, 210]),
+        (SearchReturn(save=True, partial=Partial(2, 3), count=True, max=True), FOUND),
+        (SearchReturn(min=True), None),
     ],
 )
-def test_save(options: ReturnOptions, saved: list[int] | None) -> None:
+def test_save(options: SearchReturn, saved: list[int] | None) -> None:
     """RFC 5182 2.4 and RFC 9394 3.2, table 1."""
     assert answer(options).saved == saved
     if options.save:
@@ -72,24 +72,24 @@ def test_save(options: ReturnOptions, saved: list[int] | None) -> None:
 
 
 def test_save_alone_says_nothing() -> None:
-    assert answer(ReturnOptions(save=True)).response == b""
-    assert answer(ReturnOptions(save=True, count=True)).response == b'* ESEARCH (TAG "A1") COUNT 5\r\n'
+    assert answer(SearchReturn(save=True)).response == b""
+    assert answer(SearchReturn(save=True, count=True)).response == b'* ESEARCH (TAG "A1") COUNT 5\r\n'
 
 
 def test_partial() -> None:
-    assert answer(ReturnOptions(partial=(2, 3))).response == b'* ESEARCH (TAG "A1") PARTIAL (2:3 10:11)\r\n'
-    assert answer(ReturnOptions(partial=(-1, -2)), uid=True).response == (
+    assert answer(SearchReturn(partial=Partial(2, 3))).response == b'* ESEARCH (TAG "A1") PARTIAL (2:3 10:11)\r\n'
+    assert answer(SearchReturn(partial=Partial(-1, -2)), uid=True).response == (
         b'* ESEARCH (TAG "A1") UID PARTIAL (-1:-2 120,210)\r\n'
     )
-    assert answer(ReturnOptions(partial=(9, 12))).response == b'* ESEARCH (TAG "A1") PARTIAL (9:12 NIL)\r\n'
-    assert answer(ReturnOptions(partial=(1, 2)), []).response == b'* ESEARCH (TAG "A1") PARTIAL (1:2 NIL)\r\n'
+    assert answer(SearchReturn(partial=Partial(9, 12))).response == b'* ESEARCH (TAG "A1") PARTIAL (9:12 NIL)\r\n'
+    assert answer(SearchReturn(partial=Partial(1, 2)), []).response == b'* ESEARCH (TAG "A1") PARTIAL (1:2 NIL)\r\n'
 
 
 @given(st.integers(0, 12), st.integers(1, 15), st.integers(1, 15), st.booleans())
 def test_partial_window(count: int, first: int, last: int, from_end: bool) -> None:
     found = list(range(100, 100 + count))
     low, high = min(first, last), max(first, last)
-    window = (-first, -last) if from_end else (first, last)
+    window = Partial(-first, -last) if from_end else Partial(first, last)
     ordered = found[::-1] if from_end else found
     assert list(partial_window(found, window)) == sorted(ordered[low - 1 : high])
 
@@ -97,14 +97,14 @@ def test_partial_window(count: int, first: int, last: int, from_end: bool) -> No
 @pytest.mark.parametrize(
     ("options", "modseq"),
     [
-        (ReturnOptions(minimum=True), 120),
-        (ReturnOptions(maximum=True), 310),
-        (ReturnOptions(minimum=True, maximum=True), 310),
-        (ReturnOptions(count=True), 310),
-        (ReturnOptions(partial=(2, 3)), 210),
+        (SearchReturn(min=True), 120),
+        (SearchReturn(max=True), 310),
+        (SearchReturn(min=True, max=True), 310),
+        (SearchReturn(count=True), 310),
+        (SearchReturn(partial=Partial(2, 3)), 210),
     ],
 )
-def test_modseq(options: ReturnOptions, modseq: int) -> None:
+def test_modseq(options: SearchReturn, modseq: int) -> None:
     """RFC 4731 3.2: of the messages the answer is about."""
     got = extended_search(
         b"A1",
@@ -117,3 +117,21 @@ def test_modseq(options: ReturnOptions, modseq: int) -> None:
     assert got.response.endswith(b" MODSEQ %d\r\n" % modseq)
     empty = extended_search(b"A1", options, [], uid_command=True, number_of=numbers, modseq_of=lambda uids: list(uids))
     assert b"MODSEQ" not in empty.response
+
+
+def test_sorted_results() -> None:
+    """RFC 5267 3: in the order of SORT, ranges only upwards."""
+    order = [210, 120, 110, 100, 20]
+    returns = SearchReturn(min=True, max=True, all=True, save=True)
+    got = extended_search(b"A1", returns, order, uid_command=False, number_of=numbers, ordered=True)
+    assert got.response == b'* ESEARCH (TAG "A1") MIN 21 MAX 2 ALL 21,12,11,10,2\r\n'
+    assert got.saved == FOUND
+    got = extended_search(
+        b"A1",
+        SearchReturn(partial=Partial(1, 4)),
+        [100, 110, 20, 120],
+        uid_command=False,
+        number_of=numbers,
+        ordered=True,
+    )
+    assert got.response == b'* ESEARCH (TAG "A1") PARTIAL (1:4 10:11,2,12)\r\n'

@@ -10,10 +10,12 @@ from protocol.errors import MailError, Reason
 from protocol.imap import response_codes as codes
 from protocol.imap import responses
 from protocol.imap.flag_table import KEYWORD_LIMIT, SEEN, FlagTable
-from protocol.imap.strings import REV1, Dialect, astring, mailbox, string, text
+from protocol.imap.lexer import PLAIN as REV1
+from protocol.imap.lexer import Dialect
+from protocol.imap.strings import astring, mailbox, string, text
 
-REV2 = Dialect(rev2=True)
-UTF8 = Dialect(utf8_accept=True)
+REV2 = Dialect(rev2=True, utf8=True)
+UTF8 = Dialect(utf8=True)
 
 
 def test_conditions() -> None:
@@ -194,7 +196,7 @@ def test_select_other_dialects() -> None:
     assert b"RECENT" not in rev2
     assert b"UNSEEN" not in rev2
     assert rev2.endswith(b'* LIST () "/" INBOX\r\n')
-    assert b"UNSEEN" not in select(Dialect(uidonly=True))
+    assert b"UNSEEN" not in select(Dialect(uid_only=True))
 
 
 def test_flag_table() -> None:

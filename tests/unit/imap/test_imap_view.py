@@ -12,13 +12,14 @@ import pytest
 
 from protocol.errors import ProtocolError
 from protocol.imap.flag_table import SEEN, FlagTable
+from protocol.imap.lexer import PLAIN, Dialect
 from protocol.imap.seqset import SAVED, parse_set
-from protocol.imap.strings import REV1, Dialect
+from protocol.imap.states import RULES
 from protocol.imap.view import Emission, FolderChange, Report, View, emission
 
 CONDSTORE = Dialect(condstore=True)
 QRESYNC = Dialect(condstore=True, qresync=True)
-UIDONLY = Dialect(uidonly=True)
+UIDONLY = Dialect(uid_only=True)
 
 
 class Folder:
@@ -41,7 +42,7 @@ def uids(*numbers: int) -> array[int]:
     return array("I", numbers)
 
 
-def view(*numbers: int, dialect: Dialect = REV1) -> View:
+def view(*numbers: int, dialect: Dialect = PLAIN) -> View:
     return View(uids(*numbers), 1, FOLDER.flags, dialect)
 
 
@@ -50,7 +51,7 @@ def flush(seen: View, point: Emission = Emission.ALL) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("command", "message_numbers", "expected"),
+    ("command", "numbers", "expected"),
     [
         ("FETCH", False, Emission.NO_EXPUNGE),
         ("STORE", False, Emission.NO_EXPUNGE),
@@ -66,10 +67,11 @@ def flush(seen: View, point: Emission = Emission.ALL) -> bytes:
         ("IDLE", False, Emission.ALL),
         ("COPY", False, Emission.ALL),
         ("EXPUNGE", False, Emission.ALL),
+        (None, False, Emission.NO_EXPUNGE),
     ],
 )
-def test_where_expunges_are_allowed(command: str, message_numbers: bool, expected: Emission) -> None:
-    assert emission(command, message_numbers=message_numbers) is expected
+def test_where_expunges_are_allowed(command: str | None, numbers: bool, expected: Emission) -> None:
+    assert emission(RULES[command] if command else None, uses_numbers=numbers) is expected
 
 
 def test_new_mail() -> None:
@@ -120,7 +122,7 @@ def test_vanished() -> None:
 def test_flags_in_each_dialect() -> None:
     change = FolderChange(uids(5, 6), 2, flagged=[6, 5])
     expected = {
-        REV1: b"* 1 FETCH (UID 5 FLAGS (\\Seen))\r\n* 2 FETCH (UID 6 FLAGS ())\r\n",
+        PLAIN: b"* 1 FETCH (UID 5 FLAGS (\\Seen))\r\n* 2 FETCH (UID 6 FLAGS ())\r\n",
         CONDSTORE: (b"* 1 FETCH (UID 5 FLAGS (\\Seen) MODSEQ (1005))\r\n* 2 FETCH (UID 6 FLAGS () MODSEQ (1006))\r\n"),
         UIDONLY: b"* 5 UIDFETCH (FLAGS (\\Seen))\r\n* 6 UIDFETCH (FLAGS ())\r\n",
     }
@@ -170,7 +172,7 @@ def test_flags_of_unannounced_and_expunged_messages() -> None:
 
 def test_new_keyword_is_told_first() -> None:
     folder = Folder()
-    seen = View(uids(5), 1, folder.flags, REV1)
+    seen = View(uids(5), 1, folder.flags, PLAIN)
     folder.flags.mask(["$Junk"])
     seen.apply(FolderChange(uids(5), 2, flagged=[5]))
     lines = seen.flush(Emission.NO_EXPUNGE, folder).split(b"\r\n")
@@ -235,7 +237,7 @@ def test_cost_in_a_large_folder() -> None:
     """100,000 messages: expunging half of them is one pass, and an up-to-date view holds no list of its own."""
     everything = array("I", range(1, 200_001, 2))
     half = everything[::2]
-    seen = View(everything, 1, FOLDER.flags, REV1)
+    seen = View(everything, 1, FOLDER.flags, PLAIN)
     began = time.perf_counter()
     seen.apply(FolderChange(half, 2, expunged=everything[1::2]))
     sent = flush(seen)
@@ -244,7 +246,7 @@ def test_cost_in_a_large_folder() -> None:
     assert sent.startswith(b"* 100000 EXPUNGE\r\n* 99998 EXPUNGE\r\n")
     assert seen.uids is half
     tracemalloc.start()
-    views = [View(everything, 1, FOLDER.flags, REV1) for _ in range(1000)]
+    views = [View(everything, 1, FOLDER.flags, PLAIN) for _ in range(1000)]
     for each in views:
         each.apply(FolderChange(half, 2))
         each.flush(Emission.ALL, FOLDER)
