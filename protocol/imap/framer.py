@@ -149,13 +149,22 @@ class Framer:
             event = _STEPS[self._state](self)
             if event is None:
                 continue
-            if event is NEED_DATA and self._start and isinstance(self._buffer, bytearray):
-                del self._buffer[: self._start]
-                self._searched -= self._start
-                self._start = 0
+            if event is NEED_DATA and self._start:
+                self._let_go()
             return event
 
     # --- reading ---
+
+    def _let_go(self) -> None:
+        """Keep nothing that is consumed: there may be thousands of idle connections."""
+        if self._start == len(self._buffer):
+            self._buffer = b""
+        elif isinstance(self._buffer, bytearray):
+            del self._buffer[: self._start]
+        else:
+            return
+        self._searched -= self._start
+        self._start = 0
 
     def _read_line(self, limit: int) -> bytes | None:
         """The next line without its end, None if it is not complete; _TooLong once it is sure to be too long.
@@ -267,6 +276,7 @@ class Framer:
 
     def _step_refused(self) -> Event | None:
         self._state = _State.COMMAND
+        self._pieces, self._literal = [], None
         return self._refusal
 
     def _step_line(self) -> Event | None:
@@ -313,9 +323,11 @@ class Framer:
         if marker is not None:
             return self._announce(int(marker[2]), sync=not marker[3], binary=bool(marker[1]))
         self._state = _State.COMMAND
+        pieces = tuple(self._pieces)
+        self._pieces, self._literal = [], None
         if self._kept > self.limits.command + _MARKER_ROOM:
             return Refused(self._tag, "BAD", None, "Command is too long")
-        return CommandLine(self._tag, self._name, tuple(self._pieces))
+        return CommandLine(self._tag, self._name, pieces)
 
     def _announce(self, size: int, *, sync: bool, binary: bool) -> Event | None:
         """Announce a literal, or refuse it at once if it breaks a limit."""

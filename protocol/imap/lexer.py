@@ -66,9 +66,14 @@ _MONTHS: Final = {
 #: RFC 9051 5.1: names are Net-Unicode, which has no controls and no line or paragraph separators (RFC 5198 2).
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SYSTEM_FLAGS: Final = {
-    flag.lower(): flag.decode("ascii") for flag in rb"\Answered \Flagged \Deleted \Seen \Draft".split()
+    flag.lower(): flag.decode("ascii") for flag in rb"\Answered \Flagged \Deleted \Seen \Draft \Recent".split()
 }
 _LARGEST_64: Final = (1 << 63) - 1
+
+
+def settable(flags: list[str]) -> tuple[str, ...]:
+    """Each flag once, without ``\\Recent``: clients send it back though they can not set it (RFC 3501 2.3.2)."""
+    return tuple(flag for flag in dict.fromkeys(flags) if flag != "\\Recent")
 
 
 class Lexer:
@@ -260,18 +265,18 @@ class Lexer:
 
     # RFC 3501 9 flag, flag-keyword
     def flag(self) -> str:
-        """A flag that can be set: a system flag as RFC 3501 2.3.2 spells it, or a keyword as written."""
+        """A system flag as RFC 3501 2.3.2 spells it, or a keyword as written."""
         name = self.match(_FLAG, "a flag")[0]
         if not name.startswith(b"\\"):
             return name.decode("ascii")
         known = _SYSTEM_FLAGS.get(name.lower())
         if known is None:
-            raise CommandError("Flag can not be set" if name.lower() == b"\\recent" else "Unknown system flag")
+            raise CommandError("Unknown system flag")
         return known
 
     # RFC 3501 9 flag-list
     def flag_list(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.parenthesised(self.flag, empty=True)))
+        return settable(self.parenthesised(self.flag, empty=True))
 
     # --- dates ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from protocol.imap.commands import Copy, Expunge, Move, Store, StoreMode
-from protocol.imap.lexer import CommandError, Lexer
+from protocol.imap.lexer import CommandError, Lexer, settable
 from protocol.imap.seqset import SequenceSet
 
 _STORE_ITEM = re.compile(rb"([+-]?FLAGS)(\.SILENT)?(?= )", re.IGNORECASE)
@@ -48,7 +48,7 @@ def _flags(lexer: Lexer) -> tuple[str, ...]:
     while not lexer.at_end:
         lexer.space()
         flags.append(lexer.flag())
-    return tuple(dict.fromkeys(flags))
+    return settable(flags)
 
 
 # RFC 3501 6.4.7 copy = "COPY" SP sequence-set SP mailbox

@@ -158,6 +158,12 @@ def test_leap_second() -> None:
     assert append_date(b'"31-Dec-2016 23:59:60 +0000"') == datetime(2016, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
+def test_recent_is_sent_back() -> None:
+    assert parse(b"STORE 1 FLAGS (\\Seen \\Recent)") == parse(b"STORE 1 FLAGS \\recent \\Seen")
+    start = LiteralStart(b"a", "APPEND", 1, True, False, True, (b" x (\\Recent) ",))
+    assert AppendParser("APPEND").message(start).flags == ()
+
+
 def test_macro_inside_a_list() -> None:
     assert parse(b"FETCH 1 (FAST)") == parse(b"FETCH 1 FAST")
 

@@ -314,3 +314,11 @@ def test_pipelined_commands_are_linear() -> None:
     started = time.process_time()
     assert len(run(framer, b"a NOOP\r\n" * 100_000)) == 100_000
     assert time.process_time() - started < 5
+
+
+def test_an_idle_connection_keeps_nothing() -> None:
+    framer = after_login()
+    run(framer, b"a LOGIN {3+}\r\nbob " + b"x" * 60_000 + b"\r\n")
+    run(framer, b"a APPEND x {3+}\r\nabc\r\n")
+    held = [getattr(framer, name) for name in ("_buffer", "_pieces", "_literal")]
+    assert held == [b"", [], None]

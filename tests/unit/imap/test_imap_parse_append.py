@@ -64,7 +64,7 @@ def test_parses(stream: bytes, command: Append | Replace) -> None:
 @pytest.mark.parametrize(
     "stream",
     [
-        b"APPEND x{1+}\r\nm", b"APPEND x (\\Recent) {1+}\r\nm", b"APPEND x (a {1+}\r\nm",
+        b"APPEND x{1+}\r\nm", b"APPEND x (\\Other) {1+}\r\nm", b"APPEND x (a {1+}\r\nm",
         b'APPEND x "yesterday" {1+}\r\nm',
         b"APPEND x y {1+}\r\nm", b"APPEND x CATENATE (TEXT {1+}\r\nm)", b"APPEND x UTF8 ({1+}\r\nm)",
         b'APPEND "" {1+}\r\nm',

@@ -173,7 +173,7 @@ def test_seq_match_needs_message_numbers() -> None:
         b'LIST "" * RETURN (STATUS)', b"STATUS a", b"STATUS a ()", b"STATUS a (X)", b"STATUS a MESSAGES",
         b"STORE 1", b"STORE 0 FLAGS ()", b"STORE 1 FLAGS", b"STORE 1 FLAGSX ()", b"STORE 1 *FLAGS (a)",
         b"STORE 1 (X 1) FLAGS ()", b"STORE 1 (UNCHANGEDSINCE 1 UNCHANGEDSINCE 2) FLAGS ()",
-        b"STORE 1 FLAGS (\\Recent)", b"STORE 1 FLAGS (a", b"COPY 1", b"COPY x y", b"MOVE $", b"UID EXPUNGE",
+        b"STORE 1 FLAGS (\\Other)", b"STORE 1 FLAGS (a", b"COPY 1", b"COPY x y", b"MOVE $", b"UID EXPUNGE",
         b"EXPUNGE 1", b"SETQUOTA x", b"SETQUOTA x (a)", b"SETQUOTA x (a -1)", b"APPEND", b"APPEND INBOX",
         b"REPLACE 1 INBOX", b"UID REPLACE 1 INBOX",
     ],

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from itertools import pairwise
+
 import pytest
 
+import protocol.imap
 from protocol.imap import commands as c
 from protocol.imap.events import CommandLine
 from protocol.imap.lexer import PLAIN, CommandError, Dialect
@@ -18,6 +22,16 @@ def test_every_command_has_a_parser_and_a_rule() -> None:
 def test_every_value_is_made_by_some_command() -> None:
     values = {v for v in vars(c).values() if isinstance(v, type) and issubclass(v, c.Command) and v is not c.Command}
     assert len(values) == 37
+
+
+def test_every_parser_names_its_rfc() -> None:
+    for entry in resources.files(protocol.imap).iterdir():
+        if not entry.name.startswith("parse_"):
+            continue
+        lines = entry.read_text("utf-8").splitlines()
+        for above, line in pairwise(lines):
+            if line.startswith("def parse_") and not line.startswith("def parse_command("):
+                assert above.startswith("# RFC "), f"{entry.name}: {line}"
 
 
 def test_no_expunge_while_numbers_are_in_use() -> None:
