@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
@@ -75,7 +75,6 @@ def _check_tree(message: bytes, root: Part) -> None:
             assert part.headers.all(field.lower)
 
 
-@settings(max_examples=400)
 @given(_MESSAGES, _LIMITS)
 def test_scan(message: bytes, limits: Limits) -> None:
     root = scan(message, limits)
@@ -87,7 +86,6 @@ def test_scan(message: bytes, limits: Limits) -> None:
         assert again == [(part.start, part.body, part.end, part.number) for part in parts]
 
 
-@settings(max_examples=300)
 @given(_MESSAGES, _LIMITS)
 def test_structure_and_envelope_are_valid_imap(message: bytes, limits: Limits) -> None:
     root = scan(message, limits)
@@ -123,7 +121,6 @@ def _check_part_size(message: bytes, root: Part, value: Value, path: tuple[int, 
         _check_sizes(message, root, value[8], path)
 
 
-@settings(max_examples=300)
 @given(_MESSAGES, st.integers(0, 40))
 def test_text(message: bytes, limit: int) -> None:
     for part in walk(scan(message)):
@@ -133,7 +130,6 @@ def test_text(message: bytes, limit: int) -> None:
         decode_text(message, part, limit).encode()
 
 
-@settings(max_examples=300)
 @given(st.binary(max_size=3000), st.sampled_from(["base64", "quoted-printable"]), st.integers(0, 1500))
 def test_limit_is_a_cut(body: bytes, encoding: str, limit: int) -> None:
     message = b"Content-Transfer-Encoding: " + encoding.encode() + b"\n\n" + body
@@ -141,7 +137,6 @@ def test_limit_is_a_cut(body: bytes, encoding: str, limit: int) -> None:
     assert decode_body(message, part, limit) == decode_body(message, part)[:limit]
 
 
-@settings(max_examples=400)
 @given(_HEADER_VALUES)
 def test_header_values(raw: bytes) -> None:
     decode_words(raw).encode()

@@ -7,7 +7,7 @@ import email.message
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mime.scanner import Part, scan
@@ -105,7 +105,6 @@ def _compare(node: Node, part: Part) -> None:
         _compare(child_node, child)
 
 
-@settings(max_examples=300)
 @given(_TREES, _NEWLINES)
 def test_every_piece_is_found_where_it_was_put(node: Node, newline: bytes) -> None:
     _compare(node, scan(_write(node, newline)))
@@ -132,7 +131,6 @@ def _sections_of_part(node: Node, path: tuple[int, ...]) -> Iterator[tuple[Secti
             yield from _sections_of_part(child, (*path, number))
 
 
-@settings(max_examples=150)
 @given(_TREES, _NEWLINES)
 def test_sections_are_the_pieces(node: Node, newline: bytes) -> None:
     message = _write(node, newline)
@@ -146,7 +144,6 @@ def test_sections_are_the_pieces(node: Node, newline: bytes) -> None:
         assert b"".join(message[first:last] for first, last in cut) == message[start:end][2:9]
 
 
-@settings(max_examples=150)
 @given(_TREES, _NEWLINES, st.sets(st.sampled_from(["x-a", "X-B", "subject", "none"]), min_size=1))
 def test_header_fields_and_the_others_make_up_the_header(node: Node, newline: bytes, names: set[str]) -> None:
     message = _write(node, newline)
@@ -181,7 +178,6 @@ def _compare_with_email(message: bytes, part: Part, other: email.message.Message
         assert other.get_payload(decode=True) == message[part.body : part.end]
 
 
-@settings(max_examples=150)
 @given(_TREES, _NEWLINES)
 def test_the_email_package_reads_the_same(node: Node, newline: bytes) -> None:
     message = _write(node, newline)
