@@ -63,6 +63,8 @@ _DATE_TIME = re.compile(
 _MONTHS: Final = {
     month: number for number, month in enumerate(b"JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), start=1)
 }
+#: RFC 3501 5.1, in any case; also as the parent of others, so that no second INBOX can appear beside it.
+_INBOX = re.compile("\\AINBOX(?=/|\\Z)", re.IGNORECASE | re.ASCII)
 #: RFC 9051 5.1: names are Net-Unicode, which has no controls and no line or paragraph separators (RFC 5198 2).
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SYSTEM_FLAGS: Final = {
@@ -311,9 +313,7 @@ class Lexer:
         name = self._name(self.astring("a mailbox name"))
         if not name and not empty:
             raise CommandError("Mailbox name is empty")
-        if name[:5].upper() == "INBOX" and (len(name) == 5 or name[5] == "/"):
-            return "INBOX" + name[5:]
-        return name
+        return _INBOX.sub("INBOX", name)
 
     # RFC 3501 9 list-mailbox
     def list_mailbox(self) -> str:

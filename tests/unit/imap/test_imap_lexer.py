@@ -144,6 +144,7 @@ def test_mailbox_names() -> None:
     assert lex(b"inbox").mailbox() == "INBOX"
     assert lex(b'"Inbox/a"').mailbox() == "INBOX/a"
     assert lex(b"inboxes").mailbox() == "inboxes"
+    assert lex('"ınbox"'.encode(), UTF8).mailbox() == "ınbox"  # its upper case is INBOX all the same
     assert lex(b"Entw&APw-rfe").mailbox() == "Entwürfe"
     assert lex('"Entwürfe"'.encode(), UTF8).mailbox() == "Entwürfe"
     assert lex(b"Entw&APw-rfe", UTF8).mailbox() == "Entw&APw-rfe"
