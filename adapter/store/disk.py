@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -190,7 +191,7 @@ def remove_directory(directory: int, name: str) -> None:
 
 def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -> None:
     """Atomically and durably give ``name`` this content."""
-    temporary = f".{name}.{os.getpid()}.new"
+    temporary = f".{name}.{threading.get_native_id()}.new"  # of this thread alone: others may replace it as well
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
     write_new(directory, temporary, data, mode=mode, sync=True)

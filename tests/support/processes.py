@@ -19,14 +19,14 @@ def channel() -> Queue[Any]:
 
 
 @contextlib.contextmanager
-def running(function: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
-    """The function runs elsewhere while the block does; at its end it must end by itself, without an error."""
+def running(function: Callable[..., None], *arguments: Any, ends_with: int = 0) -> Iterator[BaseProcess]:
+    """The function runs elsewhere while the block does, and must then end by itself with this exit code."""
     process = _spawn.Process(target=function, args=arguments, daemon=True)
     process.start()
     try:
         yield process
         process.join(_PATIENCE)
-        assert process.exitcode == 0
+        assert process.exitcode == ends_with
     finally:
         if process.is_alive():
             process.kill()

@@ -1,0 +1,149 @@
+"""Directories that are never left through a symbolic link, and the primitives that change files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from adapter.store import disk
+from adapter.store.disk import Directories
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Directories]:
+    (tmp_path / "root").mkdir()
+    with closing(Directories(str(tmp_path / "root"))) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("planted", ["a", "a/b", "a/b/c"])
+@pytest.mark.parametrize("create", [False, True])
+def test_no_level_is_followed_through_a_link(directories: Directories, planted: str, create: bool) -> None:
+    outside = Path(directories.root).parent / "outside"
+    (outside / "b" / "c").mkdir(parents=True)
+    (outside / "c").mkdir()
+    place = Path(directories.root, planted)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(outside)
+    for use in (directories.open, directories.stable):
+        with pytest.raises(NotADirectoryError), use(("a", "b", "c"), create=create):
+            pytest.fail("followed")
+    assert sorted(path.name for path in outside.rglob("*")) == ["b", "c", "c"]
+
+
+def test_files_are_not_followed_through_a_link(directories: Directories, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    Path(directories.root, "link").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.read_file(directories.root_fd, "link")
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.open_append(directories.root_fd, "link", create=True)
+    with pytest.raises(FileExistsError):
+        disk.write_new(directories.root_fd, "link", b"x")
+    disk.replace_file(directories.root_fd, "link", b"mine")
+    assert secret.read_text() == "secret"
+    assert Path(directories.root, "link").read_bytes() == b"mine"
+
+
+def test_a_directory_is_made_level_by_level(directories: Directories) -> None:
+    with pytest.raises(FileNotFoundError), directories.open(("a", "b")):
+        pytest.fail("it is not there")
+    with directories.open(("a", "b"), create=True) as fd:
+        disk.write_new(fd, "file", b"x")
+    assert Path(directories.root, "a", "b", "file").read_bytes() == b"x"
+    assert Path(directories.root, "a").stat().st_mode & 0o777 == 0o700
+    assert Path(directories.root, "a", "b", "file").stat().st_mode & 0o777 == 0o444
+
+
+def test_descriptors_are_kept_only_up_to_a_limit(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directories, "_KEEP", 4)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        with directories.stable((str(number),), create=True):
+            pass
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    for number in range(20):
+        with directories.stable((str(number),)) as fd:
+            assert os.listdir(fd) == []
+
+
+def test_a_new_file_must_not_exist(directories: Directories) -> None:
+    disk.write_new(directories.root_fd, "file", b"one")
+    with pytest.raises(FileExistsError):
+        disk.write_new(directories.root_fd, "file", b"two")
+    assert disk.read_file(directories.root_fd, "file") == b"one"
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 20])
+def test_a_file_is_read_whole(directories: Directories, size: int) -> None:
+    data = os.urandom(size)
+    disk.write_new(directories.root_fd, "file", data)
+    assert disk.read_file(directories.root_fd, "file") == data
+
+
+def test_a_short_write_is_continued(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def short(fd: int, data: bytes | memoryview) -> int:
+        return write(fd, data[:7])
+
+    monkeypatch.setattr(os, "write", short)
+    disk.write_new(directories.root_fd, "file", b"0123456789" * 10)
+    assert disk.read_file(directories.root_fd, "file") == b"0123456789" * 10
+
+
+def test_a_file_replaced_by_several_threads_is_always_whole(directories: Directories) -> None:
+    disk.replace_file(directories.root_fd, "file", b"0" * 1000)
+    failures: list[BaseException] = []
+
+    def replace(digit: bytes) -> None:
+        try:
+            for _ in range(60):
+                disk.replace_file(directories.root_fd, "file", digit * 1000)
+                found = disk.read_file(directories.root_fd, "file")
+                assert len(found) == 1000
+                assert len(set(found)) == 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=replace, args=(b"%d" % number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert os.listdir(directories.root) == ["file"]
+
+
+def test_every_primitive_announces_itself(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(disk, "on_step", lambda action, fd, name: steps.append(action))
+    root = directories.root_fd
+    disk.write_new(root, "a", b"x", sync=True)
+    disk.rename(root, "a", root, "b")
+    disk.link(root, "b", root, "c")
+    disk.symlink(root, "d", "c")
+    disk.unlink(root, "d")
+    disk.make_directory(root, "e")
+    disk.remove_directory(root, "e")
+    fd = disk.open_append(root, "f", create=True)
+    disk.append(fd, b"x")
+    disk.truncate(fd, 0)
+    disk.sync_data(fd)
+    os.close(fd)
+    disk.sync_directory(root)
+    disk.sync_file_system(root)
+    assert steps == [
+        "create", "fsync", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "create", "append", "truncate",
+        "fsync", "fsync-directory", "syncfs",
+    ]  # fmt: skip
+
+
+def test_the_boot_id_stays_within_a_boot() -> None:
+    assert disk.boot_id() == disk.boot_id() != ""

@@ -1,0 +1,343 @@
+"""Kernel locks: who excludes whom, time limits, order, and what a fork or a removed file does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock, Timeout
+
+from adapter.store import layout, locks
+from adapter.store.disk import Directories
+from adapter.store.locks import LockOrderError, Locks
+from protocol.errors import MailError, Reason
+from tests.support.processes import channel, running
+
+ADA, BOB = "ada@example.test", "bob@example.test"
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Directories]:
+    with closing(Directories(str(tmp_path))) as opened:
+        with opened.stable(layout.ADDRESS_LOCKS, create=True):
+            pass
+        yield opened
+
+
+@pytest.fixture
+def held(directories: Directories) -> Iterator[Locks]:
+    with closing(Locks(directories, 5.0)) as opened:
+        yield opened
+
+
+def impatient(directories: Directories) -> closing[Locks]:
+    return closing(Locks(directories, 0.05))
+
+
+def lock_file(directories: Directories, address: str) -> str:
+    return f"{directories.root}/locks/addresses/{address}.lock"
+
+
+# --- exclusion ------------------------------------------------------------------------------------------------------
+
+
+def test_two_holders_of_one_address_exclude_each_other(held: Locks, directories: Directories) -> None:
+    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError) as caught, other.hold([ADA]):
+        pytest.fail("both hold it")
+    assert caught.value.reason is Reason.LOCK_TIMEOUT
+    assert caught.value.temporary
+
+
+def test_the_index_lock_excludes_even_different_addresses(held: Locks, directories: Directories) -> None:
+    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError), other.hold([BOB]):
+        pytest.fail("both hold the index lock")
+
+
+def test_what_is_released_can_be_had(held: Locks, directories: Directories) -> None:
+    with impatient(directories) as other:
+        for _ in range(3):
+            with held.hold([BOB, ADA, ADA]):
+                pass
+            with other.hold([ADA, BOB]):
+                pass
+
+
+def test_a_failed_round_holds_nothing(held: Locks, directories: Directories) -> None:
+    """It got as far as the second address, and lets go of the first."""
+    with impatient(directories) as other:
+        with FileLock(lock_file(directories, BOB)), pytest.raises(MailError), other.hold([ADA, BOB]):
+            pytest.fail("held by a FileLock")
+        with held.hold([ADA, BOB]):
+            pass
+        with other.hold([ADA, BOB]):
+            pass
+
+
+def test_an_exception_inside_releases(held: Locks, directories: Directories) -> None:
+    with pytest.raises(ZeroDivisionError), held.hold([ADA]):
+        raise ZeroDivisionError
+    with impatient(directories) as other, other.hold([ADA]):
+        pass
+
+
+def test_one_time_limit_covers_the_round(directories: Directories) -> None:
+    with (
+        closing(Locks(directories, 0.3)) as other,
+        FileLock(lock_file(directories, BOB)),
+        FileLock(f"{directories.root}/locks/index.lock"),
+    ):
+        started = time.monotonic()
+        with pytest.raises(MailError), other.hold([ADA, BOB]):
+            pytest.fail("held by a FileLock")
+        assert 0.25 < time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("name", [f"addresses/{ADA}.lock", "index.lock"])
+def test_a_plain_filelock_on_the_same_file_excludes(held: Locks, directories: Directories, name: str) -> None:
+    plain = FileLock(f"{directories.root}/locks/{name}")
+    with held.hold([ADA]), pytest.raises(Timeout):
+        plain.acquire(timeout=0.05)
+    with plain, impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+        pytest.fail("held by a FileLock")
+    with held.hold([ADA]):
+        pass
+
+
+def test_threads_exclude_each_other(held: Locks) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(50):
+            with held.hold([ADA]):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 300
+
+
+def test_a_thread_that_waits_too_long_is_told(directories: Directories) -> None:
+    with closing(Locks(directories, 0.1)) as shared:
+        reasons: list[Reason] = []
+
+        def work() -> None:
+            with pytest.raises(MailError) as caught, shared.hold([BOB]):
+                pytest.fail("held by another thread")
+            reasons.append(caught.value.reason)
+
+        with shared.hold([ADA]):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        assert reasons == [Reason.LOCK_TIMEOUT]
+
+
+def _count_up(root: str, rounds: int) -> None:
+    with closing(Directories(root)) as directories, closing(Locks(directories, 30.0)) as own:
+        for _ in range(rounds):
+            with own.hold([ADA]):
+                counter = Path(root, "counter")
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+
+def test_processes_exclude_each_other(directories: Directories) -> None:
+    counter = Path(directories.root, "counter")
+    counter.write_text("0")
+    with running(_count_up, directories.root, 200), running(_count_up, directories.root, 200):
+        _count_up(directories.root, 200)
+    assert counter.read_text() == "600"
+
+
+def _hold_and_die(root: str, answers: Queue[Any]) -> None:
+    with closing(Directories(root)) as directories, closing(Locks(directories, 5.0)) as own, own.hold([ADA]):
+        answers.put("held")
+        answers.close()
+        answers.join_thread()
+        time.sleep(60)
+
+
+def test_a_dead_process_holds_nothing(held: Locks, directories: Directories) -> None:
+    answers = channel()
+    with running(_hold_and_die, directories.root, answers, ends_with=-9) as process:
+        assert answers.get(timeout=30) == "held"
+        with impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+            pytest.fail("held by the other process")
+        process.kill()
+        process.join()
+        with held.hold([ADA]):
+            pass
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((0, f"{BOB}.lock"), (0, f"{ADA}.lock")),
+        ((0, f"{ADA}.lock"), (0, f"{ADA}.lock")),
+        ((1, "index.lock"), (0, f"{ADA}.lock")),
+        ((1, "index.lock"), (1, "index.lock")),
+    ],
+)
+def test_taking_a_lock_out_of_order_raises(held: Locks, first: tuple[int, str], second: tuple[int, str]) -> None:
+    deadline = time.monotonic() + 1
+    held._take(*first, deadline)
+    with pytest.raises(LockOrderError):
+        held._take(*second, deadline)
+    held._release()
+    with held.hold([ADA, BOB]):
+        pass
+
+
+def test_addresses_are_taken_in_order_whatever_order_they_come_in(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    take = Locks._take
+
+    def noting(self: Locks, rank: int, name: str, deadline: float) -> None:
+        taken.append(name)
+        take(self, rank, name, deadline)
+
+    monkeypatch.setattr(Locks, "_take", noting)
+    with held.hold(["c@x", "a@x", "b@x", "a@x"]):
+        pass
+    assert taken == ["a@x.lock", "b@x.lock", "c@x.lock", "index.lock"]
+
+
+# --- lock files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_lock_file_is_made_again(held: Locks, directories: Directories) -> None:
+    with held.hold([ADA]):
+        pass
+    os.unlink(lock_file(directories, ADA))
+    os.unlink(f"{directories.root}/locks/index.lock")
+    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+        pytest.fail("both hold it")
+
+
+def test_a_waiter_notices_that_the_file_it_waited_for_was_replaced(directories: Directories) -> None:
+    with closing(Locks(directories, 5.0)) as one, closing(Locks(directories, 5.0)) as two:
+        entered = threading.Event()
+        done: list[str] = []
+
+        def wait() -> None:
+            entered.set()
+            with two.hold([ADA]):
+                done.append("two")
+
+        with one.hold([ADA]):
+            thread = threading.Thread(target=wait)
+            thread.start()
+            entered.wait()
+            time.sleep(0.05)
+            os.unlink(lock_file(directories, ADA))
+            time.sleep(0.05)
+            assert done == []  # the index lock still excludes
+        thread.join()
+        assert done == ["two"]
+        with FileLock(lock_file(directories, ADA)), impatient(directories) as other, pytest.raises(MailError):
+            other.hold([ADA]).__enter__()
+
+
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(held: Locks, directories: Directories, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    os.symlink(elsewhere, lock_file(directories, ADA))
+    with pytest.raises(OSError, match="symbolic links"), held.hold([ADA]):
+        pytest.fail("followed")
+    assert not elsewhere.exists()
+
+
+def test_many_addresses_do_not_eat_up_descriptors(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_KEPT_ADDRESS_LOCKS", 8)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(0, 100, 10):
+        with held.hold([f"{name}@x" for name in range(number, number + 10)]):
+            pass
+    with held.hold([f"{name:03}@x" for name in range(50)]):
+        assert len(held._held) == 51
+    assert len(os.listdir("/proc/self/fd")) <= before + 10
+
+
+# --- after fork -----------------------------------------------------------------------------------------------------
+
+
+def test_locks_are_of_no_use_after_fork(held: Locks) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"held"
+        try:
+            with held.hold([ADA]):
+                pass
+        except RuntimeError:
+            answer = b"refused"
+        finally:
+            os.write(writer, answer)
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"refused"
+    os.close(reader)
+    with held.hold([ADA]):
+        pass
+
+
+# --- the service lock and the probe -----------------------------------------------------------------------------------
+
+
+def test_the_service_lock_is_shared_until_somebody_has_it_alone(held: Locks, directories: Directories) -> None:
+    held.share_service()
+    with impatient(directories) as other:
+        other.share_service()
+    alone = os.open(f"{directories.root}/locks/service.lock", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held.close()
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with impatient(directories) as other, pytest.raises(MailError) as caught:
+        other.share_service()
+    assert caught.value.reason is Reason.MAINTENANCE
+    os.close(alone)
+
+
+def test_the_probe_leaves_nothing(directories: Directories) -> None:
+    locks.check_exclusion(directories)
+    assert os.listdir(f"{directories.root}/locks") == ["addresses"]
+
+
+@pytest.mark.parametrize("answer", [True, False, OSError(95, "not supported")])
+def test_locks_that_do_not_exclude_are_refused(
+    directories: Directories, monkeypatch: pytest.MonkeyPatch, answer: bool | OSError
+) -> None:
+    def lock(fd: int, *, blocking: bool) -> bool:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(locks, "lock_descriptor", lock)
+    with pytest.raises(MailError, match="locks do not exclude"):
+        locks.check_exclusion(directories)
+    assert os.listdir(f"{directories.root}/locks") == ["addresses"]
+
+
+def test_a_claimed_directory_is_told_from_a_left_one(directories: Directories) -> None:
+    with directories.open(layout.LOCKS) as one, directories.open(layout.LOCKS) as two:
+        with locks.claim_directory(one) as mine, locks.claim_directory(two) as theirs:
+            assert (mine, theirs) == (True, False)
+        with locks.claim_directory(two) as now:
+            assert now
