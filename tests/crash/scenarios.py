@@ -1,0 +1,187 @@
+"""What the crash tests do to a store: every operation, alone and together.
+
+A scenario is a list of actions. Run one by one, each is acknowledged before the next starts; run grouped, all are
+committed by one call of the writer, as operations that wait together are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from adapter.transport import operations as op
+from adapter.transport.flags import Flag
+from adapter.transport.operations.base import AnyOperation
+from adapter.transport.operations.messages import How
+from adapter.transport.staging import INLINE_BYTES
+from adapter.transport.transport import Transport
+from tests.crash import letters
+from tests.crash.world import (
+    ADA,
+    BOB,
+    CARL,
+    CLUTTERED,
+    DORA,
+    LONELY_BLOB,
+    LONG,
+    NEW,
+    SHARED_BLOB,
+    append,
+    folder_id,
+)
+
+#: Returns the operation to commit; an action that is no operation does its work and returns None.
+Action = Callable[[Transport], AnyOperation | None]
+
+LARGE = INLINE_BYTES + 50_000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    actions: Sequence[Action]
+    grouped: bool = False
+    prepare: Sequence[Action] = ()  # done, and made durable, beforehand
+    closing: bool = False  # whether to look at the steps of closing the store as well: they are the same for most
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def deliver(octets: bytes, recipients: Sequence[str], sender: str = BOB, *, keep_sent: bool = False) -> Action:
+    return lambda transport: op.Deliver(transport.stage(octets), sender, recipients, keep_sent=keep_sent)
+
+
+def deliver_spooled(octets: bytes, recipients: Sequence[str]) -> Action:
+    """As a server receives it: in chunks, through the spool."""
+
+    def action(transport: Transport) -> AnyOperation:
+        with transport.spool() as spool:
+            for start in range(0, len(octets), 100_000):
+                spool.write(octets[start : start + 100_000])
+            return op.Deliver(spool.stage(), BOB, recipients)
+
+    return action
+
+
+def flags(folder: str, chosen: Sequence[int], how: How, bits: int, keywords: Sequence[str] = ()) -> Action:
+    return lambda transport: op.ChangeFlags(ADA, folder_id(transport, ADA, folder), chosen, how, bits, keywords)
+
+
+def rename(old: str, new: str) -> Action:
+    return lambda _: op.RenameFolder(ADA, old, new)
+
+
+def put(folder: str, *items: bytes, bits: int = 0, address: str = ADA) -> Action:
+    return lambda transport: append(transport, address, folder, *items, flags=bits)
+
+
+def replace(transport: Transport) -> AnyOperation:
+    source = folder_id(transport, ADA, "Red")
+    item = op.AppendItem(transport.stage(letters.plain(103)), int(Flag.DRAFT), ["draft"], 1_700_000_000)
+    return op.Append(ADA, "Drafts", [item], replaces=(source, [1]))
+
+
+def copy(folder: str, chosen: Sequence[int], to: str) -> Action:
+    return lambda transport: op.Copy(ADA, folder_id(transport, ADA, folder), chosen, to)
+
+
+def move(folder: str, chosen: Sequence[int], to: str) -> Action:
+    return lambda transport: op.Move(ADA, folder_id(transport, ADA, folder), chosen, to)
+
+
+def expunge(folder: str) -> Action:
+    return lambda transport: op.Expunge(ADA, folder_id(transport, ADA, folder))
+
+
+def run(operation: AnyOperation) -> Action:
+    return lambda _: operation
+
+
+def collect(_: Transport) -> AnyOperation:
+    return op.Collect(int(time.time()) + 10)
+
+
+def snapshot(transport: Transport) -> None:
+    transport.snapshot()
+
+
+def checkpoint(transport: Transport) -> None:
+    transport.checkpoint()
+
+
+_SWAP = (rename("Red", "Aside"), rename("Blue", "Red"), rename("Aside", "Blue"))
+
+SCENARIOS = (
+    Scenario("register", [run(op.Register(NEW))]),
+    Scenario("register force", [run(op.Register(BOB, "force"))], prepare=[run(op.DeleteFolder(BOB, "Junk"))]),
+    Scenario("register stash", [run(op.Register(ADA, "stash"))]),
+    Scenario("register reactivate", [run(op.Register(DORA))]),
+    Scenario("deregister deactivate", [run(op.Deregister(BOB, "deactivate"))]),
+    Scenario("deregister stash", [run(op.Deregister(ADA, "stash"))]),
+    Scenario("deregister purge", [run(op.Deregister(DORA, "purge"))]),
+    Scenario("purge with clutter", [run(op.Deregister(ADA, "purge"))]),
+    Scenario("deliver to many", [deliver(letters.plain(100, reply_to=3), [ADA, CARL, DORA], keep_sent=True)]),
+    Scenario("deliver small files", [deliver(letters.with_files(101, b"a" * 900, b"b" * 900), [ADA, BOB])]),
+    Scenario(
+        "deliver large file",
+        [deliver(letters.with_files(101, letters.noise(7, LARGE), b"small"), [ADA])],
+        closing=True,
+    ),
+    Scenario("deliver large body", [deliver_spooled(letters.plain(101, size=LARGE), [ADA, BOB])], closing=True),
+    Scenario("deliver known blob", [deliver(letters.with_files(101, SHARED_BLOB, LONELY_BLOB), [BOB])]),
+    Scenario("append", [put("Archive", letters.plain(102), bits=int(Flag.READ))]),
+    Scenario(
+        "append several", [put(LONG, letters.plain(102), letters.with_files(103, b"x", b"x"), letters.plain(104))]
+    ),
+    Scenario("append replace", [replace]),
+    Scenario("flags add", [flags("INBOX", [1, 2, 3], "add", int(Flag.READ), ["$Label1", "red"])]),
+    Scenario("flags remove", [flags("INBOX", [1, 6], "remove", int(Flag.STARRED | Flag.DELETED), ["BLUE"])]),
+    Scenario("flags set", [flags("INBOX", [1, 3, 6], "set", int(Flag.ANSWERED), ["set"])]),
+    Scenario("copy", [copy("INBOX", [1, 3, 4], "Archive")]),
+    Scenario("move", [move("INBOX", [1, 2, 3], "Projects/2026")]),
+    Scenario("move within", [move("Red", [1, 2], "Red")]),
+    Scenario("expunge", [expunge("INBOX")]),
+    Scenario("create nested", [run(op.CreateFolder(ADA, "One/Two/Three"))]),
+    Scenario("create long", [run(op.CreateFolder(ADA, "New " + "y" * 300))]),
+    Scenario("rename with children", [rename("Projects", "Work/Old")]),
+    Scenario("rename long", [rename(LONG, "Short")]),
+    Scenario("rename to long", [rename("Red", "Red " + "z" * 300)]),
+    Scenario("rename swap", list(_SWAP), grouped=True),
+    Scenario("rename inbox", [rename("INBOX", "Old mail")]),
+    Scenario("rename cluttered", [rename(CLUTTERED, "Tidy")]),
+    Scenario("delete", [run(op.DeleteFolder(ADA, "Red"))]),
+    Scenario("delete long", [run(op.DeleteFolder(ADA, LONG))]),
+    Scenario("delete cluttered", [run(op.DeleteFolder(ADA, CLUTTERED))]),
+    Scenario("delete and create", [run(op.DeleteFolder(ADA, "Red")), run(op.CreateFolder(ADA, "Red"))], grouped=True),
+    Scenario("subscribe", [run(op.Subscribe(ADA, "Nowhere"))]),
+    Scenario("unsubscribe", [run(op.Subscribe(ADA, "Sent", on=False))]),
+    Scenario("collect", [collect]),
+    Scenario(
+        "snapshot", [snapshot], prepare=[snapshot, put("Lists", letters.plain(90)), snapshot, run(op.Register(NEW))]
+    ),
+    Scenario(
+        "group",
+        [
+            deliver(letters.plain(110), [ADA, BOB]),
+            deliver(letters.with_files(111, b"c" * 500), [ADA], keep_sent=True),
+            deliver(letters.with_files(112, b"c" * 500, letters.noise(8, LARGE)), [CARL]),
+            flags("INBOX", [1, 2], "add", int(Flag.READ)),
+            copy("Red", [1], "Blue"),
+            move("INBOX", [3], "Lists"),
+            run(op.CreateFolder(ADA, "Later")),
+            put("Lists", letters.plain(113)),
+            expunge("INBOX"),
+            run(op.DeleteFolder(ADA, "Empty")),
+        ],
+        grouped=True,
+    ),
+    # The blob only a collected message needs is wanted again in the same breath.
+    Scenario(
+        "group collect and deliver",
+        [collect, deliver(letters.with_files(114, LONELY_BLOB), [CARL])],
+        grouped=True,
+        closing=True,
+    ),
+)
