@@ -1,0 +1,160 @@
+"""Every setting with its default: one frozen dataclass per section of the TOML file (see :mod:`adapter.config`).
+
+Invariant: a field is here because something reads it. Times are seconds, sizes octets; networks are written as
+``192.0.2.0/24``, and ``unix`` stands for peers on a unix socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from adapter.config import Seconds, Size
+
+LineEndRule = Literal["reject", "normalise", "keep"]
+OverQuota = Literal["later", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    hostname: str = ""  # in greetings and trace headers; empty: the machine's own name
+    drain: Seconds = Seconds(10.0)  # how long sessions may finish what they do, at the end and for maintenance
+    threads: int = 3  # that parse and stage messages
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    certificate: str  # PEM file, the chain included
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    certificate: str = ""  # PEM file; empty: no TLS
+    key: str = ""  # PEM file; empty: in the certificate's file
+    names: dict[str, Certificate] = field(default_factory=dict)  # others, by server name (SNI)
+    handshake: Seconds = Seconds(30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "PLAIN", "LOGIN")
+    allow_plaintext: bool = False  # AUTH without TLS, from anywhere; from loopback it is always allowed
+    cache: Seconds = Seconds(60.0)  # a proven password is not hashed again so long
+    threads: int = 2  # that hash passwords
+    waiting: int = 100  # logins that may wait for them
+    free_failures: int = 3  # before answers are delayed
+    delay: Seconds = Seconds(1.0)  # the first; each failure doubles it
+    longest_delay: Seconds = Seconds(30.0)
+    forget: Seconds = Seconds(900.0)  # failures so long ago no longer count
+    token_command: tuple[str, ...] = ()  # gets an OAuth token on stdin, prints the address it belongs to
+    token_url: str = ""  # or: token introspection (RFC 7662)
+    token_timeout: Seconds = Seconds(10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one peer may cost. ``exempt`` networks are not counted; times and sizes hold for everybody."""
+
+    connections: int = 2000
+    connections_per_ip: int = 50
+    connections_per_user: int = 50
+    exempt: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")
+    message_size: Size = Size(50 << 20)
+    header_size: Size = Size(256 << 10)
+    recipients: int = 1000
+    hops: int = 100
+    commands_without_mail: int = 100
+    errors: int = 20
+    first_command: Seconds = Seconds(60.0)
+    idle: Seconds = Seconds(300.0)
+    data_idle: Seconds = Seconds(180.0)
+    data_grace: Seconds = Seconds(60.0)  # data may be slower than this for so long in total
+    data_rate: Size = Size(256)  # octets a second
+
+
+@dataclass(frozen=True, slots=True)
+class Smtp:
+    """The MX port."""
+
+    line_ends: LineEndRule = "reject"
+    proxy_from: tuple[str, ...] = ()  # peers that speak the PROXY protocol first
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    line_ends: LineEndRule = "normalise"
+    proxy_from: tuple[str, ...] = ()
+    keep_sent: bool = True  # a copy in the sender's Sent folder
+
+
+@dataclass(frozen=True, slots=True)
+class Lmtp:
+    line_ends: LineEndRule = "keep"
+    proxy_from: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")  # who may deliver here at all
+    xclient_from: tuple[str, ...] = ()  # who may speak for somebody else
+    socket_mode: int = 0o660
+
+
+@dataclass(frozen=True, slots=True)
+class Domains:
+    local: tuple[str, ...] = ()  # besides the domains of all registered addresses
+    detail: str = "+"  # between a name and what is only a note to it; empty: none
+    postmaster: str = ""  # where mail for <postmaster> goes; empty: postmaster@ a local domain
+    catch_all: dict[str, str] = field(default_factory=dict)  # domain -> address
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """For every account; 0: no limit."""
+
+    storage: Size = Size(0)
+    messages: int = 0
+    over: OverQuota = "later"  # 452, the sender tries again; or 552
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one account wants otherwise: ``[account."ada@example.test"]``."""
+
+    detail_folders: bool = False  # ada+lists@ goes to the folder "lists", if there is one
+    html_alternative: bool = False  # what it submits as text/markdown alone gains an HTML alternative
+    storage: Size | None = None
+    messages: int | None = None
+    over: OverQuota | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The smarthost. Without one there is no mail to the outside."""
+
+    host: str = ""
+    port: int = 587
+    tls: Literal["starttls", "implicit", "none"] = "starttls"
+    user: str = ""
+    password_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    server: Server = field(default_factory=Server)
+    tls: Tls = field(default_factory=Tls)
+    login: Login = field(default_factory=Login)
+    limits: Limits = field(default_factory=Limits)
+    smtp: Smtp = field(default_factory=Smtp)
+    submission: Submission = field(default_factory=Submission)
+    lmtp: Lmtp = field(default_factory=Lmtp)
+    domains: Domains = field(default_factory=Domains)
+    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # address -> addresses
+    quota: Quota = field(default_factory=Quota)
+    account: dict[str, Account] = field(default_factory=dict)
+    relay: Relay = field(default_factory=Relay)
+
+    def account_of(self, address: str) -> Account:
+        return self.account.get(address, _DEFAULT_ACCOUNT)
+
+
+_DEFAULT_ACCOUNT = Account()
