@@ -37,6 +37,8 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_DAY = 1 - _EPOCH
 _LAST_DAY = date(9999, 12, 31).toordinal() - _EPOCH
 _DAYS_KEPT = 20_000
+_MINUTES = [b"%02d:%02d:" % divmod(minute, 60) for minute in range(1440)]
+_SECONDS = [b'%02d +0000"' % second for second in range(60)]
 _days: dict[int, bytes] = {}
 
 
@@ -90,8 +92,7 @@ def date_time(seconds: int) -> bytes:
             _days.clear()
         then = date.fromordinal(_EPOCH + min(max(day, _FIRST_DAY), _LAST_DAY))
         written = _days[day] = b'"%2d-%b-%04d ' % (then.day, _MONTHS[then.month - 1], then.year)
-    minutes, second = divmod(rest, 60)
-    return b'%b%02d:%02d:%02d +0000"' % (written, *divmod(minutes, 60), second)
+    return written + _MINUTES[rest // 60] + _SECONDS[rest % 60]
 
 
 # RFC 8970 3.2

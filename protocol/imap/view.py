@@ -139,12 +139,12 @@ class View:
         self._current = change.uids
         self._modseq = change.modseq
         if change.expunged:
-            known = [uid for uid in change.expunged if self._position(uid) is not None]
+            known = self._known_of(change.expunged)
             if known and not self._gone:
                 self._gone_modseq = change.modseq
             self._gone.update(known)
-            for uid in known:
-                self._changed.pop(uid, None)
+            for uid in self._changed.keys() & known:
+                del self._changed[uid]
         self.touch(change.flagged, report)
 
     # RFC 3501 6.4.6
@@ -153,22 +153,22 @@ class View:
 
         Messages the client was not told of are left out: it will ask for them itself.
         """
-        top, gone, changed = self._top, self._gone, self._changed
-        if report is Report.SILENT:
-            if self.dialect.condstore:
-                for uid in uids:
-                    if uid <= top and uid not in gone:
-                        changed.setdefault(uid, report)
+        if report is Report.SILENT and not self.dialect.condstore:
+            return
+        top, gone = self._top, self._gone
+        news = [uid for uid in uids if uid <= top and uid not in gone]
+        if report is Report.FLAGS:
+            self._changed.update(dict.fromkeys(news, report))
         else:
-            for uid in uids:
-                if uid <= top and uid not in gone:
-                    changed[uid] = report
+            # What others changed is told whole, whatever the session itself did to the same message.
+            for uid in news:
+                self._changed.setdefault(uid, report)
 
     def told(self, uids: Sequence[int]) -> None:
         """A FETCH response had the flags of these messages, as they are now (and MODSEQ under CONDSTORE)."""
         if self._changed:
-            for uid in uids if len(uids) < len(self._changed) else set(uids) & self._changed.keys():
-                self._changed.pop(uid, None)
+            for uid in self._changed.keys() & set(uids):
+                del self._changed[uid]
 
     @property
     def pending(self) -> bool:
@@ -245,8 +245,9 @@ class View:
             modseqs: Sequence[int] = ()
             if dialect.condstore:
                 # In the order they happened: what a connection that breaks here swallows is above what it told.
-                in_order = sorted(zip(state.modseqs(uids), uids, strict=True))
-                modseqs, uids = [modseq for modseq, _ in in_order], [uid for _, uid in in_order]
+                modseqs = state.modseqs(uids)
+                in_order = sorted(range(len(uids)), key=modseqs.__getitem__)
+                modseqs, uids = [modseqs[i] for i in in_order], [uids[i] for i in in_order]
             formats: list[bytes] = []
             columns: list[Iterable[int] | Iterable[bytes]] = []
             if not dialect.uid_only:
@@ -315,11 +316,15 @@ class View:
         """The message numbers of UIDs the client was told of, in the same order."""
         known = self._known
         if len(uids) * 16 > len(known):
-            if len(uids) == len(known) and uids[0] == known[0] and uids[-1] == known[-1] and uids == known:
+            if len(uids) == len(known) and (uids is known or array("I", uids) == known):
                 return range(1, len(known) + 1)
             return list(map(dict(zip(known, count(1))).__getitem__, uids))
         return [bisect_left(known, uid) + 1 for uid in uids]
 
-    def _position(self, uid: int) -> int | None:
-        place = bisect_left(self._known, uid)
-        return place if place < len(self._known) and self._known[place] == uid else None
+    def _known_of(self, uids: Sequence[int]) -> set[int]:
+        """Those the client was told of."""
+        known = self._known
+        if len(uids) * 16 > len(known):
+            return set(uids).intersection(known)
+        places = [(uid, bisect_left(known, uid)) for uid in uids]
+        return {uid for uid, place in places if place < len(known) and known[place] == uid}
