@@ -45,8 +45,7 @@ class Forest(NamedTuple):
 def message_ids(value: str) -> list[str]:
     """The valid Message IDs of a header value, without brackets and needless quoting (RFC 5256 3)."""
     return [
-        f"{plain or _ESCAPED.sub(_unescape, quoted)}@{domain}"
-        for plain, quoted, domain in _MESSAGE_ID.findall(value)
+        f"{plain or _ESCAPED.sub(_unescape, quoted)}@{domain}" for plain, quoted, domain in _MESSAGE_ID.findall(value)
     ]
 
 

@@ -89,9 +89,7 @@ def gather(root: Node) -> None:
         if not subject:
             continue
         known = table.setdefault(subject, node)
-        if known.message is not None and (
-            node.message is None or (known.message.reply and not node.message.reply)
-        ):
+        if known.message is not None and (node.message is None or (known.message.reply and not node.message.reply)):
             table[subject] = node
     for node in list(root.children):
         subject = node.first.subject

@@ -121,8 +121,7 @@ def test_missing_parents() -> None:
 def test_truncated_references_are_corrected_by_the_message_itself() -> None:
     # message 1 makes c a child of a (step 1.A); c itself knows better (step 1.B)
     assert (
-        references(message(1, "d", "ac"), message(2, "c", "ab"), message(3, "b", "a"), message(4, "a"))
-        == b"(4 3 2 1)"
+        references(message(1, "d", "ac"), message(2, "c", "ab"), message(3, "b", "a"), message(4, "a")) == b"(4 3 2 1)"
     )
 
 
@@ -145,13 +144,8 @@ def test_duplicate_and_missing_ids() -> None:
 
 
 def test_siblings_by_date_then_number() -> None:
-    assert (
-        references(message(1, "a"), message(2, "b", "a", sent=9), message(3, "c", "a", sent=5))
-        == b"(1 (3)(2))"
-    )
-    assert (
-        references(message(1, "a", sent=9), message(2, "b", sent=9), message(3, "c", sent=3)) == b"(3)(1)(2)"
-    )
+    assert references(message(1, "a"), message(2, "b", "a", sent=9), message(3, "c", "a", sent=5)) == b"(1 (3)(2))"
+    assert references(message(1, "a", sent=9), message(2, "b", sent=9), message(3, "c", sent=3)) == b"(3)(1)(2)"
     # a dummy goes by its first child
     assert (
         references(message(1, "b", "a", sent=8), message(2, "c", "a", sent=3), message(3, "d", sent=5))
@@ -168,10 +162,7 @@ def test_subjects_gather_threads() -> None:
     assert references(message(1, subject="Re: x"), message(2, subject="Fwd: x")) == b"((1)(2))"
     # more of them join the dummy
     assert references(*[message(n, subject="x") for n in (1, 2, 3)]) == b"((1)(2)(3))"
-    assert (
-        references(message(1, subject="x"), message(2, subject="x"), message(3, subject="Re: x"))
-        == b"((1)(2)(3))"
-    )
+    assert references(message(1, subject="x"), message(2, subject="x"), message(3, subject="Re: x")) == b"((1)(2)(3))"
     # nothing is made of empty subjects
     assert references(message(1), message(2, subject="Re:")) == b"(1)(2)"
 
@@ -187,16 +178,11 @@ def test_subjects_with_dummies() -> None:
 
 
 def test_subject_of_replies_inside_threads_does_not_matter() -> None:
-    assert (
-        references(message(1, "a", "", "x"), message(2, "b", "a", "y"), message(3, "c", "", "y"))
-        == b"(1 2)(3)"
-    )
+    assert references(message(1, "a", "", "x"), message(2, "b", "a", "y"), message(3, "c", "", "y")) == b"(1 2)(3)"
 
 
 def test_ordered_subject() -> None:
-    assert (
-        subjects(message(1, subject="b"), message(2, subject="a"), message(3, subject="Re: b")) == b"(1 3)(2)"
-    )
+    assert subjects(message(1, subject="b"), message(2, subject="a"), message(3, subject="Re: b")) == b"(1 3)(2)"
     assert (
         subjects(
             message(1, subject="b", sent=9),
