@@ -6,10 +6,15 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from adapter.transport.transport import Transport
 
 _ROOT = Path(__file__).resolve().parent.parent
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
@@ -19,9 +24,7 @@ _MEMORY = Path("/dev/shm")
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 settings.register_profile("default", deadline=None, suppress_health_check=_SLOW_MACHINE)
-settings.register_profile(
-    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_MACHINE
-)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_MACHINE)
 settings.register_profile("long", deadline=None, max_examples=3000, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -51,3 +54,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("MARKPOST_NO_SKIP") == "1":
             pytest.fail(f"{reason}: not installed, and no test may be skipped here", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Transport]:
+    """An open store with two accounts. Whatever the test does to it, all its layers must agree afterwards."""
+    from tests.support.layers import assert_layers_agree
+    from tests.support.stores import ADA, BOB, new_store
+
+    root = tmp_path / "store"
+    with new_store(root, ADA, BOB) as transport:
+        yield transport
+        transport.checkpoint()  # what is too large for the journal stays in staging until then
+        assert_layers_agree(root, tmp_path / "scratch", open_stores=1)
+    assert_layers_agree(root, tmp_path / "scratch")

@@ -28,4 +28,5 @@ def disagreements(root: str | os.PathLike[str], scratch: str | os.PathLike[str],
 
 
 def assert_layers_agree(root: str | os.PathLike[str], scratch: str | os.PathLike[str], *, open_stores: int = 0) -> None:
-    assert disagreements(root, scratch, open_stores=open_stores) == []
+    found = disagreements(root, scratch, open_stores=open_stores)
+    assert not found, "\n".join(found)

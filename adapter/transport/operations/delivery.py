@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adapter.store import disk, layout, names
+from adapter.store import disk, layout, names, queries
 from adapter.store.queries import Folder
 from adapter.transport.effects import content, projections
-from adapter.transport.flags import Flag, join_keywords
+from adapter.transport.flags import SETTABLE, Flag, join_keywords
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from adapter.transport.operations.messages import remove_messages
 from adapter.transport.staging import Staged
 from protocol.errors import MailError, Reason
+
+_SENT_NAME = "Sent"
+_, _SENT_USE = names.STANDARD_FOLDERS[_SENT_NAME]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Deliver(Operation[Delivery]):
                 folders[address] = self._folder(plan, address)
             except MailError as error:
                 outcome[address] = error
-        sent_folder = plan.folder(self.sender, "Sent") if self.keep_sent else None
+        sent_folder = self._sent_folder(plan) if self.keep_sent else None
         if not folders and sent_folder is None:
             return Delivery(self.staged.content.id, outcome, None)
         emit_content(plan, self.staged, self.sender, self._history(folders))
@@ -78,6 +81,13 @@ class Deliver(Operation[Delivery]):
             if wanted == names.INBOX or error.reason is not Reason.NO_SUCH_FOLDER:
                 raise
         return plan.folder(address, names.INBOX)
+
+    def _sent_folder(self, plan: Plan) -> Folder | None:
+        """By its use, since its owner may have renamed it, or by its name; None if the owner wants none."""
+        own = queries.folders(plan.connection, plan.registration(self.sender).id)
+        by_use = (folder for folder in own if folder.special_use == _SENT_USE)
+        by_name = (folder for folder in own if folder.name == _SENT_NAME)
+        return next(by_use, None) or next(by_name, None)
 
     def _history(self, folders: Iterable[str]) -> list[tuple[str, str]]:
         named = {address.casefold(): kind for kind, address in reversed(self.staged.content.recipients)}
@@ -114,7 +124,9 @@ class Append(Operation[list[Placed]]):
             folder = plan.folder(self.address, self.folder)
             emit_content(plan, item.staged, "", [])
             keywords = join_keywords(item.keywords)
-            placed.append(place(plan, self.address, folder, item.staged, item.flags, keywords, item.internal_date))
+            placed.append(
+                place(plan, self.address, folder, item.staged, item.flags & SETTABLE, keywords, item.internal_date)
+            )
         if self.replaces is not None:
             remove_messages(plan, plan.folder_by_id(self.replaces[0]), self.replaces[1])
         return placed
