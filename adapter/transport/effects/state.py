@@ -22,7 +22,7 @@ def effect(folder: Folder, modseq: int, uids: list[int], how: str, flags: int, k
         "uids": format_uids(uids),
         "how": how,
         "flags": flags,
-        "keywords": sorted(keywords),
+        "keywords": list(keywords),  # in the order given: of two spellings of one keyword the order decides
     }
 
 

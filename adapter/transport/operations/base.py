@@ -55,9 +55,10 @@ class Plan:
         found = queries.active_folder(self.connection, address, name)
         return found or queries.folder(self.connection, self.registration(address).id, name)
 
-    def folder_by_id(self, folder_id: int) -> Folder:
+    def folder_by_id(self, address: str, folder_id: int) -> Folder:
+        """A folder of this address, whose lock is held: nobody else's can be changed under it."""
         found = queries.folder_by_id(self.connection, folder_id)
-        if found is None:
+        if found is None or found.registration != self.registration(address).id:
             raise MailError(Reason.NO_SUCH_FOLDER, ids.folder_label(folder_id))
         return found
 

@@ -128,7 +128,7 @@ class Append(Operation[list[Placed]]):
                 place(plan, self.address, folder, item.staged, item.flags & SETTABLE, keywords, item.internal_date)
             )
         if self.replaces is not None:
-            remove_messages(plan, plan.folder_by_id(self.replaces[0]), self.replaces[1])
+            remove_messages(plan, plan.folder_by_id(self.address, self.replaces[0]), self.replaces[1])
         return placed
 
 

@@ -44,7 +44,7 @@ class ChangeFlags(Operation[FlagsChanged]):
         return (self.address,)
 
     def plan(self, plan: Plan) -> FlagsChanged:
-        folder = plan.folder_by_id(self.folder)
+        folder = plan.folder_by_id(self.address, self.folder)
         keep, give = state.masks(self.how, self.flags & SETTABLE)
         changed: list[tuple[int, int, str]] = []
         unchanged: list[tuple[int, int, str]] = []
@@ -94,7 +94,7 @@ class Copy(Operation[Copied]):
         return (self.address,)
 
     def plan(self, plan: Plan) -> Copied:
-        copied, _ = _copy(plan, self.address, plan.folder_by_id(self.folder), self.uids, self.to)
+        copied, _ = _copy(plan, self.address, plan.folder_by_id(self.address, self.folder), self.uids, self.to)
         return copied
 
 
@@ -112,7 +112,7 @@ class Move(Operation[Copied]):
         return (self.address,)
 
     def plan(self, plan: Plan) -> Copied:
-        source = plan.folder_by_id(self.folder)
+        source = plan.folder_by_id(self.address, self.folder)
         return move_messages(plan, self.address, source, self.uids, self.to)
 
 
@@ -135,7 +135,7 @@ class Expunge(Operation[Expunged]):
         return (self.address,)
 
     def plan(self, plan: Plan) -> Expunged:
-        folder = plan.folder_by_id(self.folder)
+        folder = plan.folder_by_id(self.address, self.folder)
         rows = queries.rows(plan.connection, folder.id) if self.uids is None else _rows(plan, folder, self.uids)
         return remove_messages(plan, folder, [row.uid for row in rows if row.flags & Flag.DELETED])
 
@@ -170,8 +170,8 @@ def _copy(
 ) -> tuple[Copied, list[tuple[int, str]]]:
     rows = _rows(plan, source, uids)
     target = plan.folder(address, to)
-    if source.registration != target.registration:
-        raise MailError(Reason.NOT_ALLOWED, "a folder of another account")
+    if not rows:
+        return Copied(target.uidvalidity, [], target.highestmodseq, target.id), []
     first, modseq = target.uidnext, target.highestmodseq + 1
     if first + len(rows) > MAX_UID:
         raise MailError(Reason.LIMIT, f"{target.name} has used up its UIDs")
@@ -181,8 +181,7 @@ def _copy(
         (uid, row.message_id, row.internal_date, plan.seconds, row.flags & keep | archived, row.keywords)
         for uid, row in enumerate(rows, first)
     ]
-    if items:
-        plan.emit(projections.effect(target, modseq, items))
+    plan.emit(projections.effect(target, modseq, items))
     pairs = [(row.uid, uid) for uid, row in enumerate(rows, first)]
     return Copied(target.uidvalidity, pairs, modseq, target.id), [(row.uid, row.message_id) for row in rows]
 
@@ -191,7 +190,7 @@ def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int],
     copied, gone = _copy(plan, address, source, uids, to)
     if not gone:
         return copied
-    removed = _remove(plan, plan.folder_by_id(source.id), gone)  # read again: it may be the target as well
+    removed = _remove(plan, plan.folder_by_id(address, source.id), gone)  # read again: it may be the target as well
     return Copied(copied.uidvalidity, copied.uids, copied.modseq, copied.folder, removed.modseq)
 
 
