@@ -1,0 +1,181 @@
+"""The recipe: how the octets of a message are had back from its canonical file and the blobs it names.
+
+A recipe is a list of segments which together cover the octets from the first to the last, each with its offset, so
+any range can be served without what lies before it. It holds nothing the file does not say: ``front_matter.recipe_of``
+makes it again, and the encoded form is but a cache.
+
+Segment kinds:
+- ``TEXT``: a YAML block scalar of the file; every line of it is indented by ``indent`` blanks.
+- ``RAW``: a base64 scalar of the file.
+- ``BODY``: what follows the front matter.
+- ``BLOB``: a blob, encoded.
+- ``INLINE``: octets kept in the recipe itself (base64), for files in YAML we would not have written.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from adapter.content.codings import CHUNK, EIGHT_BIT, SEVEN_BIT, Coding, blob_range, encode_blob, encode_text
+from protocol.errors import MailError, Reason
+
+TEXT, RAW, BODY, BLOB, INLINE = range(5)
+#: Blanks before each line of a text without, and with, parameters.
+INDENT, INDENT_CODED = 6, 8
+_VERSION = 1
+_LINE, _LINE_CODED = b"\n" + b" " * INDENT, b"\n" + b" " * INDENT_CODED
+
+
+class BlobReader(Protocol):
+    def read(self, sha256: str, offset: int, length: int) -> bytes:
+        """Octets of a decoded part; fewer at its end, length -1 for all that follow."""
+        ...
+
+
+class Segment(NamedTuple):
+    """``start``, ``size``: octets of the message. ``at``, ``to``: octets of the file (``to`` -1: to its end).
+
+    ``ended``: the text ends with a line end, which the file's range leaves out. ``ref``: sha256 of the blob, or the
+    inline octets.
+    """
+
+    kind: int
+    start: int
+    size: int
+    at: int = 0
+    to: int = 0
+    ended: int = 0
+    coding: Coding | None = None
+    ref: str = ""
+
+
+class Recipe:
+    __slots__ = ("segments", "size", "wire_sha256")
+
+    def __init__(self, size: int, wire_sha256: str, segments: Iterable[Segment]) -> None:
+        self.size = size
+        self.wire_sha256 = wire_sha256
+        self.segments = tuple(segments)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and (self.size, self.wire_sha256, self.segments) == (
+            other.size,
+            other.wire_sha256,
+            other.segments,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Recipe({self.size}, {self.wire_sha256!r}, {self.segments!r})"
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """The blobs needed, each once, in order."""
+        return tuple(dict.fromkeys([s.ref for s in self.segments if s.kind == BLOB]))
+
+    @property
+    def exact(self) -> bool:
+        """Whether every part could be taken apart: no segment is a blob of octets kept as they came."""
+        return not any(s.coding is not None and s.coding.encoding == "identity" for s in self.segments)
+
+    def encode(self) -> bytes:
+        rows: list[list[object]] = []
+        for segment in self.segments:
+            row: list[object] = list(segment)
+            coding = segment.coding
+            if coding is not None:
+                row[6] = {
+                    name: value
+                    for name, value in zip(Coding._fields, coding)
+                    if value != Coding._field_defaults.get(name)
+                }
+            while row and (row[-1] is None or row[-1] == 0 or row[-1] == ""):
+                row.pop()
+            rows.append(row)
+        return orjson.dumps([_VERSION, self.size, self.wire_sha256, rows])
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Recipe:
+        try:
+            version, size, wire_sha256, rows = orjson.loads(encoded)
+            if version != _VERSION:
+                raise ValueError(f"recipe version {version}")
+            return cls(size, wire_sha256, [_segment(row) for row in rows])
+        except (ValueError, TypeError, KeyError) as error:
+            raise MailError(Reason.BAD_CONTENT, f"recipe cannot be read: {error}") from error
+
+
+def _segment(row: list[Any]) -> Segment:
+    row += [0] * (3 - len(row))  # trailing defaults are not kept
+    if len(row) > 6 and row[6] is not None:
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in row[6].items()}
+        row[6] = Coding(**values)
+    return Segment(*row)
+
+
+def _build(file: bytes, segment: Segment) -> bytes:
+    """The octets of a segment that is no blob."""
+    kind, _, _, at, to, ended, coding, ref = segment
+    if kind == TEXT:
+        if coding is None:
+            text = file[at:to].replace(_LINE, b"\r\n")
+            return text + b"\r\n" if ended else text
+        text = file[at:to].replace(_LINE_CODED, b"\n")
+        return encode_text(text + b"\n" if ended else text, coding)
+    if kind == BODY and coding is not None:
+        if coding in (SEVEN_BIT, EIGHT_BIT):
+            return file[at:].replace(b"\n", b"\r\n")
+        return encode_text(file[at:], coding)
+    try:
+        return a2b_base64(file[at:to] if kind == RAW else ref)
+    except ValueError as error:
+        raise MailError(Reason.BAD_CONTENT, "a raw segment is not base64") from error
+
+
+def rebuild(file: bytes, recipe: Recipe, blobs: BlobReader) -> bytes:
+    """The octets of the message; raises MailError(BAD_CONTENT) if file, blobs and recipe do not belong together."""
+    octets = b"".join(
+        [
+            _build(file, segment)
+            if segment.kind != BLOB
+            else encode_blob(blobs.read(segment.ref, 0, -1), segment.coding or Coding("identity"))
+            for segment in recipe.segments
+        ]
+    )
+    if len(octets) != recipe.size:
+        raise MailError(Reason.BAD_CONTENT, f"rebuilt {len(octets)} octets of {recipe.size}")
+    return octets
+
+
+def octets(file: bytes, recipe: Recipe, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
+    """Octets [start, stop) of the message in chunks of at most 256 KiB, without building what lies before them."""
+    stop = min(stop, recipe.size)
+    for segment in recipe.segments:
+        first = max(start, segment.start)
+        last = min(stop, segment.start + segment.size)
+        if first >= last:
+            continue
+        given = 0
+        for chunk in segment_octets(file, segment, blobs, first - segment.start, last - segment.start):
+            given += len(chunk)
+            yield chunk
+        if given != last - first:
+            raise MailError(Reason.BAD_CONTENT, f"a segment gave {given} octets of {last - first}")
+
+
+def segment_octets(file: bytes, segment: Segment, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
+    if segment.kind == BLOB:
+
+        def read(offset: int, length: int) -> bytes:
+            return blobs.read(segment.ref, offset, length)
+
+        yield from blob_range(read, segment.coding or Coding("identity"), segment.size, start, stop)
+        return
+    built = _build(file, segment)[start:stop]
+    for at in range(0, len(built), CHUNK):
+        yield built[at : at + CHUNK]
