@@ -189,9 +189,21 @@ def remove_directory(directory: int, name: str) -> None:
     os.rmdir(name, dir_fd=directory)
 
 
+def _temporary(name: str, thread: int | str) -> str:
+    return f".{name}.{thread}.new"
+
+
+def remove_unfinished(directory: int, name: str) -> None:
+    """Remove what :func:`replace_file` left of ``name`` in threads that died half-way."""
+    for found in os.listdir(directory):
+        thread = found[len(name) + 2 : -4]
+        if thread.isdigit() and found == _temporary(name, thread) and not os.path.exists(f"/proc/{thread}"):
+            unlink(directory, found)
+
+
 def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -> None:
     """Atomically and durably give ``name`` this content."""
-    temporary = f".{name}.{threading.get_native_id()}.new"  # of this thread alone: others may replace it as well
+    temporary = _temporary(name, threading.get_native_id())  # of this thread alone: others may replace it as well
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
     write_new(directory, temporary, data, mode=mode, sync=True)

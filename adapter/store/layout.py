@@ -23,6 +23,7 @@ JOURNAL: Parts = ("journal",)
 SNAPSHOTS: Parts = ("snapshots",)
 STAGING: Parts = ("staging",)
 DROPPED: Parts = ("staging", "dropped")
+SET_ASIDE = "moving-"  # in staging: folders on their way to another place, while records are rolled forward
 LOCKS: Parts = ("locks",)
 ADDRESS_LOCKS: Parts = ("locks", "addresses")
 MAINTENANCE: Parts = ("maintenance",)

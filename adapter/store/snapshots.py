@@ -10,11 +10,13 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+from collections.abc import Iterator
 
 import orjson
 
-from adapter.store import disk, layout
+from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
+from protocol.errors import MailError, Reason
 
 TABLES = (
     "mailbox_registrations",
@@ -31,6 +33,7 @@ TABLES = (
 )
 _ROWS = 50_000
 _KEEP = 2
+_UNFINISHED = ".new"
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
@@ -46,12 +49,40 @@ def available(directories: Directories) -> list[int]:
 
 def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
     """Write the snapshot of ``seq`` from a private copy of the index; it appears whole or not at all."""
+    with _alone(directories) as alone:
+        if not alone:
+            raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot")
+        _remove_unfinished(directories)
+        _write(directories, source, seq)
+
+
+@contextlib.contextmanager
+def _alone(directories: Directories) -> Iterator[bool]:
+    """Whether nobody else writes a snapshot; if so, nobody will for the length of the block."""
+    with directories.open(layout.SNAPSHOTS) as parent, locks.claim_directory(parent) as claimed:
+        yield claimed
+
+
+def remove_unfinished(directories: Directories) -> None:
+    """Remove what a process that died while writing a snapshot left behind."""
+    with _alone(directories) as alone:
+        if alone:
+            _remove_unfinished(directories)
+
+
+def _remove_unfinished(directories: Directories) -> None:
+    with directories.stable(layout.SNAPSHOTS) as parent:
+        unfinished = [name for name in os.listdir(parent) if name.endswith(_UNFINISHED)]
+    for name in unfinished:
+        _discard(directories, (*layout.SNAPSHOTS, name))
+
+
+def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     final = layout.snapshot_directory(seq)
-    working = (*final[:-1], f".{final[-1]}.new")
-    _discard(directories, working)
+    working = (*final[:-1], f".{final[-1]}{_UNFINISHED}")
     checksums = {}
     with directories.open(working, create=True) as directory:
         for table in TABLES:
@@ -83,8 +114,12 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
 def prune(directories: Directories) -> int:
     """Remove all but the newest snapshots; returns the seq up to which the journal is no longer needed."""
     known = available(directories)
-    for seq in known[:-_KEEP]:
-        _discard(directories, layout.snapshot_directory(seq))
+    with _alone(directories) as alone, directories.stable(layout.SNAPSHOTS) as parent:
+        for seq in known[:-_KEEP] if alone else ():
+            name = layout.snapshot_directory(seq)[-1]
+            disk.rename(parent, name, parent, f".{name}{_UNFINISHED}")  # not to be taken for whole while it goes
+        if alone:
+            _remove_unfinished(directories)
     return known[-_KEEP] if len(known) >= _KEEP else 0
 
 

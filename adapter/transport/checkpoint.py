@@ -31,6 +31,12 @@ def read(directories: Directories) -> Checkpoint | None:
         return None
 
 
+def remove_unfinished(directories: Directories) -> None:
+    """Remove what processes that died while writing a checkpoint left behind."""
+    with directories.stable(layout.JOURNAL) as directory:
+        disk.remove_unfinished(directory, layout.CHECKPOINT_FILE)
+
+
 def write(directories: Directories, seq: int) -> None:
     """Make everything up to ``seq``, which must be applied, durable; then say so."""
     disk.sync_file_system(directories.root_fd)

@@ -16,6 +16,7 @@ from adapter.store.disk import Directories
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import folders as folder_effects
+from adapter.transport.effects import registrations as registration_effects
 
 
 @dataclass(slots=True)
@@ -36,13 +37,14 @@ class Touched:
 
 def reconcile(directories: Directories, connection: sqlite3.Connection, touched: Touched) -> None:
     for registration, entries in touched.mailboxes.items():
-        _reconcile_mailbox(directories, connection, registration, entries)
-    wanted = {folder_id: queries.folder_by_id(connection, folder_id) for folder_id in touched.folders}
+        _place_mailbox(directories, connection, registration, entries)
+    aside = _left_aside(directories)
+    wanted = {folder_id: queries.folder_by_id(connection, folder_id) for folder_id in (*touched.folders, *aside)}
     mailboxes = {entry for places in touched.folders.values() for entry, _ in places}
     mailboxes |= {folder.directory for folder in wanted.values() if folder is not None}
     found = _identities(directories, mailboxes)
     # Out of the way first: names swapped by renames would collide otherwise.
-    aside = {
+    aside |= {
         folder_id: _set_aside(directories, place)
         for folder_id, place in found.items()
         if folder_id in wanted and not _is_at(wanted[folder_id], place)
@@ -54,9 +56,34 @@ def reconcile(directories: Directories, connection: sqlite3.Connection, touched:
             _reconcile_folder(directories, connection, folder)
     for entry in aside.values():
         _remove_own_files(directories, (*layout.STAGING, entry))
+    # Last, what a folder leaves behind that has already lost its identity file, and mailboxes that are empty by now.
+    for mailbox, name in sorted({place for places in touched.folders.values() for place in places}):
+        if not _is_folder(connection, mailbox, name):
+            _remove_own_files(directories, layout.folder_directory(mailbox, name))
+    for registration in touched.mailboxes:
+        _remove_purged_mailbox(directories, connection, registration)
 
 
-def _reconcile_mailbox(
+def _is_folder(connection: sqlite3.Connection, mailbox: str, name: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM folders f JOIN mailbox_registrations r USING (registration_id)"
+        " WHERE r.directory = ? AND f.name = ?",
+        (mailbox, name),
+    ).fetchone()
+    return row is not None
+
+
+def _remove_purged_mailbox(directories: Directories, connection: sqlite3.Connection, registration: str) -> None:
+    gone = connection.execute(
+        "SELECT directory FROM mailbox_registrations p WHERE registration_id = ? AND status = 'purged' AND NOT EXISTS"
+        " (SELECT 1 FROM mailbox_registrations r WHERE r.directory = p.directory AND r.status <> 'purged')",
+        (registration,),
+    ).fetchone()
+    if gone:
+        registration_effects.set_aside(directories, gone[0])
+
+
+def _place_mailbox(
     directories: Directories, connection: sqlite3.Connection, registration: str, entries: set[str]
 ) -> None:
     row = connection.execute(
@@ -67,10 +94,7 @@ def _reconcile_mailbox(
             moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, row[0])
             if moved and registration in {known.registration for known in _identities_in(directories, entry).values()}:
                 disk.rename(mailboxes, entry, mailboxes, row[0])
-        if row[1] == "purged":
-            with contextlib.suppress(OSError):
-                disk.remove_directory(mailboxes, row[0])
-        elif not disk.exists(mailboxes, row[0]):
+        if row[1] != "purged" and not disk.exists(mailboxes, row[0]):
             disk.make_directory(mailboxes, row[0])
 
 
@@ -106,8 +130,23 @@ def _is_at(folder: Folder | None, place: tuple[str, str]) -> bool:
     return folder is not None and place == (folder.directory, names.folder_entry(folder.name))
 
 
+def _left_aside(directories: Directories) -> dict[int, str]:
+    """Folder id -> name in staging, of what a recovery that was cut short had set aside."""
+    known = {}
+    with directories.open(layout.STAGING) as staging:
+        entries = [name for name in os.listdir(staging) if name.startswith(layout.SET_ASIDE)]
+    for entry in entries:
+        with contextlib.suppress(OSError), directories.open((*layout.STAGING, entry)) as directory:
+            found = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            if found is not None:
+                known[found.folder] = entry
+                continue
+        _remove_own_files(directories, (*layout.STAGING, entry))
+    return known
+
+
 def _set_aside(directories: Directories, place: tuple[str, str]) -> str:
-    name = f"moving-{os.urandom(6).hex()}"
+    name = f"{layout.SET_ASIDE}{os.urandom(6).hex()}"
     with (
         directories.open(layout.mailbox_directory(place[0])) as parent,
         directories.open(layout.STAGING) as staging,
@@ -151,13 +190,18 @@ def _has_identity(directory: int, folder: Folder) -> bool:
 
 def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:
     """Remove the directory of a folder that is gone; what others put into it goes to quarantine."""
-    with directories.open(parts) as directory:
-        for name in os.listdir(directory):
-            if name in (layout.IDENTITY_FILE, layout.FULL_NAME_FILE) or layout.PROJECTION.match(name):
-                disk.unlink(directory, name)
+    try:
+        with directories.open(parts) as directory:
+            # The identity last: until then a recovery that is cut short knows the directory again.
+            ours = [name for name in os.listdir(directory) if layout.PROJECTION.match(name)]
+            for name in (*ours, layout.FULL_NAME_FILE, layout.IDENTITY_FILE):
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(directory, name)
+    except FileNotFoundError:
+        return
     with directories.open(parts[:-1]) as parent:
         try:
             disk.remove_directory(parent, parts[-1])
         except OSError:
             with directories.open(layout.QUARANTINE, create=True) as quarantine:
-                disk.rename(parent, parts[-1], quarantine, parts[-1])
+                disk.rename(parent, parts[-1], quarantine, f"{os.urandom(6).hex()}-{parts[-1][:200]}")

@@ -51,9 +51,15 @@ class Staged:
 
 
 class StagingArea:
-    def __init__(self, directories: Directories, find_thread: Callable[[ThreadKeys], str]) -> None:
+    def __init__(
+        self,
+        directories: Directories,
+        find_thread: Callable[[ThreadKeys], str],
+        knows_blob: Callable[[str], bool],
+    ) -> None:
         self._directories = directories
         self._find_thread = find_thread
+        self._knows_blob = knows_blob
         self.session = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._counter = 0
         self._retiring: list[str] = []
@@ -103,7 +109,7 @@ class StagingArea:
         if blob.data is None:
             return StagedBlob(blob.sha256, blob.size, None, str(blob.handle))
         with self._directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
-            if disk.exists(directory, blob.sha256):
+            if disk.exists(directory, blob.sha256) and self._knows_blob(blob.sha256):
                 return StagedBlob(blob.sha256, blob.size, None, None)
         name = self.fresh_name()
         disk.write_new(self._directory, name, blob.data, sync=not inline)
@@ -229,10 +235,14 @@ def remove_session(directories: Directories, session: str, directory: int) -> No
 
 
 def remove_dead_sessions(directories: Directories) -> list[str]:
-    """Remove what processes that no longer live left in staging; nothing there was ever acknowledged."""
+    """Remove what processes that no longer live left in staging; nothing there was ever acknowledged.
+
+    Folders that a recovery has set aside are not sessions: they may hold files of others, and go back by themselves.
+    """
     removed = []
     with directories.stable(layout.STAGING) as parent:
-        sessions = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    sessions = [name for name in entries if not name.startswith(layout.SET_ASIDE)]
     for session in sessions:
         with (
             contextlib.suppress(FileNotFoundError),

@@ -30,6 +30,7 @@ from adapter.store.locks import Locks
 from adapter.transport import checkpoint, compaction, rebuild, recovery
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.content_reader import ContentReader
+from adapter.transport.effects import content
 from adapter.transport.opening import check_root, offline_reason
 from adapter.transport.operations.base import Operation
 from adapter.transport.staging import Spool, Staged, StagingArea, remove_dead_sessions
@@ -59,8 +60,10 @@ class Transport:
                 self.index = scope.enter_context(contextlib.closing(self._recover()))
                 self.recovered = self._recovery.catch_up()
                 checkpoint.write(self._directories, self._journal.last_seq)
+                checkpoint.remove_unfinished(self._directories)
+                snapshots.remove_unfinished(self._directories)
                 remove_dead_sessions(self._directories)
-                self._staging = StagingArea(self._directories, self._find_thread)
+                self._staging = StagingArea(self._directories, self._find_thread, self._knows_blob)
             self.content = ContentReader(self._directories, self.index)
             self.changes = scope.enter_context(contextlib.closing(ChangeFeed(self._directories, self.index)))
             self._writer = Writer(
@@ -204,6 +207,10 @@ class Transport:
             if known is not None:
                 return known
         return default_thread(keys)
+
+    def _knows_blob(self, sha256: str) -> bool:
+        with self.index.reading() as connection:
+            return content.is_known(connection, sha256)
 
     def _committed(self, records: list[Record]) -> None:
         self._recovery.committed()

@@ -98,8 +98,7 @@ class Lab:
                 problems = self.checker.problems(root, sessions=1, quarantine=quarantine)
                 problems += self._wrong_view(root, prepared, report, exactly)
                 problems += self._goes_on(transport, root, prepared, report)
-        problems += self.checker.problems(root, quarantine=quarantine)
-        return problems
+        return problems + self.checker.problems(root, quarantine=quarantine, replay=False)
 
     def _wrong_view(self, root: str, prepared: Prepared, report: Report, exactly: int | None) -> list[str]:
         least = 1 + max((item["action"] for item in report.acknowledged), default=-1)

@@ -224,8 +224,15 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
 def cache(content: Ingested, connection: sqlite3.Connection) -> None:
     """Keep what was computed at staging; not part of the effect, since it can be computed again."""
     connection.execute(
-        "INSERT INTO cache_messages VALUES (?, ?, ?, ?, ?)",
-        (content.id, content.recipe.encode(), content.envelope, content.structure, content.preview),
+        "INSERT INTO cache_messages VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            content.id,
+            content.recipe.encode(),
+            content.envelope,
+            content.structure,
+            content.outline,
+            content.preview,
+        ),
     )
 
 
@@ -255,6 +262,11 @@ def drop(connection: sqlite3.Connection, ids: list[str]) -> Effect:
         )
     )
     return {"do": "drop", "ids": ids, "blobs": free}
+
+
+def is_known(connection: sqlite3.Connection, sha256: str) -> bool:
+    """Whether a message in the store needs this blob."""
+    return connection.execute("SELECT 1 FROM attachments WHERE sha256 = ?", (sha256,)).fetchone() is not None
 
 
 def unlinked(connection: sqlite3.Connection, before: int, limit: int) -> list[str]:

@@ -89,10 +89,11 @@ def _rename(directories: Directories, where: str, old: str, new: str) -> None:
 
 
 def _write_full_name(directory: int, name: str) -> None:
-    if names.is_shortened(names.folder_entry(name)):
-        disk.replace_file(directory, layout.FULL_NAME_FILE, name.encode(), mode=0o444)
-    elif disk.exists(directory, layout.FULL_NAME_FILE):
+    """Not synced, and not in one step: recovery writes it again."""
+    if disk.exists(directory, layout.FULL_NAME_FILE):
         disk.unlink(directory, layout.FULL_NAME_FILE)
+    if names.is_shortened(names.folder_entry(name)):
+        disk.write_new(directory, layout.FULL_NAME_FILE, name.encode())
 
 
 def remove(effect: Effect, directories: Directories, undo: Undo) -> None:

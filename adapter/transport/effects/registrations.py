@@ -27,7 +27,7 @@ def effect(registration: str, address: str, status: str, directory: str, *, move
 
 def move_directory(effect: Effect, directories: Directories, undo: Undo) -> None:
     if effect["status"] == "purged":
-        _set_aside(directories, effect["in"])
+        set_aside(directories, effect["in"])
     elif effect["from"] is not None:
         _rename(directories, effect["from"], effect["in"])
         undo.add(partial(_rename, directories, effect["in"], effect["from"]))
@@ -35,7 +35,7 @@ def move_directory(effect: Effect, directories: Directories, undo: Undo) -> None
         with directories.open(layout.MAILBOXES) as mailboxes:
             if not disk.exists(mailboxes, effect["in"]):
                 disk.make_directory(mailboxes, effect["in"])
-                undo.add(partial(_set_aside, directories, effect["in"]))
+                undo.add(partial(set_aside, directories, effect["in"]))
 
 
 def _rename(directories: Directories, old: str, new: str) -> None:
@@ -43,7 +43,7 @@ def _rename(directories: Directories, old: str, new: str) -> None:
         disk.rename(mailboxes, old, mailboxes, new)
 
 
-def _set_aside(directories: Directories, entry: str) -> None:
+def set_aside(directories: Directories, entry: str) -> None:
     """Remove an emptied mailbox directory; what others put into it goes to quarantine."""
     with directories.open(layout.MAILBOXES) as mailboxes, contextlib.suppress(FileNotFoundError):
         try:

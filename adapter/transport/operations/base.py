@@ -37,8 +37,8 @@ class Plan:
         self.effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)  # first: an effect that fails half-way has changed the index too
         effects.apply_index(effect, self.connection, self.now)
-        self.effects.append(effect)
 
     def cache(self, ingested: Ingested) -> None:
         content.cache(ingested, self.connection)

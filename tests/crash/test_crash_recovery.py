@@ -1,0 +1,60 @@
+"""Killed while it recovers: the next to open the store rolls forward as if nothing had happened in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash import world
+from tests.crash.children import Report, killed_at, reopened_and_killed_at
+from tests.crash.lab import Lab, Prepared, report_all, short
+from tests.crash.scenarios import SCENARIOS, Scenario
+
+
+def _crash_points(steps: list[str]) -> list[int]:
+    """Right after the commit point, when all work is left to recovery; and in the middle of the files."""
+    first = next(
+        (number for number, step in enumerate(steps) if step.startswith("fsync /") and "/journal/" in step), -1
+    )
+    last = next((number for number, step in enumerate(steps) if step == "index-commit"), -1)
+    if first < 0 or last < 0:
+        return []
+    return sorted({first + 1, (first + last + 1) // 2})
+
+
+def _recovery_steps(steps: list[str], *, everything: bool) -> range:
+    """What comes after the roll-forward is the same in every recovery: it is looked at in a few scenarios only."""
+    return range(len(steps) if everything else min(len(steps), steps.index("index-commit") + 1))
+
+
+def _killed_in_recovery(lab: Lab, prepared: Prepared, crashed: str, report: Report, where: str) -> dict[str, list[str]]:
+    root = world.copy(crashed, lab.path())
+    reference = reopened_and_killed_at(root, None)
+    world.remove(root)
+    problems = {}
+    for step in _recovery_steps(reference.steps, everything=prepared.scenario.closing):
+        root = world.copy(crashed, lab.path())
+        killed = reopened_and_killed_at(root, step)
+        found = [killed.failure] if killed.failure else lab.judge(root, prepared, report)
+        if not killed.killed:
+            found.insert(0, "there was no such step this time")
+        if found:
+            problems[f"{where}, then before step {step}, {short(reference.steps[step])}"] = found
+        world.remove(root)
+    return problems
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_killed_before_each_step_of_recovery(lab: Lab, scenario: Scenario) -> None:
+    prepared = lab.prepare(scenario)
+    root = lab.fresh(prepared)
+    steps = killed_at(root, scenario, None).steps
+    world.remove(root)
+    problems = {}
+    for point in _crash_points(steps):
+        crashed = lab.fresh(prepared)
+        report = killed_at(crashed, scenario, point)
+        where = f"killed before step {point}, {short(steps[point])}"
+        problems |= _killed_in_recovery(lab, prepared, crashed, report, where)
+        world.remove(crashed)
+    world.remove(prepared.root)
+    report_all(problems)
