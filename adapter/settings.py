@@ -4,6 +4,8 @@ Invariant: a field is here because something reads it. Times are seconds, sizes 
 ``192.0.2.0/24``, and ``unix`` stands for peers on a unix socket.
 """
 
+# ruff: noqa: RUF009 - Seconds(…) and Size(…) name types, they make nothing
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -152,9 +154,3 @@ class Settings:
     quota: Quota = field(default_factory=Quota)
     account: dict[str, Account] = field(default_factory=dict)
     relay: Relay = field(default_factory=Relay)
-
-    def account_of(self, address: str) -> Account:
-        return self.account.get(address, _DEFAULT_ACCOUNT)
-
-
-_DEFAULT_ACCOUNT = Account()

@@ -1,0 +1,223 @@
+"""Who an address is: local domains, exact addresses, aliases, ``+detail``, catch-all, and whether there is room.
+
+The registered addresses are kept in memory and looked at again every few seconds, so that RCPT costs no query. What
+memory does not know is asked of the index before anybody is turned away; what memory knows wrongly is noticed when the
+message is committed.
+
+Invariants: an address leads to each mailbox once at most; aliases may point to aliases but never go round in circles;
+an address nobody has is told from one that is deactivated and from one of a domain that is not ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from adapter.config import ConfigError
+from adapter.settings import Settings
+from adapter.store import names, queries
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from protocol.smtp.paths import Path
+
+_log = logging.getLogger(__name__)
+
+_MAX_ALIAS_DEPTH = 10
+_FINGERPRINT = "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations GROUP BY status ORDER BY status"
+
+
+class Target(NamedTuple):
+    """A mailbox, and the folder wanted in it; None: the inbox."""
+
+    address: str
+    folder: str | None = None
+
+
+@functools.lru_cache(8192)
+def _normalise(address: str) -> str | None:
+    try:
+        return names.normalise_address(address)
+    except MailError:
+        return None
+
+
+class Recipients:
+    """Questions are answered from memory unless they say that they block."""
+
+    def __init__(self, settings: Settings, transport: Transport) -> None:
+        self._settings = settings
+        self._transport = transport
+        self._aliases = {
+            _checked(alias, "aliases"): tuple(_checked(member, "aliases") for member in members)
+            for alias, members in settings.aliases.items()
+        }
+        self._catch_all = {
+            domain.lower(): _checked(address, "domains.catch_all")
+            for domain, address in settings.domains.catch_all.items()
+        }
+        self._configured = {domain.lower() for domain in settings.domains.local} | set(self._catch_all)
+        self._configured |= {alias.rpartition("@")[2] for alias in self._aliases}
+        self._postmaster = _checked(settings.domains.postmaster, "domains") if settings.domains.postmaster else None
+        self._accounts = {_checked(address, "account"): account for address, account in settings.account.items()}
+        self._fingerprint: list[tuple[str, int, int]] = []
+        self._known: dict[str, bool] = {}  # registered address -> active
+        self._domains: frozenset[str] = frozenset()
+        self.refresh()
+
+    # --- the registered addresses ----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look at the registrations again, if there was a change. Blocks."""
+        with self._transport.reading() as connection:
+            fingerprint = connection.execute(_FINGERPRINT).fetchall()
+            if fingerprint == self._fingerprint:
+                return
+            found = queries.registrations(connection)
+        known: dict[str, bool] = {}
+        for registration in found:
+            if registration.status in ("active", "inactive"):
+                known[registration.address] = known.get(registration.address, False) or registration.status == "active"
+        self._fingerprint = fingerprint
+        self._known = known
+        self._domains = frozenset({address.rpartition("@")[2] for address in known} | self._configured)
+
+    def is_active(self, address: str) -> bool:
+        """Whether a normalised address is registered and active, by the index itself. Blocks."""
+        with self._transport.reading() as connection:
+            try:
+                queries.active_registration(connection, address)
+            except MailError:
+                return False
+        return True
+
+    # --- who an address is -----------------------------------------------------------------------------------------
+
+    def is_local(self, domain: str) -> bool:
+        return domain in self._domains
+
+    def find(self, path: Path) -> tuple[Target, ...] | None:
+        """The mailboxes an address stands for; None if its domain is not ours.
+
+        Raises ``NO_SUCH_ADDRESS``, ``INACTIVE_ADDRESS`` or ``BAD_ADDRESS``.
+        """
+        address = self._spelled(path)
+        if not self.is_local(address.rpartition("@")[2]):
+            return None
+        targets: dict[str, Target] = {}
+        for target in self._resolve(address, path.local):
+            targets.setdefault(target.address, target)
+        if targets:
+            return tuple(targets.values())
+        raise MailError(Reason.INACTIVE_ADDRESS if address in self._known else Reason.NO_SUCH_ADDRESS, address)
+
+    def find_again(self, path: Path) -> tuple[Target, ...] | None:
+        """The same by the index itself, for addresses registered a moment ago. Blocks."""
+        self.refresh()
+        return self.find(path)
+
+    def owns(self, account: str, address: str) -> bool:
+        """Whether mail for ``address`` comes to ``account`` by name, so that it may speak under it."""
+        spelled = _normalise(address)
+        return spelled is not None and any(target.address == account for target in self._named(spelled, "", 0))
+
+    def _spelled(self, path: Path) -> str:
+        if not path.domain:  # RFC 5321 4.5.1: <postmaster>
+            return self._postmaster or self._postmaster_somewhere()
+        address = _normalise(path.address)
+        if address is None:
+            raise MailError(Reason.BAD_ADDRESS, "a recipient that cannot be an address here")
+        return address
+
+    def _postmaster_somewhere(self) -> str:
+        for domain in sorted(self._domains):
+            address = f"postmaster@{domain}"
+            if any(self._resolve(address, "postmaster")):
+                return address
+        raise MailError(Reason.NO_SUCH_ADDRESS, "postmaster")
+
+    def _resolve(self, address: str, local: str) -> Iterator[Target]:
+        found = list(self._named(address, local, 0))
+        if not found and address not in self._known:
+            catcher = self._catch_all.get(address.rpartition("@")[2])
+            found = list(self._named(catcher, "", 0)) if catcher else []
+        return iter(found)
+
+    def _named(self, address: str, local: str, depth: int) -> Iterator[Target]:
+        """By exact address, else by alias, else without the detail. ``local`` keeps the spelling of the detail."""
+        if self._known.get(address):
+            yield Target(address)
+            return
+        if address in self._aliases:
+            if depth >= _MAX_ALIAS_DEPTH:
+                _log.warning("aliases go round in circles at %s", address)
+                return
+            for member in self._aliases[address]:
+                yield from self._named(member, "", depth + 1)
+            return
+        name, mark, domain = address.rpartition("@")
+        base, separator, _ = (
+            name.partition(self._settings.domains.detail) if self._settings.domains.detail else ("",) * 3
+        )
+        if base and separator and mark:
+            detail = local.partition(self._settings.domains.detail)[2]
+            for target in self._named(f"{base}@{domain}", "", depth):
+                yield self._with_detail(target, f"{base}@{domain}", detail)
+
+    def _with_detail(self, target: Target, base: str, detail: str) -> Target:
+        account = self._accounts.get(target.address)
+        if target.address != base or not detail or account is None or not account.detail_folders:
+            return target
+        try:
+            return Target(target.address, names.normalise_folder(detail))
+        except MailError:
+            return target
+
+    # --- what needs a query ----------------------------------------------------------------------------------------
+
+    def needs_query(self, target: Target) -> bool:
+        """Whether :meth:`check` has anything to look at."""
+        return target.folder is not None or any(self._quota(target.address))
+
+    def check(self, target: Target, size: int) -> Target:
+        """The target with its folder as it is really spelled. Raises if ``size`` more octets have no room. Blocks."""
+        storage, messages = self._quota(target.address)
+        with self._transport.reading() as connection:
+            registration = queries.active_registration(connection, target.address)
+            folders = queries.folders(connection, registration.id)
+        full = (storage and sum(folder.size for folder in folders) + size > storage) or (
+            messages and sum(folder.messages for folder in folders) >= messages
+        )
+        if full:
+            raise MailError(self._over_quota(target.address), target.address)
+        if target.folder is None:
+            return target
+        wanted = target.folder.casefold()
+        spelled = [folder.name for folder in folders if folder.name.casefold() == wanted]
+        exact = target.folder if target.folder in spelled else next(iter(spelled), None)
+        return Target(target.address, exact)
+
+    def _quota(self, address: str) -> tuple[int, int]:
+        account, quota = self._accounts.get(address), self._settings.quota
+        if account is None:
+            return quota.storage, quota.messages
+        storage = quota.storage if account.storage is None else account.storage
+        return storage, quota.messages if account.messages is None else account.messages
+
+    def _over_quota(self, address: str) -> Reason:
+        account = self._accounts.get(address)
+        over = (account.over if account else None) or self._settings.quota.over
+        return Reason.OVER_QUOTA_SOFT if over == "later" else Reason.OVER_QUOTA
+
+    def wants_html(self, account: str) -> bool:
+        """Whether Markdown this account submits gains an HTML alternative."""
+        chosen = self._accounts.get(account)
+        return chosen is not None and chosen.html_alternative
+
+
+def _checked(address: str, where: str) -> str:
+    normalised = _normalise(address)
+    if normalised is None:
+        raise ConfigError(f"{where}: {address!r} is not an address")
+    return normalised

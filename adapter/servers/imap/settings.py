@@ -1,0 +1,28 @@
+"""What can be set for IMAP: the section ``[imap]`` of the configuration."""
+
+# ruff: noqa: RUF009 - Seconds(…) and Size(…) name types, they make nothing
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adapter.config import Seconds, Size
+
+
+@dataclass(frozen=True, slots=True)
+class ImapSettings:
+    login_time: Seconds = Seconds(60.0)  # how long a connection may stay without logging in
+    idle: Seconds = Seconds(1800.0)  # without a command; RFC 3501 5.4 asks for 30 minutes at least
+    keep_alive: Seconds = Seconds(120.0)  # between two "Still here" during IDLE
+    send: Seconds = Seconds(300.0)  # a peer that takes nothing for so long is gone
+    progress: Seconds = Seconds(10.0)  # between two reports of a long command (RFC 9585)
+    bad_commands: int = 20  # in a row, before the connection is closed
+    append_messages: int = 200  # in one APPEND (RFC 3502)
+    message_limit: int | None = None  # messages in one command (RFC 9738); none: no limit
+    literal_plus: bool = True  # false: literals of more than 4096 octets wait for the go-ahead (RFC 7888)
+    compress: bool = True  # COMPRESS=DEFLATE (RFC 4978)
+    unauthenticate: bool = False  # UNAUTHENTICATE (RFC 8437)
+    folders: int = 10_000  # of one account
+    keywords: int = 100  # in one command
+    keyword_length: int = 100
+    write_buffer: Size = Size(256 << 10)  # unsent octets of one connection, before its command waits

@@ -1,0 +1,237 @@
+"""Logging in, for SMTP and IMAP alike: SASL exchanges driven to their end, passwords hashed off the event loop.
+
+Invariants: nothing tells a wrong password from an unknown or inactive address, in words or in time; the cache of proven
+logins holds no password, only a keyed digest that a changed password no longer matches; a proven login is never
+delayed, so nobody can lock out a user who has just logged in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from adapter.accounts import SCRAM_ITERATIONS
+from adapter.servers import networks
+from adapter.servers.networks import Networks, Peer
+from adapter.servers.throttle import Attempt, Throttle
+from adapter.servers.tokens import TokenCheck, TokenCheckFailedError
+from adapter.settings import Settings
+from adapter.store import names
+from protocol import sasl
+from protocol.errors import MailError
+from protocol.sasl import Failure, Success, Trouble
+
+_log = logging.getLogger(__name__)
+
+_MAX_PROVEN = 10_000
+_TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2")
+
+#: Sends a challenge and returns the client's answer, decoded, or why there is none.
+Ask = Callable[[bytes], Awaitable[bytes | Failure]]
+
+
+class PasswordSource(Protocol):
+    def verify(self, address: str, password: str) -> bool: ...
+
+    def scram(self, address: str) -> sasl.ScramKeys | None: ...
+
+
+class Authenticator:
+    """``is_active`` may block: it is asked on a thread."""
+
+    def __init__(self, settings: Settings, passwords: PasswordSource, is_active: Callable[[str], bool]) -> None:
+        self._settings = settings.login
+        self._exempt = Networks(settings.limits.exempt)
+        self._passwords = passwords
+        self._is_active = is_active
+        self._throttle = Throttle(settings.login)
+        self._tokens = TokenCheck(settings.login)
+        self._secret = os.urandom(32)
+        self._proven: dict[bytes, float] = {}  # digest -> when it expires, the oldest first
+        self._waiting = 0
+        self._pool = ThreadPoolExecutor(settings.login.threads, thread_name_prefix="markpost-login")
+        wanted = [name.upper() for name in settings.login.mechanisms]
+        if self._tokens.configured:
+            wanted += [name for name in _TOKEN_MECHANISMS if name not in wanted]
+        else:
+            wanted = [name for name in wanted if name not in _TOKEN_MECHANISMS]
+        #: What can be offered, the preferred first.
+        self.mechanisms = tuple(name for name in wanted if name in sasl.MECHANISMS)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def authenticate(
+        self, mechanism: str, initial: bytes | None, ask: Ask, peer: Peer
+    ) -> Success | Failure | None:
+        """Drive one exchange to its end; ``Success.user`` is the account. None: no such mechanism."""
+        if mechanism.upper() not in self.mechanisms:
+            return None
+        config = sasl.Config(os.urandom(18).hex(), self._secret, SCRAM_ITERATIONS)
+        exchange = sasl.start(mechanism, config)
+        if exchange is None:
+            return None
+        driver = _Driver(self, exchange, ask, peer)
+        try:
+            outcome = await driver.run(initial)
+        finally:
+            driver.close()
+        if isinstance(outcome, Success):
+            _log.info("%s logged in as %s by %s", peer, outcome.user, mechanism)
+        else:
+            _log.warning("%s login failed by %s: %s", peer, mechanism, outcome.trouble.name.lower())
+        return outcome
+
+    async def check_password(self, user: str, password: str, peer: Peer) -> Success | Failure:
+        """A user name and password given outside of SASL; ``Success.user`` is the account."""
+        with self.attempt(user, peer) as attempt:
+            outcome = await self.prove(user, password, attempt)
+        if isinstance(outcome, Success):
+            _log.info("%s logged in as %s", peer, outcome.user)
+        else:
+            _log.warning("%s login failed: %s", peer, outcome.trouble.name.lower())
+        return outcome
+
+    # --- for exchanges ---------------------------------------------------------------------------------------------
+
+    def attempt(self, user: str, peer: Peer) -> Attempt:
+        keys = [f"user {_account(user) or user}"]
+        if peer.address not in self._exempt:
+            keys.append(f"peer {networks.group(peer.address)}")
+        return self._throttle.attempt(*keys)
+
+    async def prove(self, user: str, password: str, attempt: Attempt) -> Success | Failure:
+        digest = await asyncio.to_thread(self._digest, user, password)
+        if self._proven.get(digest, 0.0) > time.monotonic():
+            return await self.settle(user, attempt)
+        if self._waiting >= self._settings.waiting:
+            return Failure(Trouble.UNAVAILABLE)
+        self._waiting += 1
+        try:
+            await asyncio.sleep(attempt.delay)
+            loop = asyncio.get_running_loop()
+            right = await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
+        except OSError as error:
+            _log.error("the credentials cannot be read: %s", error.strerror)
+            return Failure(Trouble.UNAVAILABLE)
+        finally:
+            self._waiting -= 1
+        if not right:
+            attempt.failed = True
+            return Failure(Trouble.REFUSED)
+        outcome = await self.settle(user, attempt)
+        if isinstance(outcome, Success):
+            self._remember(digest)
+        return outcome
+
+    async def keys(self, user: str, attempt: Attempt) -> sasl.ScramKeys | None:
+        """Raises OSError if the credentials cannot be read."""
+        await asyncio.sleep(attempt.delay)
+        return await asyncio.to_thread(self._passwords.scram, user)
+
+    async def token_owner(self, user: str, token: str, attempt: Attempt) -> str | None:
+        """Raises TokenCheckFailedError."""
+        await asyncio.sleep(attempt.delay)
+        return await self._tokens.owner(token, user)
+
+    async def settle(self, user: str, attempt: Attempt) -> Success | Failure:
+        """The proof is good; it counts if the account can be used."""
+        account = _account(user)
+        attempt.failed = account is None or not await asyncio.to_thread(self._is_active, account)
+        if account is None or attempt.failed:
+            return Failure(Trouble.REFUSED)
+        return Success(account)
+
+    def _digest(self, user: str, password: str) -> bytes:
+        try:
+            keys = self._passwords.scram(user)
+        except OSError:
+            keys = None
+        # The salt changes with the password: what was proven for another password matches no more.
+        salt = keys.salt if keys else b""
+        name = (_account(user) or user).encode("utf-8", "replace")
+        return hmac.digest(self._secret, b"\0".join((name, salt.hex().encode(), password.encode())), "sha256")
+
+    def _remember(self, digest: bytes) -> None:
+        while len(self._proven) >= _MAX_PROVEN:
+            del self._proven[next(iter(self._proven))]
+        self._proven.pop(digest, None)
+        self._proven[digest] = time.monotonic() + self._settings.cache
+
+
+class _Driver:
+    """One exchange: asks the client and the authenticator by turns."""
+
+    def __init__(self, owner: Authenticator, exchange: sasl.Exchange, ask: Ask, peer: Peer) -> None:
+        self._owner = owner
+        self._exchange = exchange
+        self._ask = ask
+        self._peer = peer
+        self._attempt: Attempt | None = None
+
+    def close(self) -> None:
+        if self._attempt is not None:
+            self._attempt.__exit__(None, None, None)
+
+    async def run(self, initial: bytes | None) -> Success | Failure:
+        step = self._exchange.step(initial)
+        while True:
+            match step:
+                case sasl.Challenge(data):
+                    answer = await self._ask(data)
+                    if isinstance(answer, Failure):
+                        return answer
+                    step = self._exchange.step(answer)
+                case sasl.NeedPassword(user, password):
+                    outcome = await self._owner.prove(user, password, self._begin(user))
+                    if isinstance(outcome, Failure):
+                        unavailable = outcome.trouble is Trouble.UNAVAILABLE
+                        step = self._exchange.reject(unavailable=unavailable)
+                    else:
+                        step = self._exchange.accept(outcome.user)
+                case sasl.NeedScramKeys(user):
+                    try:
+                        step = self._exchange.keys(await self._owner.keys(user, self._begin(user)))
+                    except OSError as error:
+                        _log.error("the credentials cannot be read: %s", error.strerror)
+                        step = self._exchange.reject(unavailable=True)
+                case sasl.NeedToken(user, token):
+                    step = await self._token(user, token)
+                case Success(user):
+                    return await self._owner.settle(user, self._begin(user))
+                case Failure(trouble):
+                    if self._attempt is not None and trouble is not Trouble.UNAVAILABLE:
+                        self._attempt.failed = True
+                    return step
+
+    async def _token(self, user: str, token: str) -> sasl.Step:
+        attempt = self._begin(user)
+        try:
+            found = await self._owner.token_owner(user, token, attempt)
+        except TokenCheckFailedError:
+            return self._exchange.reject(unavailable=True)
+        account = _account(found) if found else None
+        step = self._exchange.reject() if account is None else self._exchange.accept(account)
+        # Known now: the refusal goes out as a challenge, which a client need not answer.
+        attempt.failed = not isinstance(step, Success)
+        return step
+
+    def _begin(self, user: str) -> Attempt:
+        if self._attempt is None:
+            self._attempt = self._owner.attempt(user, self._peer)
+            self._attempt.__enter__()
+        return self._attempt
+
+
+def _account(user: str) -> str | None:
+    """The address a user name stands for."""
+    try:
+        return names.normalise_address(user)
+    except MailError:
+        return None
