@@ -69,7 +69,7 @@ class RenameFolder(Operation[Folder]):
             raise MailError(Reason.NO_SUCH_FOLDER, old)
         if new in existing:
             raise MailError(Reason.FOLDER_EXISTS, new)
-        if new.startswith(old + names.DELIMITER):
+        if new.startswith(old + names.DELIMITER) and old != names.INBOX:  # INBOX stays: only its messages move
             raise MailError(Reason.NOT_ALLOWED, "a folder cannot move below itself")
         for ancestor in names.parents(new):
             if ancestor not in existing:

@@ -50,10 +50,11 @@ class Register(Operation[Registration]):
         return registration
 
     def _complete(self, plan: Plan, registration: Registration) -> None:
-        """Give the account every standard folder it lacks, subscribed."""
-        have = {folder.name for folder in queries.folders(plan.connection, registration.id)}
+        """Give the account every standard folder it lacks, subscribed; one that was renamed still has its use."""
+        folders = queries.folders(plan.connection, registration.id)
+        have = {folder.name for folder in folders} | {folder.special_use for folder in folders if folder.special_use}
         for name, (_, special_use) in names.STANDARD_FOLDERS.items():
-            if name not in have:
+            if name not in have and special_use not in have:
                 make_folder(plan, registration, name, special_use)
                 plan.emit(folder_effects.subscription(registration.id, name, on=True))
 
