@@ -197,8 +197,18 @@ def remove_unfinished(directory: int, name: str) -> None:
     """Remove what :func:`replace_file` left of ``name`` in threads that died half-way."""
     for found in os.listdir(directory):
         thread = found[len(name) + 2 : -4]
-        if thread.isdigit() and found == _temporary(name, thread) and not os.path.exists(f"/proc/{thread}"):
+        if found == _temporary(name, thread) and thread.isdigit() and not _is_alive(int(thread)):
             unlink(directory, found)
+
+
+def _is_alive(thread: int) -> bool:
+    try:
+        os.kill(thread, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -> None:
