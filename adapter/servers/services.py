@@ -1,0 +1,75 @@
+"""What all connections of a process share, and how they are told to end.
+
+The store can go away while the listeners stay: in maintenance ``store`` is None and new connections are turned away.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from adapter.accounts import Credentials
+from adapter.recipients import Recipients
+from adapter.servers.admission import Admission
+from adapter.servers.commits import Commits
+from adapter.servers.login import Authenticator
+from adapter.servers.tls import Certificates
+from adapter.settings import Settings
+from adapter.transport.transport import Transport
+
+
+class ServedConnection(Protocol):
+    """A connection that can be asked to end."""
+
+    def finish(self) -> None:
+        """End as soon as nothing is in flight, with a word to the client."""
+
+    def abort(self) -> None:
+        """End now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An open store and everything that lives and ends with it."""
+
+    transport: Transport
+    recipients: Recipients
+    credentials: Credentials
+    authenticator: Authenticator
+    pool: ThreadPoolExecutor  # for work that blocks: parsing, staging, queries
+    commits: Commits
+
+
+@dataclass(slots=True)
+class Services:
+    settings: Settings
+    hostname: str
+    certificates: Certificates
+    admission: Admission
+    store: Store | None = None
+    #: No new connection is served: the process is about to end.
+    ending: bool = False
+    connections: set[ServedConnection] = field(default_factory=set)
+
+
+def open_store(root: str, settings: Settings) -> Store:
+    """Blocks. Raises MailError, and ConfigError for settings that contradict themselves."""
+    transport = Transport.open(root)
+    try:
+        recipients = Recipients(settings, transport)
+        credentials = Credentials.open(transport)
+        authenticator = Authenticator(settings, credentials, recipients.is_active)
+    except BaseException:
+        transport.close()
+        raise
+    pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-staging")
+    return Store(transport, recipients, credentials, authenticator, pool, Commits(transport, pool))
+
+
+def close_store(store: Store) -> None:
+    """Finish what was begun, then let go of the store. Blocks."""
+    store.pool.shutdown(wait=True)
+    store.authenticator.close()
+    store.transport.close()
+    store.credentials.close()

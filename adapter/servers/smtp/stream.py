@@ -1,0 +1,230 @@
+"""The byte stream of one SMTP connection: aiosmtpd's protocol class with another way to read and write.
+
+What aiosmtpd reads line by line arrives here in chunks as large as the network brings them. Reading stops while too
+much is held, writing waits while the client does not read. Each wait for the client has a time limit; the time the
+server needs for itself counts for nothing.
+
+Invariants: at most ``_HIGH`` octets plus one read are held; a client that is gone, or closes its half, never cancels
+what is being done for it: it is noticed at the next read or write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+
+from aiosmtpd.smtp import SMTP
+
+from adapter.servers import networks, tls
+from protocol.smtp.proxy import Proxied, ProxyReader
+
+_HIGH = 256 << 10
+_FLUSH = 16 << 10
+_FOREVER = float("inf")
+
+# aiosmtpd logs every line a client sends.
+logging.getLogger("mail.log").setLevel(logging.CRITICAL)
+
+
+class PeerGoneError(Exception):
+    """The client closed the connection, or it broke."""
+
+
+class InterruptedWaitError(Exception):
+    """The wait for a command was ended from our side."""
+
+
+class Stream(SMTP):
+    """Subclasses define :meth:`_handle_client`, which aiosmtpd runs as a task for each connection."""
+
+    transport: asyncio.Transport | None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Not SMTP.__init__: it looks through all members of the class for each connection, makes tables for hooks that
+        # are not used, and empties a table that all connections share.
+        asyncio.StreamReaderProtocol.__init__(self, None, loop=loop)  # type: ignore[arg-type]
+        self.loop = loop
+        self.transport = None
+        self._incoming: list[bytes] = []
+        self._held = 0
+        self._throttled = False
+        self._ended = False  # no more octets will come
+        self._gone = False  # the connection is lost
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline = _FOREVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[bytes] = []
+        self._outgoing_size = 0
+        self._room: asyncio.Future[None] | None = None  # set while the client does not read
+        self.peer_address = networks.UNIX
+
+    # --- called by the event loop ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what create_server makes
+        self.transport = transport
+        # Nothing may be read before it is known who reads: this protocol, or TLS.
+        transport.pause_reading()
+        self._throttled = True
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer_address = networks.canonical(str(peer[0]))
+            with contextlib.suppress(OSError):
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._handler_coroutine = self.loop.create_task(self._handle_client())
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.append(data)
+        self._held += len(data)
+        if self._held > _HIGH and not self._throttled and self.transport is not None:
+            self._throttled = True
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        """A half-closed connection stays open: the client may still wait for the last reply. TLS has no such thing."""
+        self._ended = True
+        self._wake()
+        return self.transport is not None and self.transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = self._gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._room = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def receive(self, seconds: float) -> bytes:
+        """What has come, at least one octet. Raises TimeoutError, PeerGoneError, or what :meth:`interrupt` asks for."""
+        if not self._incoming:
+            if self._ended:
+                raise PeerGoneError
+            self._resume()
+            self._waiter = self.loop.create_future()
+            self._expire_after(seconds)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._deadline = _FOREVER
+            if not self._incoming:
+                raise PeerGoneError
+        data = self._incoming[0] if len(self._incoming) == 1 else b"".join(self._incoming)
+        self._incoming.clear()
+        self._held = 0
+        self._resume()
+        return data
+
+    def interrupt(self) -> bool:
+        """End the wait of :meth:`receive`, if there is one."""
+        if self._waiter is None or self._waiter.done():
+            return False
+        self._waiter.set_exception(InterruptedWaitError())
+        return True
+
+    def _resume(self) -> None:
+        if self._throttled and self.transport is not None and not self.transport.is_closing():
+            self._throttled = False
+            self.transport.resume_reading()
+
+    def _expire_after(self, seconds: float) -> None:
+        """One timer serves all waits: it is set anew only if it would come too late."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None or self._timer.cancelled() or self._timer.when() > self._deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(self._deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        if self.loop.time() + 0.001 >= self._deadline:
+            self._waiter.set_exception(TimeoutError())
+        else:
+            self._timer = self.loop.call_at(self._deadline, self._expire)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def say(self, wire: bytes) -> None:
+        """Keep a reply until :meth:`flush`: replies to pipelined commands go out together (RFC 2920 3.2)."""
+        self._outgoing.append(wire)
+        self._outgoing_size += len(wire)
+
+    @property
+    def crowded(self) -> bool:
+        """Replies must be flushed before more are made."""
+        return self._outgoing_size > _FLUSH
+
+    async def flush(self, seconds: float) -> None:
+        """Raises PeerGoneError; TimeoutError if the client does not read."""
+        if self._gone or self.transport is None or self.transport.is_closing():
+            raise PeerGoneError
+        if self._outgoing:
+            self.transport.write(self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing))
+            self._outgoing.clear()
+            self._outgoing_size = 0
+        if self._room is not None:
+            async with asyncio.timeout(seconds):
+                await self._room
+
+    def hang_up(self, last: bytes = b"") -> None:
+        """Send what is waiting and a last word, then close."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._outgoing or last:
+            self.transport.write(b"".join((*self._outgoing, last)))
+            self._outgoing.clear()
+        self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- what comes before or instead of plain octets --------------------------------------------------------------
+
+    async def read_proxy_header(self, seconds: float) -> Proxied:
+        """The PROXY header and not one octet more, since TLS may follow at once. Raises ProtocolError, OSError."""
+        if self.transport is None:
+            raise PeerGoneError
+        reader = ProxyReader()
+        with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as raw:
+            raw.setblocking(False)
+            async with asyncio.timeout(seconds):
+                while True:
+                    data = await self.loop.sock_recv(raw, reader.wanted)
+                    if not data:
+                        raise PeerGoneError
+                    result = reader.feed(data)
+                    if result is not None:
+                        return result
+
+    async def start_tls(self, context: ssl.SSLContext, seconds: float) -> None:
+        """What came before the handshake is forgotten (RFC 3207 4.2). Raises PeerGoneError."""
+        if self.transport is None:
+            raise PeerGoneError
+        self._incoming.clear()
+        self._held = 0
+        encrypted = await tls.start(self.transport, self, context, seconds)
+        if encrypted is None:
+            raise PeerGoneError
+        self.transport = encrypted
+        self._throttled = False
