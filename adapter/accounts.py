@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from base64 import b64encode
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
@@ -61,7 +62,7 @@ class Credentials:
         self._mutex = threading.Lock()
         self._stamp: _Stamp | None = None
         self._fields: dict[str, _Fields] = {}
-        self._decoy = _HASHER.hash(os.urandom(16).hex())
+        self._decoy = _decoy()
 
     @classmethod
     def open(cls, store: _HasRoot | str | os.PathLike[str]) -> Credentials:
@@ -194,6 +195,12 @@ class Credentials:
                 disk.replace_file(directory, layout.CREDENTIALS_FILE, data, mode=0o600)
 
 
+def check(address: str, password: str) -> None:
+    """Raise what :meth:`Credentials.set_password` would raise, and change nothing."""
+    _user_field(address)
+    prepare(password)
+
+
 def prepare(password: str) -> str:
     """The one spelling of a password (SASLprep). Raises ``NOT_ALLOWED`` for one that cannot be used."""
     try:
@@ -204,6 +211,13 @@ def prepare(password: str) -> str:
     except ValueError as error:
         trouble = str(error)
     raise MailError(Reason.NOT_ALLOWED, f"the password cannot be used: {trouble}")
+
+
+def _decoy() -> str:
+    """A hash of no password, to be checked for addresses that have none."""
+    salt, tag = (b64encode(os.urandom(size)).rstrip(b"=").decode() for size in (16, 32))
+    cost = f"m={_HASHER.memory_cost},t={_HASHER.time_cost},p={_HASHER.parallelism}"
+    return f"$argon2id$v=19${cost}${salt}${tag}"
 
 
 def _user_field(address: str) -> str:

@@ -24,6 +24,8 @@ from protocol.errors import MailError
 
 _WAITING_MESSAGES = 256
 _WAITING_OCTETS = 32 << 20
+#: Years of four digits: IMAP knows no others.
+_FIRST_DATE, _LAST_DATE = -30_610_224_000, 253_402_300_799
 
 Progress = Callable[[int], None]
 
@@ -105,8 +107,9 @@ class Importer:
             self._transport.run(op.Subscribe(self._address, self.target(name)))
 
     def _submit(self, item: Item) -> None:
+        date = item.date if item.date is not None and _FIRST_DATE <= item.date <= _LAST_DATE else None
         # Filed under the day it arrived, which the internal date tells better than the clock.
-        arrived = item.date * 1_000_000 if item.date is not None and 0 <= item.date <= time.time() else None
+        arrived = date * 1_000_000 if date is not None and 0 <= date <= time.time() else None
         spool = self._transport.spool()
         with spool:
             try:
@@ -116,7 +119,7 @@ class Importer:
                 self.done.failed.append((item.label, str(error)))
                 return
             staged = spool.stage(arrived)
-        appended = op.AppendItem(staged, item.flags, item.keywords, item.date)
+        appended = op.AppendItem(staged, item.flags, item.keywords, date)
         future = self._transport.submit(op.Append(self._address, self.target(item.folder), [appended]))
         self._waiting.append((item, staged, future))
         self._waiting_octets += staged.content.size

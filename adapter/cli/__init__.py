@@ -1,0 +1,51 @@
+"""The command line. Each command lives in a module of its own and is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import click
+
+from adapter.cli.failures import CommandError, explain
+from protocol.errors import MailError
+
+#: command -> module of this package and the name it has there
+_COMMANDS = {
+    "account": ("account", "account"),
+    "deliver": ("deliver", "deliver"),
+    "export": ("exchange", "export"),
+    "import": ("exchange", "import_"),
+    "init": ("store", "init"),
+    "snapshot": ("store", "snapshot"),
+}
+
+
+class _Commands(click.Group):
+    """Imports a command only when it is wanted, and tells every failure in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (MailError, CommandError, OSError) as error:
+            line, status = explain(error)
+            click.echo(f"markpost: {line}", err=True)
+            ctx.exit(status)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="markpost", message="%(prog)s %(version)s")
+def main() -> None:
+    """A mail server whose mailbox is a folder of Markdown."""
+    logging.basicConfig(format="markpost: %(levelname)s: %(message)s", level=logging.WARNING)
