@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from adapter.content import front_matter, wire
+from adapter.content import front_matter, outline, wire
 from adapter.content.wire import Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from protocol.errors import MailError, Reason
+from protocol.mime.scanner import Part, scan
+from protocol.mime.sections import Section, section_bytes, section_ranges
 
 
 class ContentReader:
@@ -49,6 +51,25 @@ class ContentReader:
         file = self.file(message_id)
         recipe = self.recipe(message_id, file)
         return wire.octets(file, recipe, self, start, recipe.size if stop is None else stop)
+
+    def section(self, message_id: str, section: Section) -> list[tuple[int, int]] | bytes | None:
+        """What ``BODY[section]`` holds: ranges for :meth:`stream`, or the octets of chosen header fields.
+
+        None if the message has no such part. No more than one header block is loaded.
+        """
+        root = self.outline(message_id)
+        if not section.what.startswith("HEADER.FIELDS"):
+            return section_ranges(b"", root, section)
+        block = section_ranges(b"", root, Section(section.path, "HEADER"))
+        if not block:
+            return None if block is None else b""
+        header = b"".join(self.stream(message_id, *block[0]))
+        return section_bytes(header, scan(header), Section((), section.what, section.fields))
+
+    def outline(self, message_id: str) -> Part:
+        """Where the parts lie: from the index's cache, else from a scan of the octets."""
+        row = self._index.query("SELECT outline FROM cache_messages WHERE message_id = ?", (message_id,))
+        return outline.decode(row[0][0]) if row else scan(self.octets(message_id))
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob; ``length`` -1 is everything from ``offset`` on."""
