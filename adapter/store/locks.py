@@ -152,6 +152,20 @@ def claim_directory(fd: int) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
+def relay_lock(directories: Directories) -> Iterator[bool]:
+    """Whether this process is the one that empties the outbox; if so, it is for the length of the block.
+
+    It is not part of a round: its holder takes and lets go of the other locks as every writer does.
+    """
+    with directories.stable(layout.LOCKS) as directory:
+        fd = _open_lock(directory, layout.RELAY_LOCK)
+    try:
+        yield lock_descriptor(fd, blocking=False)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def credentials_lock(directories: Directories, timeout: float) -> Iterator[int]:
     """Hold the credentials for a change; yields their directory, which is made if need be and is itself the lock.
 

@@ -45,7 +45,7 @@ CREATE TABLE messages (
     size            INTEGER NOT NULL,         -- of the octets
     wire_sha256     TEXT NOT NULL,
     file_sha256     TEXT NOT NULL,
-    unlinked_at     INTEGER                   -- when its last projection went; its file may be collected later
+    unlinked_at     INTEGER                   -- when its last projection or outbox row went; collected later
 ) WITHOUT ROWID;
 CREATE INDEX messages_by_header_id ON messages (header_id) WHERE header_id <> '';
 CREATE INDEX messages_by_thread ON messages (thread_id);
@@ -115,6 +115,29 @@ CREATE TABLE thread_summaries (
     latest_message_id TEXT NOT NULL,          -- message ids sort by arrival
     PRIMARY KEY (registration_id, thread_id)
 ) WITHOUT ROWID;
+
+CREATE TABLE outbox (
+    queue_id        TEXT PRIMARY KEY,
+    message_id      TEXT NOT NULL,
+    sender          TEXT NOT NULL,            -- envelope sender; '' is the null sender
+    return_to       TEXT NOT NULL,            -- the local address whose inbox gets reports; '': the sender's
+    recipient       TEXT NOT NULL,
+    notify          TEXT,                     -- RFC 3461: as it is passed on; NULL where it was not given
+    orcpt           TEXT,
+    ret             TEXT,
+    envid           TEXT,
+    body            TEXT NOT NULL,            -- 7BIT, 8BITMIME or BINARYMIME, as declared
+    smtputf8        INTEGER NOT NULL,
+    requiretls      INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,
+    next_attempt_at INTEGER NOT NULL,
+    attempts        INTEGER NOT NULL DEFAULT 0,
+    delay_warned    INTEGER NOT NULL DEFAULT 0,
+    last_status     TEXT NOT NULL DEFAULT '',
+    expires_at      INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX outbox_by_time ON outbox (next_attempt_at);
+CREATE INDEX outbox_of_message ON outbox (message_id);
 
 -- Caches: may be emptied at any time; filled again from the canonical files.
 CREATE TABLE cache_messages (

@@ -30,6 +30,7 @@ TABLES = (
     "mailbox_state",
     "expunged",
     "thread_summaries",
+    "outbox",
 )
 _ROWS = 50_000
 _KEEP = 2

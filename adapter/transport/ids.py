@@ -30,5 +30,10 @@ def folder_label(folder: int) -> str:
     return f"mbx-{folder:012x}"
 
 
+def queue_id(now: int) -> str:
+    """Sorts by the second it was given out."""
+    return f"q-{now // 1_000_000:08x}{os.urandom(6).hex()}"
+
+
 def registration_id() -> str:
     return f"reg-{os.urandom(8).hex()}"

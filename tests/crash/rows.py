@@ -32,9 +32,13 @@ _NOTHING = {
     "unlinked, yet shown": """
         SELECT * FROM messages
         WHERE unlinked_at IS NOT NULL AND message_id IN (SELECT message_id FROM mailbox_projections)""",
+    "unlinked, yet queued": """
+        SELECT * FROM messages WHERE unlinked_at IS NOT NULL AND message_id IN (SELECT message_id FROM outbox)""",
+    "queued without content": """
+        SELECT * FROM outbox WHERE message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 <> '')""",
     "shown nowhere, yet not unlinked": """
         SELECT * FROM messages WHERE unlinked_at IS NULL AND file_sha256 <> ''
-        AND message_id NOT IN (SELECT message_id FROM mailbox_projections)""",
+        AND message_id NOT IN (SELECT message_id FROM mailbox_projections UNION SELECT message_id FROM outbox)""",
     "recipients of no message": """
         SELECT * FROM message_recipients WHERE message_id NOT IN (SELECT message_id FROM messages)""",
     "attachments of no message": """

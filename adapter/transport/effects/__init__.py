@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
-from adapter.transport.effects import content, folders, projections, registrations, state
+from adapter.transport.effects import content, folders, outbox, projections, registrations, state
 from adapter.transport.effects.undo import Undo
 
 _FILES: dict[str, Callable[[Effect, Directories, Undo], None]] = {
@@ -36,6 +36,9 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
     "remove-folder": folders.index_removal,
     "subscribe": folders.index_subscription,
     "registration": registrations.index,
+    "enqueue": outbox.index,
+    "queue-update": outbox.index_update,
+    "dequeue": outbox.index_removal,
 }
 
 

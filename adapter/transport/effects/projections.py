@@ -163,6 +163,7 @@ AND latest_message_id IN (SELECT value FROM json_each(:ids))
 _UNLINKED = """
 UPDATE messages SET unlinked_at = :now WHERE message_id IN (SELECT value FROM json_each(:ids))
 AND NOT EXISTS (SELECT 1 FROM mailbox_projections p WHERE p.message_id = messages.message_id)
+AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.message_id = messages.message_id)
 """
 
 

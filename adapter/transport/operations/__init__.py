@@ -1,5 +1,6 @@
 """The operations of the store: every mutation is one of these, and all go through the one writer."""
 
+from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
 from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
@@ -13,6 +14,7 @@ from adapter.transport.operations.messages import (
     FlagsChanged,
     Move,
 )
+from adapter.transport.operations.outbox import Finished, FinishQueue, QueueReport, Requeued, UpdateQueue
 from adapter.transport.operations.registration import Deregister, Register
 
 __all__ = [
@@ -29,11 +31,18 @@ __all__ = [
     "Deregister",
     "Expunge",
     "Expunged",
+    "FinishQueue",
+    "Finished",
     "FlagsChanged",
     "Move",
     "Operation",
     "Placed",
+    "QueueReport",
     "Register",
+    "RelayEnvelope",
+    "RelayRecipient",
     "RenameFolder",
+    "Requeued",
     "Subscribe",
+    "UpdateQueue",
 ]

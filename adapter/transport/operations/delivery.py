@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from adapter.store import disk, layout, names, queries
 from adapter.store.queries import Folder
-from adapter.transport.effects import content, projections
+from adapter.transport import ids
+from adapter.transport.effects import content, outbox, projections
+from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.flags import SETTABLE, Flag, join_keywords
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from adapter.transport.operations.messages import remove_messages
 from adapter.transport.staging import Staged
 from protocol.errors import MailError, Reason
+from protocol.smtp.paths import parse_path
 
 _SENT_NAME = "Sent"
 _, _SENT_USE = names.STANDARD_FOLDERS[_SENT_NAME]
@@ -37,6 +40,7 @@ class Delivery:
     message_id: str
     recipients: Mapping[str, Placed | MailError]
     sent: Placed | None
+    queued: Mapping[str, str] = field(default_factory=dict)  # remote recipient -> queue id
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Deliver(Operation[Delivery]):
     recipients: Sequence[str]  # normalised addresses, or (through ``folders``) other folders than INBOX
     folders: Mapping[str, str] = field(default_factory=dict)
     keep_sent: bool = False  # the sender is local and authenticated: project into its Sent folder
+    relay: Sequence[RelayRecipient] = ()  # recipients elsewhere: queued in the same commit
+    envelope: RelayEnvelope | None = None  # for those
 
     def addresses(self) -> Iterable[str]:
         return {*self.recipients, self.sender} if self.keep_sent else set(self.recipients)
@@ -65,13 +71,21 @@ class Deliver(Operation[Delivery]):
             except MailError as error:
                 outcome[address] = error
         sent_folder = self._sent_folder(plan) if self.keep_sent else None
-        if not folders and sent_folder is None:
+        if self.relay:
+            check_relay(self.sender, self.relay)
+        elsewhere = {item.address: item for item in self.relay}
+        if not folders and sent_folder is None and not elsewhere:
             return Delivery(self.staged.content.id, outcome, None)
-        emit_content(plan, self.staged, self.sender, self._history(folders))
+        emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
         sent = place(plan, self.sender, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
-        return Delivery(self.staged.content.id, outcome, sent)
+        queued = {address: ids.queue_id(plan.now) for address in elsewhere}
+        if elsewhere:
+            items = [(queued[address], item) for address, item in elsewhere.items()]
+            envelope = self.envelope or RelayEnvelope()
+            plan.emit(outbox.effect(self.staged.content.id, self.sender, envelope, items, plan.seconds))
+        return Delivery(self.staged.content.id, outcome, sent, queued)
 
     def _folder(self, plan: Plan, address: str) -> Folder:
         wanted = self.folders.get(address, names.INBOX)
@@ -91,7 +105,7 @@ class Deliver(Operation[Delivery]):
 
     def _history(self, folders: Iterable[str]) -> list[tuple[str, str]]:
         named = {address.casefold(): kind for kind, address in reversed(self.staged.content.recipients)}
-        return [(address, named.get(address, "bcc")) for address in folders]
+        return [(address, named.get(address.casefold(), "bcc")) for address in folders]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +144,14 @@ class Append(Operation[list[Placed]]):
         if self.replaces is not None:
             remove_messages(plan, plan.folder_by_id(self.address, self.replaces[0]), self.replaces[1])
         return placed
+
+
+def check_relay(sender: str, recipients: Iterable[RelayRecipient]) -> None:
+    """These addresses go into SMTP commands: each must be one path and nothing else. Raises ``BAD_ADDRESS``."""
+    for address in (*([sender] if sender else []), *(item.address for item in recipients)):
+        parsed = parse_path(f"<{address}>")
+        if parsed is None or parsed[1] or not parsed[0].domain or address.startswith("@"):
+            raise MailError(Reason.BAD_ADDRESS, f"not an address that mail can be passed on for: {address!r}")
 
 
 def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> None:

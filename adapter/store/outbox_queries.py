@@ -1,0 +1,72 @@
+"""What the index knows of the outbox: mail for other hosts, one row for each recipient. Short queries, no locks."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import orjson
+
+
+class QueueRow(NamedTuple):
+    """One recipient who still has to get one message. Times are seconds since the epoch."""
+
+    queue_id: str
+    message_id: str
+    sender: str  # envelope sender; "" is the null sender
+    return_to: str  # the local address whose inbox gets reports; "": the sender's
+    recipient: str
+    notify: str | None  # RFC 3461 4.1 as it is passed on; None: not given
+    orcpt: str | None
+    ret: str | None
+    envid: str | None
+    body: str  # 7BIT, 8BITMIME or BINARYMIME, as declared
+    smtputf8: int
+    requiretls: int
+    created_at: int
+    next_attempt_at: int
+    attempts: int
+    delay_warned: int
+    last_status: str
+    expires_at: int
+
+
+_ROW = f"SELECT {', '.join(QueueRow._fields)} FROM outbox"  # noqa: S608 - names from our own schema
+_CHOSEN = f"""
+{_ROW} WHERE queue_id IN (SELECT value FROM json_each(:ids)) OR message_id IN (SELECT value FROM json_each(:ids))
+ORDER BY created_at, queue_id
+"""  # noqa: S608
+
+
+def due(connection: sqlite3.Connection, now: int, limit: int) -> list[QueueRow]:
+    """What may be tried now, what has waited longest first."""
+    rows = connection.execute(
+        f"{_ROW} WHERE next_attempt_at <= ? ORDER BY next_attempt_at, queue_id LIMIT ?", (now, limit)
+    )
+    return [QueueRow(*row) for row in rows.fetchall()]
+
+
+def due_of(connection: sqlite3.Connection, message_id: str, now: int) -> list[QueueRow]:
+    """The recipients of one message that may be tried now."""
+    rows = connection.execute(
+        f"{_ROW} WHERE message_id = ? AND next_attempt_at <= ? ORDER BY queue_id", (message_id, now)
+    )
+    return [QueueRow(*row) for row in rows.fetchall()]
+
+
+def next_due(connection: sqlite3.Connection, after: int) -> int | None:
+    """When the next attempt later than ``after`` is due."""
+    row = connection.execute("SELECT min(next_attempt_at) FROM outbox WHERE next_attempt_at > ?", (after,)).fetchone()
+    return None if row[0] is None else int(row[0])
+
+
+def queued(connection: sqlite3.Connection) -> list[QueueRow]:
+    """The whole outbox, oldest first."""
+    return [QueueRow(*row) for row in connection.execute(f"{_ROW} ORDER BY created_at, queue_id").fetchall()]
+
+
+def rows_of(connection: sqlite3.Connection, ids: Iterable[str]) -> list[QueueRow]:
+    """The rows with these queue ids, or of the messages with these ids; those that are not there are passed over."""
+    rows = connection.execute(_CHOSEN, {"ids": orjson.dumps(list(ids)).decode()})
+    return [QueueRow(*row) for row in rows.fetchall()]

@@ -1,0 +1,115 @@
+"""Operations on the outbox: what a delivery put there is tried again later, or leaves it for good.
+
+A report to the sender (RFC 3464) is delivered in the same commit: it is never lost and never sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from adapter.store import names, outbox_queries
+from adapter.store.outbox_queries import QueueRow
+from adapter.transport.effects import outbox
+from adapter.transport.effects.outbox import Ending
+from adapter.transport.operations.base import Operation, Plan
+from adapter.transport.operations.delivery import Placed, emit_content, place
+from adapter.transport.staging import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """A report, with the null sender, for the inbox of a local address."""
+
+    staged: Staged
+    address: str
+
+    def deliver(self, plan: Plan) -> Placed:
+        """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
+        folder = plan.folder(self.address, names.INBOX)
+        emit_content(plan, self.staged, "", [(self.address, "to")])
+        return place(plan, self.address, folder, self.staged, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """What changes of a row; None: that stays."""
+
+    queue_id: str
+    next_attempt_at: int  # seconds
+    attempts: int | None = None
+    last_status: str | None = None
+    delay_warned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    queue_id: str
+    ending: Ending
+    status: str = ""  # what was said last
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateQueue(Operation[list[str]]):
+    """Set when rows are tried next. Those that are gone are passed over; returns the ids of those that were there."""
+
+    name = "queue-update"
+    items: Sequence[Requeued]
+    report: QueueReport | None = None  # of a delay
+
+    def addresses(self) -> Iterable[str]:
+        return (self.report.address,) if self.report else ()
+
+    def staged_content(self) -> Iterable[Staged]:
+        return (self.report.staged,) if self.report else ()
+
+    def plan(self, plan: Plan) -> list[str]:
+        wanted = {item.queue_id: item for item in self.items}
+        updates = [
+            (
+                row.queue_id,
+                row.attempts if (item := wanted[row.queue_id]).attempts is None else item.attempts,
+                item.next_attempt_at,
+                row.last_status if item.last_status is None else item.last_status,
+                bool(row.delay_warned) if item.delay_warned is None else item.delay_warned,
+            )
+            for row in _rows(plan, wanted)
+        ]
+        if updates:
+            if self.report is not None:
+                self.report.deliver(plan)
+            plan.emit(outbox.update(updates))
+        return [item[0] for item in updates]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishQueue(Operation[list[str]]):
+    """Remove rows for good. Those that are gone are passed over; returns the ids of those that were there."""
+
+    name = "queue-finish"
+    items: Sequence[Finished]
+    report: QueueReport | None = None  # of failures and successes
+
+    def addresses(self) -> Iterable[str]:
+        return (self.report.address,) if self.report else ()
+
+    def staged_content(self) -> Iterable[Staged]:
+        return (self.report.staged,) if self.report else ()
+
+    def plan(self, plan: Plan) -> list[str]:
+        wanted = {item.queue_id: item for item in self.items}
+        rows = _rows(plan, wanted)
+        if rows:
+            if self.report is not None:
+                self.report.deliver(plan)
+            endings = [(row, wanted[row.queue_id]) for row in rows]
+            plan.emit(
+                outbox.removal(
+                    [(row.queue_id, row.message_id, row.recipient, end.ending, end.status) for row, end in endings]
+                )
+            )
+        return [row.queue_id for row in rows]
+
+
+def _rows(plan: Plan, queue_ids: Collection[str]) -> list[QueueRow]:
+    return [row for row in outbox_queries.rows_of(plan.connection, queue_ids) if row.queue_id in queue_ids]
