@@ -10,6 +10,16 @@ from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
 
+def open_root(root: str) -> Directories:
+    """The directory a store is said to be in."""
+    try:
+        return Directories(root)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MailError(Reason.UNKNOWN, f"{root} is not a store: make one with markpost init") from None
+    except OSError as error:
+        raise MailError(Reason.UNKNOWN, f"{root} cannot be opened: {error.strerror}") from error
+
+
 def check_root(directories: Directories) -> None:
     """Refuse a root that is no store, of an unknown version, not ours, or on an unfit file system."""
     root = directories.root
@@ -30,6 +40,8 @@ def check_root(directories: Directories) -> None:
                 pass
         except NotADirectoryError:
             raise MailError(Reason.UNKNOWN, f"{layout.absolute(root, *parts)} is not a directory") from None
+        except OSError as error:
+            raise MailError(Reason.UNKNOWN, f"{layout.absolute(root, *parts)}: {error.strerror}") from error
     _check_case(directories)
     locks.check_exclusion(directories)
 
@@ -40,6 +52,9 @@ def _check_version(directories: Directories) -> None:
             text = disk.read_file(top, layout.VERSION_FILE).decode("ascii", "replace").strip()
         except FileNotFoundError:
             raise MailError(Reason.UNKNOWN, f"{directories.root} is not a store: make one with markpost init") from None
+        except OSError as error:
+            place = layout.absolute(directories.root, layout.VERSION_FILE)
+            raise MailError(Reason.UNKNOWN, f"{place} cannot be read: {error.strerror}") from error
     if text != str(layout.VERSION):
         raise MailError(
             Reason.UNKNOWN,

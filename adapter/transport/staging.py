@@ -8,6 +8,7 @@ synced here; larger content is, before its operation may be submitted.
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import threading
@@ -20,6 +21,8 @@ from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
 from adapter.transport import ids
+
+_log = logging.getLogger(__name__)
 
 #: So much of a message rides in its journal record: the file, then blobs as they fit. The rest is synced in staging.
 INLINE_BYTES = 256 << 10
@@ -72,10 +75,11 @@ class StagingArea:
         if not self._scope.enter_context(locks.claim_directory(self._directory)):
             raise RuntimeError("a new staging directory is already claimed")
 
-    def close(self) -> None:
-        """Remove this session's directory; call only after a checkpoint made its content durable elsewhere."""
-        remove_session(self._directories, self.session, self._directory)
-        self._scope.close()
+    def close(self, *, keep: bool) -> None:
+        """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``."""
+        with self._scope:
+            if not keep:
+                remove_session(self._directories, self.session, self._directory)
 
     def fresh_name(self) -> str:
         with self._mutex:
@@ -227,11 +231,17 @@ class Spool:
         self.close()
 
 
-def remove_session(directories: Directories, session: str, directory: int) -> None:
-    for name in os.listdir(directory):
-        disk.unlink(directory, name)
-    with directories.stable(layout.STAGING) as parent:
-        disk.remove_directory(parent, session)
+def remove_session(directories: Directories, session: str, directory: int) -> bool:
+    """False: it could not be removed. That is no reason to stop; the next one that opens the store tries again."""
+    try:
+        for name in os.listdir(directory):
+            disk.unlink(directory, name)
+        with directories.stable(layout.STAGING) as parent:
+            disk.remove_directory(parent, session)
+    except OSError as error:
+        _log.warning("%s stays in staging: %s", session, error)
+        return False
+    return True
 
 
 def remove_dead_sessions(directories: Directories) -> list[str]:
@@ -249,7 +259,6 @@ def remove_dead_sessions(directories: Directories) -> list[str]:
             directories.open(layout.staging_directory(session)) as fd,
             locks.claim_directory(fd) as claimed,
         ):
-            if claimed:
-                remove_session(directories, session, fd)
+            if claimed and remove_session(directories, session, fd):
                 removed.append(session)
     return removed

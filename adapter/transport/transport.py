@@ -31,7 +31,7 @@ from adapter.transport import checkpoint, compaction, rebuild, recovery
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.effects import content
-from adapter.transport.opening import check_root, offline_reason
+from adapter.transport.opening import check_root, offline_reason, open_root
 from adapter.transport.operations.base import Operation
 from adapter.transport.staging import Spool, Staged, StagingArea, remove_dead_sessions
 from adapter.transport.writer import Writer
@@ -49,7 +49,7 @@ _REFERENCES_LOOKED_UP = 20
 class Transport:
     def __init__(self, root: str, lock_timeout: float = LOCK_TIMEOUT) -> None:
         with contextlib.ExitStack() as scope:
-            self._directories = scope.enter_context(contextlib.closing(Directories(root)))
+            self._directories = scope.enter_context(contextlib.closing(open_root(root)))
             check_root(self._directories)
             self._locks = scope.enter_context(contextlib.closing(Locks(self._directories, lock_timeout)))
             self._locks.share_service()
@@ -77,6 +77,7 @@ class Transport:
             )
             self._compaction: subprocess.Popen[bytes] | None = None
             self._checkpointer = _Checkpointer(self)
+            self._closed = False
             self._scope = scope.pop_all()
 
     @classmethod
@@ -86,9 +87,12 @@ class Transport:
 
     def close(self) -> None:
         """Finish what is queued, make everything durable, let go of the store."""
+        if self._closed:
+            return
+        self._closed = True
         self._writer.close()
-        self._checkpointer.close()
-        self._staging.close()
+        durable = self._checkpointer.close()
+        self._staging.close(keep=not durable)
         self._scope.close()
 
     def __enter__(self) -> Transport:
@@ -223,6 +227,7 @@ class _Checkpointer:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._durable = True
         self._dirty = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="markpost-checkpoint", daemon=True)
@@ -231,20 +236,26 @@ class _Checkpointer:
     def wake(self) -> None:
         self._dirty.set()
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Stop after a last checkpoint; False if that one failed."""
         self._stop.set()
         self._dirty.set()
         self._thread.join()
+        return self._durable
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        last = False
+        while not last:
             self._dirty.wait()
             self._stop.wait(CHECKPOINT_SECONDS)
+            last = self._stop.is_set()  # asked before the checkpoint: one that is under way already may miss a commit
             self._dirty.clear()
             try:
                 self._transport.checkpoint()
+                self._durable = True
             except (OSError, sqlite3.Error) as error:
                 _log.error("checkpoint failed, the journal keeps everything: %s", error)
+                self._durable = False
                 self._dirty.set()
                 self._stop.wait(1.0)
 
