@@ -6,7 +6,7 @@ Each function takes a connection (a reader's, or the writer's inside its transac
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,6 +53,15 @@ class Row(NamedTuple):
     saved_at: int
     size: int
     thread_id: str
+
+
+class State(NamedTuple):
+    """The mutable part of a message in a folder."""
+
+    uid: int
+    flags: int
+    keywords: str
+    modseq: int
 
 
 class Thread(NamedTuple):
@@ -129,24 +138,41 @@ FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) JOIN mess
 WHERE p.folder_id = ?
 """
 _CHOSEN_ROWS = f"{_ROWS} AND p.uid IN (SELECT value FROM json_each(?)) ORDER BY p.uid"  # noqa: S608
+_MANY = 4096  # from here on it is cheaper to read a range and leave out what was not asked for
 
 
 def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: int = 0xFFFFFFFF) -> list[Row]:
     """The messages of a folder with UIDs from ``first`` to ``last``, ascending."""
     found = connection.execute(f"{_ROWS} AND p.uid BETWEEN ? AND ? ORDER BY p.uid", (folder_id, first, last))
-    return [Row(*row) for row in found.fetchall()]
+    return list(map(Row._make, found.fetchall()))
 
 
-def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Iterable[int]) -> list[Row]:
+def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[int]) -> list[Row]:
     """The messages of a folder with these UIDs, ascending; UIDs that are not there are passed over."""
-    chosen = orjson.dumps(list(uids)).decode()
-    found = connection.execute(_CHOSEN_ROWS, (folder_id, chosen))
-    return [Row(*row) for row in found.fetchall()]
+    if len(uids) < _MANY:
+        found = connection.execute(_CHOSEN_ROWS, (folder_id, orjson.dumps(list(uids)).decode()))
+        return list(map(Row._make, found.fetchall()))
+    wanted = set(uids)
+    return [row for row in rows(connection, folder_id, min(wanted), max(wanted)) if row.uid in wanted]
+
+
+_STATES = "SELECT uid, flags, keywords, modseq FROM mailbox_state WHERE folder_id = ? AND"
+_CHOSEN_STATES = f"{_STATES} uid IN (SELECT value FROM json_each(?)) ORDER BY uid"  # noqa: S608
+
+
+def states_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[int]) -> list[State]:
+    """Flags and mod-sequences alone, which live in one table: several times quicker than :func:`rows_of`."""
+    if len(uids) < _MANY:
+        found = connection.execute(_CHOSEN_STATES, (folder_id, orjson.dumps(list(uids)).decode()))
+        return list(map(State._make, found.fetchall()))
+    wanted = set(uids)
+    found = connection.execute(f"{_STATES} uid BETWEEN ? AND ? ORDER BY uid", (folder_id, min(wanted), max(wanted)))
+    return [State._make(row) for row in found.fetchall() if row[0] in wanted]
 
 
 def changed_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[Row]:
     found = connection.execute(f"{_ROWS} AND s.modseq > ? ORDER BY p.uid", (folder_id, modseq))
-    return [Row(*row) for row in found.fetchall()]
+    return list(map(Row._make, found.fetchall()))
 
 
 def expunged_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[str]:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from adapter.store import queries
-from adapter.store.queries import Folder, Row
+from adapter.store.queries import Folder
 from adapter.transport.effects import content, projections, state
 from adapter.transport.flags import SETTABLE, Flag
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from protocol.errors import MailError, Reason
 
 How = Literal["add", "remove", "set"]
-_CONSECUTIVE = 4096  # from here on a range query is cheaper than a list of UIDs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class ChangeFlags(Operation[FlagsChanged]):
         unchanged: list[tuple[int, int, str]] = []
         modified: list[int] = []
         new_keywords: dict[str, str] = {}
-        for row in _rows(plan, folder, self.uids):
+        for row in queries.states_of(plan.connection, folder.id, self.uids):
             if self.unchanged_since is not None and row.modseq > self.unchanged_since:
                 modified.append(row.uid)
                 continue
@@ -136,8 +135,12 @@ class Expunge(Operation[Expunged]):
 
     def plan(self, plan: Plan) -> Expunged:
         folder = plan.folder_by_id(self.address, self.folder)
-        rows = queries.rows(plan.connection, folder.id) if self.uids is None else _rows(plan, folder, self.uids)
-        return remove_messages(plan, folder, [row.uid for row in rows if row.flags & Flag.DELETED])
+        rows = (
+            queries.rows(plan.connection, folder.id)
+            if self.uids is None
+            else queries.rows_of(plan.connection, folder.id, self.uids)
+        )
+        return _remove(plan, folder, [(row.uid, row.message_id) for row in rows if row.flags & Flag.DELETED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +161,10 @@ class Collect(Operation[int]):
         return len(message_ids)
 
 
-def _rows(plan: Plan, folder: Folder, uids: Sequence[int]) -> list[Row]:
-    if len(uids) >= _CONSECUTIVE:
-        wanted = set(uids)
-        return [row for row in queries.rows(plan.connection, folder.id, min(wanted), max(wanted)) if row.uid in wanted]
-    return queries.rows_of(plan.connection, folder.id, uids)
-
-
 def _copy(
     plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str
 ) -> tuple[Copied, list[tuple[int, str]]]:
-    rows = _rows(plan, source, uids)
+    rows = queries.rows_of(plan.connection, source.id, uids)
     target = plan.folder(address, to)
     if not rows:
         return Copied(target.uidvalidity, [], target.highestmodseq, target.id), []
@@ -195,7 +191,9 @@ def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int],
 
 
 def remove_messages(plan: Plan, folder: Folder, uids: Sequence[int]) -> Expunged:
-    return _remove(plan, folder, [(row.uid, row.message_id) for row in _rows(plan, folder, uids)])
+    return _remove(
+        plan, folder, [(row.uid, row.message_id) for row in queries.rows_of(plan.connection, folder.id, uids)]
+    )
 
 
 def _remove(plan: Plan, folder: Folder, items: list[tuple[int, str]]) -> Expunged:
