@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable
 
 import orjson
@@ -12,10 +11,11 @@ import orjson
 from adapter.exchange import output
 from adapter.exchange.items import tidy_folder
 from adapter.store import names
+from protocol.errors import ProtocolError
+from protocol.imap import utf7
 
 SUBSCRIPTIONS = "subscriptions"
 FULL_NAMES = "markpost-folders.json"
-_SUBSCRIPTIONS_V2 = "V\t2"
 _MAX_ENTRY = 255
 
 
@@ -45,31 +45,26 @@ def read_full_names(directory: str) -> dict[str, str]:
 
 
 def write_subscriptions(directory: str, subscribed: Iterable[str]) -> None:
-    """In Dovecot's second format: levels separated by tabs, so that no delimiter matters."""
-    lines = [_SUBSCRIPTIONS_V2, ""]
-    lines += ["\t".join(_escape(level) for level in name.split(names.DELIMITER)) for name in subscribed]
-    output.write(os.path.join(directory, SUBSCRIPTIONS), [f"{line}\n".encode() for line in lines])
+    """In Dovecot's second format: levels in modified UTF-7, separated by tabs, so that no delimiter matters."""
+    lines = [b"V\t2", b"", *(b"\t".join(map(utf7.encode, name.split(names.DELIMITER))) for name in subscribed)]
+    output.write(os.path.join(directory, SUBSCRIPTIONS), [line + b"\n" for line in lines])
 
 
-def read_subscriptions(directory: str, delimiter: str) -> tuple[str, ...] | None:
+def read_subscriptions(directory: str, delimiter: bytes) -> tuple[str, ...] | None:
     """Of either format of Dovecot's; the first separates levels by the delimiter of the mailbox format."""
     try:
         with open(os.path.join(directory, SUBSCRIPTIONS), "rb") as file:
-            lines = file.read().decode("utf-8", "replace").split("\n")
+            lines = file.read().split(b"\n")
     except OSError:
         return None
-    if lines[0] == _SUBSCRIPTIONS_V2:
-        return tuple(tidy_folder(map(_unescape, line.split("\t"))) for line in lines[2:] if line)
-    return tuple(tidy_folder(line.split(delimiter)) for line in lines if line)
+    if lines[0] == b"V\t2":
+        delimiter, lines = b"\t", lines[2:]
+    return tuple(tidy_folder(map(decode_level, line.split(delimiter))) for line in lines if line)
 
 
-_ESCAPES = {"\x01": "\x011", "\t": "\x01t", "\r": "\x01r", "\n": "\x01n", "\x00": "\x010"}
-_MEANINGS = {escaped: character for character, escaped in _ESCAPES.items()}
-
-
-def _escape(level: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in level)
-
-
-def _unescape(level: str) -> str:
-    return re.sub("\x01(.)", lambda escaped: _MEANINGS.get(escaped[0], escaped[1]), level, flags=re.DOTALL)
+def decode_level(level: bytes) -> str:
+    """One level of a folder name in modified UTF-7, or in UTF-8 as some servers write it."""
+    try:
+        return utf7.decode(level)
+    except ProtocolError:
+        return level.decode("utf-8", "replace")

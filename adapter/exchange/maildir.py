@@ -25,7 +25,6 @@ from adapter.exchange.items import FORWARDED, Item, Source, read_file, tidy_fold
 from adapter.store import names
 from adapter.store.queries import Folder, Row
 from adapter.transport.flags import Flag
-from protocol.errors import ProtocolError
 from protocol.imap import utf7
 
 _LETTERS = {"D": Flag.DRAFT, "F": Flag.STARRED, "R": Flag.ANSWERED, "S": Flag.READ, "T": Flag.DELETED}
@@ -49,14 +48,8 @@ def folder_directory(name: str) -> str:
 
 def folder_name(entry: str) -> str:
     """The folder a Maildir++ directory stands for."""
-    return tidy_folder(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), _decode(level)) for level in entry.split("."))
-
-
-def _decode(level: str) -> str:
-    try:
-        return utf7.decode(os.fsencode(level))
-    except ProtocolError:
-        return level
+    levels = map(folder_files.decode_level, os.fsencode(entry).split(b"."))
+    return tidy_folder(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), level) for level in levels)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -80,7 +73,7 @@ def source(path: str) -> Source:
         for directory in paths
         for item in _messages(directory, folder, os.path.relpath(directory, path))
     ]
-    subscribed = folder_files.read_subscriptions(path, ".")
+    subscribed = folder_files.read_subscriptions(path, b".")
     return Source(tuple(directories), sum(item.octets for item in items), partial(iter, items), subscribed)
 
 
@@ -176,10 +169,11 @@ class FolderWriter:
         if entry != folder_directory(folder.name):
             shortened[entry] = folder.name
         directory = os.path.join(maildir, entry)
+        if entry:
+            output.make_directory(directory)
+            output.write(os.path.join(directory, "maildirfolder"), ())
         for name in ("tmp", "new", "cur"):
             output.make_directory(os.path.join(directory, name))
-        if entry:
-            output.write(os.path.join(directory, "maildirfolder"), ())
         # A Maildir knows 26 keywords for each folder: the most used ones get a letter.
         used = [word for word, _ in Counter(word for row in rows for word in row.keywords.split()).most_common()]
         letters = {word: chr(ord("a") + number) for number, word in enumerate(used[:_MAX_KEYWORDS])}

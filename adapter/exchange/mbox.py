@@ -82,7 +82,7 @@ def directory(path: str) -> Source:
             yield from _items(file, folder)
 
     octets = sum(os.path.getsize(file) for file in found)
-    return Source(tuple(found.values()), octets, items, folder_files.read_subscriptions(path, names.DELIMITER))
+    return Source(tuple(found.values()), octets, items, folder_files.read_subscriptions(path, names.DELIMITER.encode()))
 
 
 def contains_folders(path: str) -> bool:

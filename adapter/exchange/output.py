@@ -14,13 +14,14 @@ from protocol.errors import MailError, Reason
 
 def empty_directory(path: str) -> None:
     """Make a directory, or take one that is there and empty. Raises ``NOT_ALLOWED``."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    for each in (os.path.dirname(path), path):  # the mode counts for the last level only
+        os.makedirs(each, mode=0o700, exist_ok=True)
     if os.listdir(path):
         raise MailError(Reason.NOT_ALLOWED, f"{path} is not empty: export to another directory")
 
 
 def make_directory(path: str) -> None:
-    os.makedirs(path, mode=0o700)
+    os.mkdir(path, 0o700)
 
 
 def new_file(path: str) -> BinaryIO:

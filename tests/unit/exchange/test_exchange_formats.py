@@ -65,12 +65,12 @@ def test_foreign_maildir_directories(entry: str, name: str) -> None:
 def test_subscriptions_come_back(subscribed: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         folder_files.write_subscriptions(directory, subscribed)
-        assert folder_files.read_subscriptions(directory, ".") == tuple(subscribed)
+        assert folder_files.read_subscriptions(directory, b".") == tuple(subscribed)
 
 
 def test_old_subscriptions(tmp_path: Path) -> None:
     (tmp_path / "subscriptions").write_text("Sent\nWork.Plans\n")
-    assert folder_files.read_subscriptions(str(tmp_path), ".") == ("Sent", "Work/Plans")
+    assert folder_files.read_subscriptions(str(tmp_path), b".") == ("Sent", "Work/Plans")
 
 
 # --- mbox ------------------------------------------------------------------------------------------------------------
