@@ -76,8 +76,8 @@ def restore_files(
     touched = reconcile.Touched()
     for record in records:
         for effect in record.effects:
-            if effect["do"] == "content" and effect["id"] not in dropped:
-                content.restore(effect, directories, verify)
+            if effect["do"] == "content":
+                content.restore(effect, directories, verify, leaving=effect["id"] in dropped)
             elif effect["do"] == "drop":
                 content.remove_again(effect, directories)
             touched.add(effect)

@@ -116,8 +116,12 @@ def _move(
     undo.add(back)
 
 
-def restore(effect: Effect, directories: Directories, verify: bool) -> None:
-    """Recovery: make sure the file and its blobs are in place, from the journal or from staging."""
+def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: bool) -> None:
+    """Recovery: make sure the file and its blobs are in place, from the journal or from staging.
+
+    ``leaving``: a later record drops the message again. Its blobs are restored all the same, since others may count
+    on them; what has left staging was durable elsewhere and need not come back.
+    """
     blobs = [
         (layout.blob_directory(sha256), sha256, sha256, data, staged) for sha256, _, data, staged in effect["blobs"]
     ]
@@ -141,7 +145,8 @@ def restore(effect: Effect, directories: Directories, verify: bool) -> None:
                 disk.write_new(target, temporary, raw)
                 disk.rename(target, temporary, target, name)
             elif staged is not None:
-                with directories.open(layout.staging_directory(effect["staged"][0])) as staging:
+                gone = contextlib.suppress(FileNotFoundError) if leaving else contextlib.nullcontext()
+                with gone, directories.open(layout.staging_directory(effect["staged"][0])) as staging:
                     with contextlib.suppress(FileNotFoundError):
                         disk.unlink(target, name)
                     disk.link(staging, staged, target, name)
