@@ -67,7 +67,8 @@ class Index:
                 raise IndexMissing
         self._path = layout.absolute(directories.root, layout.INDEX_FILE)
         self._readers = threading.local()
-        self._all_readers: list[sqlite3.Connection] = []
+        self._all_readers: list[tuple[threading.Thread, sqlite3.Connection]] = []
+        self._mutex = threading.Lock()
         try:
             self.writer = _connect(self._path, "rw")
             version = self.writer.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
@@ -78,7 +79,7 @@ class Index:
 
     def close(self) -> None:
         self.writer.close()
-        for connection in self._all_readers:
+        for _, connection in self._all_readers:
             connection.close()
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -102,8 +103,19 @@ class Index:
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA cache_size=-8192")
             self._readers.connection = connection
-            self._all_readers.append(connection)
+            self._remember(connection)
         return connection
+
+    def _remember(self, connection: sqlite3.Connection) -> None:
+        """Note this thread's connection, and close those of threads that have ended."""
+        with self._mutex:
+            readers = [(threading.current_thread(), connection)]
+            for thread, known in self._all_readers:
+                if thread.is_alive():
+                    readers.append((thread, known))
+                else:
+                    known.close()
+            self._all_readers = readers
 
     def applied_seq(self) -> int:
         return int(self.query("SELECT value FROM meta WHERE key = 'applied_seq'")[0][0])
