@@ -27,6 +27,20 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to serve what, as ``host:port`` or the path of a unix socket; flags of the command line replace these."""
+
+    imap: tuple[str, ...] = ()
+    imaps: tuple[str, ...] = ()
+    smtp: tuple[str, ...] = ()
+    submission: tuple[str, ...] = ()
+    submissions: tuple[str, ...] = ()
+    lmtp: tuple[str, ...] = ()
+    backlog: int = 512
+    socket_mode: int = 0o660  # of unix sockets
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     certificate: str  # PEM file, the chain included
     key: str
@@ -98,7 +112,6 @@ class Lmtp:
     proxy_from: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")  # who may deliver here at all
     xclient_from: tuple[str, ...] = ()  # who may speak for somebody else
-    socket_mode: int = 0o660
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +156,7 @@ class Relay:
 @dataclass(frozen=True, slots=True)
 class Settings:
     server: Server = field(default_factory=Server)
+    listen: Listen = field(default_factory=Listen)
     tls: Tls = field(default_factory=Tls)
     login: Login = field(default_factory=Login)
     limits: Limits = field(default_factory=Limits)

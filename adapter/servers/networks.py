@@ -11,14 +11,12 @@ import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from adapter.config import ConfigError
+
 UNIX = "unix"
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class BadNetworkError(ValueError):
-    """A setting names no network."""
 
 
 class Peer(NamedTuple):
@@ -62,7 +60,7 @@ def group(peer: str) -> str:
 
 
 class Networks:
-    """A set of networks, ``unix`` possibly among them."""
+    """A set of networks, ``unix`` possibly among them. Raises ConfigError."""
 
     __slots__ = ("_networks", "_unix")
 
@@ -76,7 +74,7 @@ class Networks:
             try:
                 self._networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
-                raise BadNetworkError(f"{text!r} is neither a network nor {UNIX!r}") from None
+                raise ConfigError(f"{text!r} is neither a network nor {UNIX!r}") from None
 
     def __contains__(self, peer: str) -> bool:
         if peer == UNIX:

@@ -5,6 +5,7 @@ The store can go away while the listeners stay: in maintenance ``store`` is None
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +30,46 @@ class ServedConnection(Protocol):
         """End now."""
 
 
+class Connections:
+    """The open connections of all listeners."""
+
+    def __init__(self) -> None:
+        self._open: set[ServedConnection] = set()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def add(self, connection: ServedConnection) -> None:
+        self._open.add(connection)
+        self._none.clear()
+
+    def discard(self, connection: ServedConnection) -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._none.set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def drain(self, seconds: float) -> bool:
+        """Ask all to finish; whether they did in time."""
+        for connection in list(self._open):
+            connection.finish()
+        return await self._gone_within(seconds)
+
+    async def abort(self, seconds: float) -> bool:
+        for connection in list(self._open):
+            connection.abort()
+        return await self._gone_within(seconds)
+
+    async def _gone_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._none.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """An open store and everything that lives and ends with it."""
@@ -50,7 +91,7 @@ class Services:
     store: Store | None = None
     #: No new connection is served: the process is about to end.
     ending: bool = False
-    connections: set[ServedConnection] = field(default_factory=set)
+    connections: Connections = field(default_factory=Connections)
 
 
 def open_store(root: str, settings: Settings) -> Store:

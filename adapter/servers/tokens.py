@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from adapter.config import ConfigError
 from adapter.settings import Login
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class TokenCheck:
         self._settings = settings
         url = settings.token_url
         if url and urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError(f"login.token_url must be an http or https URL, not {url!r}")
+            raise ConfigError(f"login.token_url must be an http or https URL, not {url!r}")
 
     @property
     def configured(self) -> bool:

@@ -112,6 +112,7 @@ ALREADY_TLS = Reply(503, "5.5.1", "TLS is already active")
 ALREADY_AUTHENTICATED = Reply(503, "5.5.1", "Already authenticated")
 UNKNOWN_MECHANISM = Reply(504, "5.5.4", "Authentication mechanism not supported")
 BAD_CHUNK = Reply(521, "5.5.4", "Syntax: BDAT size [LAST], closing")
+NOT_WELCOME = Reply(521, "5.7.1", "No service for this address, closing")
 UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognised or not offered")
 UTF8_NEEDED = Reply(553, "5.6.7", "Non-ASCII address needs SMTPUTF8")
 

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import ssl
+from typing import cast
 
 from aiosmtpd.smtp import SMTP
 
@@ -65,10 +66,9 @@ class Stream(SMTP):
     # --- called by the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what create_server makes
-        self.transport = transport
+        self.transport = opened = cast("asyncio.Transport", transport)
         # Nothing may be read before it is known who reads: this protocol, or TLS.
-        transport.pause_reading()
+        opened.pause_reading()
         self._throttled = True
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):

@@ -1,0 +1,35 @@
+"""Every kind of listener: what a connection to it becomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from adapter.servers.services import Services
+from adapter.servers.smtp.edge import make_edge
+from adapter.servers.smtp.session import SmtpSession
+from protocol.smtp.states import Service
+
+#: Makes the protocol of one connection.
+NewConnection = Callable[[], asyncio.BaseProtocol]
+Factory = Callable[[Services], NewConnection]
+
+#: TLS from the first octet: of no use without a certificate.
+IMPLICIT_TLS = frozenset({"imaps", "submissions"})
+
+
+def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
+    def factory(services: Services) -> NewConnection:
+        edge = make_edge(services, service, implicit_tls=implicit_tls)
+        loop = asyncio.get_running_loop()
+        return lambda: SmtpSession(loop, edge)
+
+    return factory
+
+
+LISTENERS: dict[str, Factory] = {
+    "smtp": _smtp(Service.MX),
+    "submission": _smtp(Service.SUBMISSION),
+    "submissions": _smtp(Service.SUBMISSION, implicit_tls=True),
+    "lmtp": _smtp(Service.LMTP),
+}

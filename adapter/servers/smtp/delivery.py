@@ -1,0 +1,84 @@
+"""From a complete message to replies: stage, commit, and what to say to each recipient.
+
+Invariants: a positive reply is given only for what is durable; trouble nobody foresaw is temporary, so nothing bounces
+because of it; a reply for several recipients is positive only if it holds for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from adapter.servers.networks import Peer
+from adapter.servers.services import Store
+from adapter.servers.smtp.incoming import Incoming
+from adapter.servers.smtp.transaction import Recipient, Transaction
+from adapter.transport.operations.delivery import Deliver, Delivery, Placed
+from protocol.errors import MailError, Reason
+from protocol.smtp import replies
+from protocol.smtp.replies import Reply
+
+_log = logging.getLogger(__name__)
+
+
+async def deliver(
+    store: Store, transaction: Transaction, incoming: Incoming, account: str | None, peer: Peer
+) -> Reply | dict[str, Reply]:
+    """Commit the message; one reply for all, or one by recipient as it was given. ``account`` keeps a copy in Sent."""
+    targets = transaction.targets()
+    folders = {target.address: target.folder for target in targets.values() if target.folder is not None}
+    sender = account or transaction.sender
+    size = incoming.size
+
+    def prepare() -> Deliver:
+        return Deliver(incoming.stage(), sender, list(targets), folders, keep_sent=account is not None)
+
+    try:
+        delivery = await store.commits.run(prepare)
+    except MailError as error:
+        level = logging.ERROR if error.reason is Reason.UNKNOWN else logging.WARNING
+        _log.log(level, "%s %s not accepted: %s", peer, transaction.id, error)
+        return replies.reply_to(error)
+    _log.info(
+        "%s %s accepted as %s: from <%s> to %s, %d octets",
+        peer,
+        transaction.id,
+        delivery.message_id,
+        transaction.sender,
+        ", ".join(f"<{recipient.address}>" for recipient in transaction.recipients),
+        size,
+    )
+    accepted = replies.ACCEPTED.about(delivery.message_id)
+    return {
+        recipient.address: _reply(recipient, delivery, accepted, transaction, peer)
+        for recipient in transaction.recipients
+    }
+
+
+def _reply(recipient: Recipient, delivery: Delivery, accepted: Reply, transaction: Transaction, peer: Peer) -> Reply:
+    """An address with several mailboxes is delivered if one has the message, unless another may have it later."""
+    outcomes = [delivery.recipients.get(target.address) for target in recipient.targets]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, MailError)]
+    for error in errors:
+        _log.warning("%s %s not delivered to <%s>: %s", peer, transaction.id, recipient.address, error)
+    temporary = [error for error in errors if error.temporary]
+    if temporary:
+        return replies.reply_to(temporary[0])
+    if errors and not any(isinstance(outcome, Placed) for outcome in outcomes):
+        return replies.reply_to(errors[0])
+    return accepted
+
+
+def one_reply(by_recipient: Mapping[str, Reply]) -> Reply:
+    """SMTP has one reply for all recipients.
+
+    If some have the message and some do not, the client is asked to come again: it then learns at RCPT who is gone,
+    and to have a message twice is better than not to have it.
+    """
+    given = list(by_recipient.values())
+    refused = [reply for reply in given if not reply.positive]
+    if not refused:
+        return given[0]
+    if len(refused) == len(given):
+        return next((reply for reply in refused if reply.code < 500), refused[0])
+    return replies.INTERNAL_ERROR

@@ -1,0 +1,63 @@
+"""A message that is Markdown alone becomes multipart/alternative: the Markdown as it was sent, then the same as HTML.
+
+Invariants: header fields keep their octets, but those that describe the body move into the first part with it; the
+body keeps its octets. What is not Markdown, or cannot be carried in a part, is returned as it came.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+
+from adapter.content.markdown import markdown_to_html
+from protocol.mime.headers import parse_headers
+from protocol.mime.scanner import scan
+from protocol.mime.text import decode_text
+
+_MAX_TEXT = 1 << 20
+
+
+def is_markdown(header: bytes) -> bool:
+    """Whether the whole message is one text/markdown part (RFC 7763), by its header block."""
+    if b"markdown" not in header.lower():
+        return False
+    part = scan(header)
+    return part.type == "text" and part.subtype == "markdown"
+
+
+def add_html(header: bytes, body: bytes) -> bytes:
+    """The message with an HTML alternative. CPU work."""
+    octets = header + body
+    root = scan(octets)
+    if not header.endswith(b"\r\n\r\n") or root.encoding == "binary":
+        return octets
+    html = markdown_to_html(decode_text(octets, root, _MAX_TEXT))
+    kept: list[bytes] = []
+    moved: list[bytes] = []
+    has_version = False
+    position = 0
+    for field in parse_headers(header, 0, len(header)).fields:
+        end = header.find(b"\n", field.end) + 1 or len(header)
+        (moved if field.lower.startswith("content-") else kept).append(header[position:end])
+        has_version = has_version or field.lower == "mime-version"
+        position = end
+    boundary = f"=_{secrets.token_hex(16)}".encode("ascii")
+    encoded = base64.encodebytes(f"<!DOCTYPE html>\n<html><body>\n{html}\n</body></html>\n".encode())
+    top = [*kept] if has_version else [*kept, b"MIME-Version: 1.0\r\n"]
+    # A body in 8 bits needs its container to say so (RFC 2045 6.4).
+    if not body.isascii():
+        top.append(b"Content-Transfer-Encoding: 8bit\r\n")
+    return b"".join(
+        (
+            *top,
+            b'Content-Type: multipart/alternative; boundary="' + boundary + b'"\r\n\r\n',
+            b"--" + boundary + b"\r\n",
+            *moved,
+            b"\r\n",
+            body,
+            b"\r\n--" + boundary + b"\r\n",
+            b"Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\n",
+            encoded.replace(b"\n", b"\r\n"),
+            b"\r\n--" + boundary + b"--\r\n",
+        )
+    )

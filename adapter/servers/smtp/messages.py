@@ -1,0 +1,106 @@
+"""DATA and BDAT: the octets of a message from the stream to the spool, then to the store, and the replies."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from adapter.servers.networks import UNIX
+from adapter.servers.smtp import html_alternative
+from adapter.servers.smtp.delivery import deliver, one_reply
+from adapter.servers.smtp.incoming import Incoming
+from adapter.servers.smtp.pace import Pace, TooSlowError
+from adapter.servers.smtp.submission import header_editor
+from adapter.servers.smtp.transaction import Transaction
+from protocol.smtp import lmtp, trace
+from protocol.smtp.intake import Intake, LineEnds
+from protocol.smtp.replies import Reply
+from protocol.smtp.states import Event, Service
+
+if TYPE_CHECKING:
+    from adapter.servers.smtp.session import SmtpSession
+
+
+class Reader(Protocol):
+    """What DataReader and ChunkReader have in common."""
+
+    done: bool
+    leftover: bytes
+
+    def feed(self, data: bytes, /) -> bytes: ...
+
+
+def begin(session: SmtpSession, transaction: Transaction) -> Incoming:
+    """A place for the message, with the trace fields it gets (RFC 5321 4.4)."""
+    now = datetime.now(UTC)
+    store = session.store
+    line_ends = LineEnds.KEEP if transaction.binary else session.edge.line_ends
+    intake = Intake(session.edge.limits, line_ends)
+    recipients = transaction.recipients
+    hop = trace.Hop(
+        hello=session.told_hello or session.hello,
+        peer=None if session.peer_address == UNIX else session.peer_address,
+        peer_name=None,
+        host=session.edge.services.hostname,
+        keyword=trace.with_keyword(session.state, smtputf8=transaction.mail.smtputf8),
+        id=transaction.id,
+        date=now,
+        recipient=recipients[0].address if len(recipients) == 1 else None,
+        tls=session.cipher,
+    )
+    fields = trace.return_path(transaction.sender) + trace.received(hop)
+    account = session.account
+    if account is None:
+        return Incoming(store, intake, fields, _as_it_is)
+    return Incoming(
+        store,
+        intake,
+        fields,
+        header_editor(store.recipients, account, now),
+        html_alternative.add_html if store.recipients.wants_html(account) else None,
+        html_alternative.is_markdown,
+    )
+
+
+def _as_it_is(header: bytes) -> bytes:
+    return header
+
+
+async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) -> None:
+    """From the stream through ``reader`` until it is done. A client that is too slow is cut off."""
+    pace = Pace(session.limits)
+    data = session.lines.take()
+    while True:
+        body = reader.feed(data)
+        if incoming is not None:
+            await incoming.add(body)
+        if reader.done:
+            session.lines.feed(reader.leftover)
+            return
+        await session.flush(session.limits.idle)
+        started = session.loop.time()
+        try:
+            data = await session.receive(pace.patience)
+        except TimeoutError:
+            raise TooSlowError from None
+        pace.took(session.loop.time() - started, len(data))
+
+
+async def complete(session: SmtpSession, transaction: Transaction, incoming: Incoming) -> list[Reply]:
+    """The message is all there: commit it. One reply, or with LMTP one for each recipient (RFC 2033 4.2)."""
+    await incoming.finish()
+    outcome: Reply | dict[str, Reply] | None = incoming.refusal
+    if outcome is None:
+        keeps_sent = session.edge.services.settings.submission.keep_sent
+        outcome = await deliver(
+            session.store, transaction, incoming, session.account if keeps_sent else None, session.peer
+        )
+    await session.end_transaction()
+    session.state.advance(Event.END)
+    if session.edge.service is Service.LMTP:
+        given = lmtp.final_replies([recipient.address for recipient in transaction.recipients], outcome)
+    else:
+        given = [outcome if isinstance(outcome, Reply) else one_reply(outcome)]
+    if any(reply.positive for reply in given):
+        session.message_accepted()
+    return given

@@ -1,0 +1,49 @@
+"""One mail transaction: the sender, the recipients it was accepted for, and where each of them leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from adapter.recipients import Target
+from adapter.servers.smtp.incoming import Incoming
+from protocol.smtp.params import Body, MailCommand, RcptCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """An accepted RCPT. Without targets the address is elsewhere, and the outbox has it."""
+
+    command: RcptCommand
+    targets: tuple[Target, ...]
+
+    @property
+    def address(self) -> str:
+        return self.command.path.address
+
+
+@dataclass(slots=True)
+class Transaction:
+    id: str
+    mail: MailCommand
+    recipients: list[Recipient] = field(default_factory=list)
+    incoming: Incoming | None = None  # once DATA or BDAT has begun
+
+    @property
+    def sender(self) -> str:
+        return self.mail.path.address
+
+    @property
+    def binary(self) -> bool:
+        return self.mail.body is Body.BINARY
+
+    def targets(self) -> dict[str, Target]:
+        """Each mailbox once, however many recipients lead to it; the first says to which folder."""
+        found: dict[str, Target] = {}
+        for recipient in self.recipients:
+            for target in recipient.targets:
+                found.setdefault(target.address, target)
+        return found
+
+    def remote(self) -> Iterator[Recipient]:
+        return (recipient for recipient in self.recipients if not recipient.targets)
