@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import mailbox
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from click.testing import CliRunner, Result
 from adapter.api import Store
 from adapter.cli import main
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 ADA, BOB = "ada@example.test", "bob@example.test"
 
 
@@ -112,3 +117,37 @@ def test_mistakes(root: Path, tmp_path: Path) -> None:
     run(root, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
     assert "not empty" in fails(77, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
     assert "outside" in fails(77, "export", "--format", "mbox", "--to", str(root / "o"))
+
+
+@pytest.mark.parametrize(("how", "told"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: Path, how: int, told: bool) -> None:
+    count = 2000
+    (tmp_path / "in" / "cur").mkdir(parents=True)
+    originals = [b"Subject: %d\r\n\r\n" % number + b"text\r\n" * 50 for number in range(count)]
+    for number, octets in enumerate(originals):
+        (tmp_path / "in" / "cur" / f"{number}.x.host:2,FS").write_bytes(octets)
+    command = ["import", "--from", str(tmp_path / "in"), "--address", ADA, "--root", str(root)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adapter.cli", *command],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    inbox = root / "mailboxes" / ADA / "inbox"
+    deadline = time.monotonic() + 60
+    while not any(inbox.glob("*.md")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    with Store.open(root) as store:
+        found = list(reversed(store.mailbox(ADA).messages()))
+        assert 0 < len(found) < count
+        assert [store.mailbox(ADA).read(each).octets() for each in found] == originals[: len(found)]
+        assert {each.flags for each in found} == {frozenset({"read", "starred"})}
+    if told:
+        # One may have been submitted when the signal came, and not yet be known to the importer.
+        assert len(found) - int(printed.split()[1]) in (0, 1)
