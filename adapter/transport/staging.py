@@ -20,7 +20,7 @@ from adapter.content import ingest
 from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
-from adapter.transport import ids
+from adapter.transport import ids, trouble
 
 _log = logging.getLogger(__name__)
 
@@ -89,19 +89,30 @@ class StagingArea:
     def stage(self, octets: ingest.Buffer, arrived: int | None = None) -> Staged:
         """Parse octets into canonical content and write it to disk. Never refuses content for being ugly."""
         arrived = ids.microseconds() if arrived is None else arrived
+        made: list[str] = []  # the name of every file, before it is written
+        try:
+            with trouble.of_the_disk():
+                return self._stage(octets, arrived, made)
+        except BaseException:
+            for name in made:
+                self.remove(name)
+            raise
+
+    def _stage(self, octets: ingest.Buffer, arrived: int, made: list[str]) -> Staged:
         content = ingest.ingest(
             octets,
             id=ids.message_id(arrived),
             arrived=ids.iso_time(arrived),
             thread=self._find_thread,
-            sink=_DiskSink(self),
+            sink=_DiskSink(self, made),
         )
         name = self.fresh_name()
+        made.append(name)
         inline = len(content.file) <= INLINE_BYTES
         room = INLINE_BYTES - len(content.file)
         blobs = []
         for draft in content.blobs:
-            blob = self._stage_blob(draft, inline=draft.size <= room)
+            blob = self._stage_blob(draft, made, inline=draft.size <= room)
             room -= len(blob.data or b"")
             blobs.append(blob)
         disk.write_new(self._directory, name, content.file, sync=not inline)
@@ -109,13 +120,14 @@ class StagingArea:
             disk.sync_directory(self._directory)
         return Staged(content, arrived, name, self.session, tuple(blobs))
 
-    def _stage_blob(self, blob: BlobDraft, *, inline: bool) -> StagedBlob:
+    def _stage_blob(self, blob: BlobDraft, made: list[str], *, inline: bool) -> StagedBlob:
         if blob.data is None:
             return StagedBlob(blob.sha256, blob.size, None, str(blob.handle))
         with self._directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
             if disk.exists(directory, blob.sha256) and self._knows_blob(blob.sha256):
                 return StagedBlob(blob.sha256, blob.size, None, None)
         name = self.fresh_name()
+        made.append(name)
         disk.write_new(self._directory, name, blob.data, sync=not inline)
         return StagedBlob(blob.sha256, blob.size, blob.data if inline else None, name)
 
@@ -151,33 +163,48 @@ class StagingArea:
         return disk.open_read(self._directory, name)
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        """What cannot be removed now goes with the session: that is no reason to fail what is already done."""
+        try:
             disk.unlink(self._directory, name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("%s stays in staging for now: %s", name, error)
 
 
 class _DiskSink:
     """Receives the decoded parts of large messages: each becomes a synced file in staging."""
 
-    def __init__(self, area: StagingArea) -> None:
+    def __init__(self, area: StagingArea, made: list[str]) -> None:
         self._area = area
+        self._made = made
 
     def start(self) -> _DiskBlob:
-        return _DiskBlob(self._area)
+        name = self._area.fresh_name()
+        self._made.append(name)
+        return _DiskBlob(self._area, name)
 
 
 class _DiskBlob:
-    def __init__(self, area: StagingArea) -> None:
-        self._name = area.fresh_name()
-        self._fd = area.open_new(self._name)
+    def __init__(self, area: StagingArea, name: str) -> None:
+        self._area = area
+        self._name = name
+        self._fd = area.open_new(name)
 
     def write(self, chunk: bytes) -> None:
         disk.write_all(self._fd, chunk)
 
     def finish(self) -> str:
-        os.fchmod(self._fd, 0o444)
-        disk.sync_data(self._fd)
-        os.close(self._fd)
+        try:
+            os.fchmod(self._fd, 0o444)
+            disk.sync_data(self._fd)
+        finally:
+            os.close(self._fd)
         return self._name
+
+    def abort(self) -> None:
+        os.close(self._fd)
+        self._area.remove(self._name)
 
 
 class Spool:
@@ -197,11 +224,13 @@ class Spool:
             self._pieces.append(chunk)
             if self.size <= self._memory:
                 return
-            self._name = self._area.fresh_name()
-            self._fd = self._area.open_new(self._name)
-            chunk = b"".join(self._pieces)
-            self._pieces.clear()
-        disk.write_all(self._fd, chunk)
+        with trouble.of_the_disk():
+            if self._fd < 0:
+                self._name = self._area.fresh_name()
+                self._fd = self._area.open_new(self._name)
+                chunk = b"".join(self._pieces)
+                self._pieces.clear()
+            disk.write_all(self._fd, chunk)
 
     def stage(self, arrived: int | None = None) -> Staged:
         """Parse what was written; the spool itself is closed either way."""

@@ -10,7 +10,6 @@ follow, the batch is taken back in all layers, the abort is recorded, and each o
 
 from __future__ import annotations
 
-import errno
 import logging
 import queue
 import sqlite3
@@ -21,18 +20,18 @@ from typing import Any
 
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import MAX_BATCH, Journal, JournalDamaged, Record
+from adapter.store.journal import MAX_BATCH, Journal, Record
 from adapter.store.locks import Locks
 from adapter.transport import effects, ids
 from adapter.transport.effects.undo import Undo
 from adapter.transport.operations.base import AnyOperation, Plan
 from adapter.transport.staging import StagingArea
+from adapter.transport.trouble import as_mail_error
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
 
 _BATCH_OPERATIONS = MAX_BATCH // 2
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class _HalfPlanned(Exception):  # noqa: N818 - a signal inside this module
@@ -119,7 +118,7 @@ class Writer:
         except Exception as error:
             for job in jobs:
                 if job.record is None and job.error is None:
-                    job.error = _as_mail_error(error)
+                    job.error = as_mail_error(error)
         records = [job.record for job in jobs if job.record is not None]
         if records:
             self._after_commit(records)
@@ -153,7 +152,7 @@ class Writer:
         except Exception as error:
             if journaled:
                 self._take_back(journaled, undo)
-            failure = _as_mail_error(error)
+            failure = as_mail_error(error)
             for job in jobs:
                 job.error = failure
             return False
@@ -168,7 +167,7 @@ class Writer:
         try:
             job.result = job.operation.plan(plan)
         except Exception as error:
-            job.error = _as_mail_error(error)
+            job.error = as_mail_error(error)
             if plan.effects:
                 raise _HalfPlanned from error
             return None
@@ -185,18 +184,3 @@ class Writer:
             self._journal.forget_last_batch()
         if not complete:
             _log.error("files of records %s were not all taken back; run markpost check", abort.aborted)
-
-
-def _as_mail_error(error: Exception) -> MailError:
-    """What callers get: known trouble as it is, a full disk as such, anything else as temporary."""
-    if isinstance(error, MailError):
-        return error
-    full = (isinstance(error, OSError) and error.errno in _DISK_FULL) or (
-        isinstance(error, sqlite3.OperationalError) and "full" in str(error)
-    )
-    if full:
-        return MailError(Reason.DISK_FULL, str(error))
-    if isinstance(error, JournalDamaged):
-        return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}); run markpost repair")
-    _log.exception("an operation failed unexpectedly", exc_info=error)
-    return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")

@@ -78,14 +78,24 @@ def identify(effect: Effect, directories: Directories) -> None:
 def rename(effect: Effect, directories: Directories, undo: Undo) -> None:
     set_aside_stray(directories, effect["in"], effect["to"])
     _rename(directories, effect["in"], effect["name"], effect["to"])
-    undo.add(partial(_rename, directories, effect["in"], effect["to"], effect["name"]))
+    # Noted before the full name is written: that may fail, and the directory has its new name already.
+    undo.add(partial(_rename_back, directories, effect["in"], effect["to"], effect["name"]))
+    _write_full_name_in(directories, effect["in"], effect["to"])
 
 
 def _rename(directories: Directories, where: str, old: str, new: str) -> None:
     with directories.open(layout.mailbox_directory(where)) as parent:
         disk.rename(parent, names.folder_entry(old), parent, names.folder_entry(new))
-    with directories.open(layout.folder_directory(where, new)) as directory:
-        _write_full_name(directory, new)
+
+
+def _rename_back(directories: Directories, where: str, old: str, new: str) -> None:
+    _rename(directories, where, old, new)
+    _write_full_name_in(directories, where, new)
+
+
+def _write_full_name_in(directories: Directories, where: str, name: str) -> None:
+    with directories.open(layout.folder_directory(where, name)) as directory:
+        _write_full_name(directory, name)
 
 
 def _write_full_name(directory: int, name: str) -> None:
@@ -100,14 +110,15 @@ def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
     parts = layout.folder_directory(effect["in"], effect["name"])
     with directories.open(parts) as directory:
         identity_file = disk.read_file(directory, layout.IDENTITY_FILE)
-    _remove(directories, effect["in"], effect["name"])
 
     def back() -> None:
         with directories.open(parts, create=True) as directory:
-            disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
+            if not disk.exists(directory, layout.IDENTITY_FILE):
+                disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
             _write_full_name(directory, effect["name"])
 
-    undo.add(back)
+    undo.add(back)  # before: it may fail half-way
+    _remove(directories, effect["in"], effect["name"])
 
 
 def _remove(directories: Directories, where: str, name: str) -> None:

@@ -1,0 +1,39 @@
+"""What went wrong, as callers get it: known trouble as it is, a full disk as such, anything else as temporary."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import sqlite3
+from collections.abc import Iterator
+
+from adapter.store.journal import JournalDamaged
+from protocol.errors import MailError, Reason
+
+_log = logging.getLogger(__name__)
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def as_mail_error(error: Exception) -> MailError:
+    if isinstance(error, MailError):
+        return error
+    full = (isinstance(error, OSError) and error.errno in _DISK_FULL) or (
+        isinstance(error, sqlite3.OperationalError) and "full" in str(error)
+    )
+    if full:
+        return MailError(Reason.DISK_FULL, str(error))
+    if isinstance(error, JournalDamaged):
+        return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}); run markpost repair")
+    _log.exception("an operation failed unexpectedly", exc_info=error)
+    return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def of_the_disk() -> Iterator[None]:
+    """What the disk refuses inside the block is raised as a :class:`MailError`."""
+    try:
+        yield
+    except OSError as error:
+        raise as_mail_error(error) from error
