@@ -145,5 +145,6 @@ CREATE TABLE cache_messages (
     recipe          BLOB NOT NULL,            -- how to rebuild the octets without reading YAML
     envelope        BLOB NOT NULL,            -- IMAP ENVELOPE, encoded
     structure       BLOB NOT NULL,            -- IMAP BODYSTRUCTURE, encoded
+    outline         BLOB NOT NULL,            -- where the parts lie in the octets
     preview         TEXT NOT NULL
 ) WITHOUT ROWID;
