@@ -20,6 +20,8 @@ class Situation:
     tls: bool = False  #: the connection is encrypted
     starttls: bool = True  #: there is a certificate
     plaintext: bool = False  #: passwords may pass without TLS
+    plain: bool = True
+    login: bool = True
     scram: bool = True
     oauth: bool = False
     quota: bool = False
@@ -52,7 +54,8 @@ class Capability(NamedTuple):
 
 _ALWAYS: Final = Offer("always", lambda s: True)
 _LOGGED_IN: Final = Offer("after login", lambda s: s.logged_in)
-_PASSWORD: Final = Offer("before login, under TLS or where allowed", lambda s: not s.logged_in and s.passwords)
+_PLAIN: Final = Offer("before login, under TLS or where allowed", lambda s: not s.logged_in and s.passwords and s.plain)
+_LOGIN: Final = Offer("before login, under TLS or where allowed", lambda s: not s.logged_in and s.passwords and s.login)
 _SCRAM: Final = Offer("before login, where configured", lambda s: not s.logged_in and s.scram)
 _OAUTH: Final = Offer(
     "before login, under TLS or where allowed, where configured",
@@ -76,8 +79,8 @@ CAPABILITIES: Final = (
         Offer("before login, where passwords need TLS first", lambda s: not s.logged_in and not s.passwords),
         "no LOGIN now",
     ),
-    Capability("AUTH=PLAIN", "4616", _PASSWORD, "SASL PLAIN"),
-    Capability("AUTH=LOGIN", "draft-murchison-sasl-login", _PASSWORD, "SASL LOGIN, for Outlook"),
+    Capability("AUTH=PLAIN", "4616", _PLAIN, "SASL PLAIN"),
+    Capability("AUTH=LOGIN", "draft-murchison-sasl-login", _LOGIN, "SASL LOGIN, for Outlook"),
     Capability("AUTH=SCRAM-SHA-256", "7677", _SCRAM, "SASL SCRAM"),
     Capability("AUTH=OAUTHBEARER", "7628", _OAUTH, "SASL with bearer tokens"),
     Capability("AUTH=XOAUTH2", "none", _OAUTH, "SASL with bearer tokens, the older form"),

@@ -1,12 +1,12 @@
 """What can be set for IMAP: the section ``[imap]`` of the configuration."""
 
-# ruff: noqa: RUF009 - Seconds(…) and Size(…) name types, they make nothing
+# ruff: noqa: RUF009 - Seconds(…) names a type, it makes nothing
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapter.config import Seconds, Size
+from adapter.config import Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +25,3 @@ class ImapSettings:
     folders: int = 10_000  # of one account
     keywords: int = 100  # in one command
     keyword_length: int = 100
-    write_buffer: Size = Size(256 << 10)  # unsent octets of one connection, before its command waits

@@ -1,0 +1,151 @@
+"""APPEND (RFC 3501 6.3.11, RFC 3502) and REPLACE (RFC 8508): messages come in as a stream.
+
+What can be known before a message is taken (the mailbox, limits, quota) is checked when its literal is announced, so
+that nobody sends fifty megabytes in vain. Octets go to a spool, which is in memory while small; the messages of one
+command are staged together on a thread and committed together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adapter.servers.imap.answer import Answer, failed, no
+from adapter.servers.imap.commands_select import find_folder
+from adapter.servers.imap.store_flags import READ_ONLY, check_keywords, split_flags
+from adapter.transport import operations as op
+from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
+from protocol.errors import MailError, Reason
+from protocol.imap import commands, responses
+from protocol.imap import response_codes as codes
+from protocol.imap.commands import AppendMessage
+from protocol.imap.events import LiteralChunk, LiteralStart
+from protocol.imap.lexer import CommandError, Dialect
+from protocol.imap.parse_append import AppendParser
+from protocol.imap.seqset import SequenceSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adapter.servers.imap.session import Session
+    from adapter.transport.transport import Transport
+
+
+class Upload:
+    """The messages of one command, as far as they have come in."""
+
+    def __init__(self, name: str, dialect: Dialect) -> None:
+        self.parser = AppendParser(name, dialect)
+        self.spools: list[Spool] = []
+        self.size = 0
+
+    def close(self) -> None:
+        for spool in self.spools:
+            spool.close()
+
+
+def give_up(session: Session) -> None:
+    if session.upload is not None:
+        session.upload.close()
+        session.upload = None
+
+
+def refusal(error: MailError) -> Answer:
+    return failed(error, into=True)
+
+
+# RFC 3501 6.3.11: an error before the literal is better than one after it
+async def announce(session: Session, start: LiteralStart) -> None:
+    """A message is about to come. Raises CommandError or MailError if it is not wanted."""
+    upload = session.upload
+    if upload is None:
+        upload = session.upload = Upload(start.name, session.dialect)
+    settings = session.server.settings
+    if len(upload.spools) >= min(settings.imap.append_messages, settings.imap.message_limit or 1 << 30):
+        if settings.imap.message_limit is not None:
+            code = codes.messagelimit(settings.imap.message_limit).decode("ascii")
+            raise CommandError("Too many messages in one command", "NO", code)
+        raise MailError(Reason.LIMIT, "messages in one APPEND")
+    message = upload.parser.message(start)
+    split_flags(message.flags, settings.imap)
+    upload.size += start.size
+    if upload.size > 4 * settings.limits.message_size:
+        raise MailError(Reason.TOO_BIG, "all messages of one APPEND")
+    if not upload.spools:
+        await find_folder(session, upload.parser.mailbox)
+    quota = session.server.quotas.of(session.account)
+    if quota.limited:
+        folders = (await session.mailboxes.status(session.account)).values()
+        quota.check(list(folders), upload.size, len(upload.spools) + 1)
+    upload.spools.append(session.backend.transport.spool())
+
+
+async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
+    upload = session.upload
+    assert upload is not None  # noqa: S101 - a chunk follows an announcement that was accepted
+    spool = upload.spools[-1]
+    if spool.size + len(chunk.data) <= SPOOL_MEMORY:
+        spool.write(chunk.data)
+    else:
+        await session.backend.call(spool.write, chunk.data)
+
+
+# RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
+async def append(session: Session, command: commands.Append) -> Answer:
+    folder = await find_folder(session, command.mailbox)
+    placed = await _commit(session, folder.name, command.messages, None)
+    return Answer("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
+
+
+# RFC 8508 3.3: APPENDUID comes before the expunge
+async def replace(session: Session, command: commands.Replace) -> Answer:
+    box = session.mailbox
+    if box.read_only:
+        return READ_ONLY
+    rows = box.rows(SequenceSet(((command.number, command.number),)), uid=command.uid)
+    if not rows.uids:
+        return no("No such message", codes.EXPUNGEISSUED if rows.gone else codes.NONEXISTENT)
+    folder = await find_folder(session, command.mailbox)
+    placed = await _commit(session, folder.name, [command.message], (box.state.id, rows.uids))
+    session.send(responses.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
+    return Answer("Replace completed")
+
+
+async def _commit(
+    session: Session,
+    folder: str,
+    messages: Sequence[AppendMessage],
+    replaces: tuple[int, Sequence[int]] | None,
+) -> list[op.Placed]:
+    settings = session.server.settings.imap
+    flags = [split_flags(message.flags, settings) for message in messages]
+    if any(keywords for _, keywords in flags):
+        state = await session.mailboxes.folder((await find_folder(session, folder)).id)
+        check_keywords(state.flags, [keyword for _, keywords in flags for keyword in keywords])
+    transport = session.backend.transport
+    upload, session.upload = session.upload, None  # the thread closes the spools
+    assert upload is not None  # noqa: S101 - the command had at least one message
+
+    def prepare() -> op.Append:
+        staged = _stage(transport, upload.spools)
+        items = [
+            op.AppendItem(each, system, keywords, None if message.date is None else int(message.date.timestamp()))
+            for each, message, (system, keywords) in zip(staged, messages, flags, strict=True)
+        ]
+        return op.Append(session.account, folder, items, replaces)
+
+    return await session.mailboxes.commit_staged(prepare)
+
+
+def _stage(transport: Transport, spools: Sequence[Spool]) -> list[Staged]:
+    """All or none: what is staged when one fails is given back."""
+    staged: list[Staged] = []
+    try:
+        for spool in spools:
+            staged.append(spool.stage())
+    except BaseException:
+        for each in staged:
+            transport.discard(each)
+        for spool in spools:
+            spool.close()
+        raise
+    return staged

@@ -1,0 +1,89 @@
+"""Commands that copy and remove messages: COPY, MOVE, EXPUNGE; each is one commit, whole or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adapter.servers.imap.answer import Answer, no
+from adapter.servers.imap.fetch import limit
+from adapter.servers.imap.store_flags import READ_ONLY
+from adapter.transport import operations as op
+from protocol.imap import commands, responses
+from protocol.imap import response_codes as codes
+from protocol.imap.view import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adapter.servers.imap.session import Session
+
+
+# RFC 3501 6.4.7, RFC 4315 3
+async def copy(session: Session, command: commands.Copy) -> Answer:
+    rows = session.mailbox.rows(command.messages, uid=command.uid)
+    refusal = _refusal(session, rows)
+    if refusal is not None:
+        return refusal
+    if not rows.uids:
+        return Answer("No messages to copy")
+    await _check_quota(session, rows.uids)
+    state = session.mailbox.state
+    copied = await session.mailboxes.commit(op.Copy(session.account, state.id, rows.uids, command.mailbox))
+    return Answer("Copy completed", _copyuid(copied))
+
+
+# RFC 6851 3, 4.3: COPYUID comes first, in an untagged response, then the expunges
+async def move(session: Session, command: commands.Move) -> Answer:
+    box = session.mailbox
+    if box.read_only:
+        return READ_ONLY
+    rows = box.rows(command.messages, uid=command.uid)
+    refusal = _refusal(session, rows)
+    if refusal is not None:
+        return refusal
+    if not rows.uids:
+        return Answer("No messages to move")
+    moved = await session.mailboxes.commit(op.Move(session.account, box.state.id, rows.uids, command.mailbox))
+    if moved.uids:
+        session.send(responses.ok(None, "Moved", _copyuid(moved)))
+    return Answer("Move completed")
+
+
+def _refusal(session: Session, rows: Rows) -> Answer | None:
+    if rows.gone:
+        # RFC 2180 4.4.1: all or nothing, and some are not there
+        return no("Some messages are gone", codes.EXPUNGEISSUED)
+    most = session.server.settings.imap.message_limit
+    if most is not None and len(rows.uids) > most:
+        return no("Too many messages in one command", codes.messagelimit(most))
+    return None
+
+
+def _copyuid(copied: op.Copied) -> bytes:
+    if not copied.uids:
+        return b""
+    source, destination = zip(*copied.uids, strict=True)
+    return codes.copyuid(copied.uidvalidity, source, destination)
+
+
+async def _check_quota(session: Session, uids: Sequence[int]) -> None:
+    quota = session.server.quotas.of(session.account)
+    if quota.limited:
+        columns = session.mailbox.state.columns
+        chosen = set(uids)
+        size = sum(size for size, uid in zip(columns.sizes, columns.uids, strict=True) if uid in chosen)
+        quota.check(list((await session.mailboxes.status(session.account)).values()), size, len(uids))
+
+
+# RFC 3501 6.4.3; RFC 4315 2.1
+async def expunge(session: Session, command: commands.Expunge) -> Answer:
+    box = session.mailbox
+    if box.read_only:
+        return READ_ONLY
+    uids: Sequence[int] | None = None
+    limited = b""
+    if command.uids is not None:
+        rows, limited = limit(session, box.view.by_uid(command.uids))
+        uids = rows.uids
+    await session.mailboxes.commit(op.Expunge(session.account, box.state.id, uids))
+    return Answer("Expunge completed", limited)

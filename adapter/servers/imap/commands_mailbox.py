@@ -1,0 +1,156 @@
+"""Commands on mailboxes by name: CREATE, DELETE, RENAME, SUBSCRIBE, UNSUBSCRIBE, LIST, LSUB, NAMESPACE, STATUS.
+
+All names are looked up among the folders of the account that is logged in, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from adapter.servers.imap.answer import Answer, no
+from adapter.servers.imap.commands_select import find_folder
+from adapter.servers.imap.listing import Hierarchy
+from adapter.store import names
+from adapter.transport import ids
+from adapter.transport import operations as op
+from adapter.transport.flags import Flag
+from protocol.errors import MailError, Reason
+from protocol.imap import commands, responses
+from protocol.imap import response_codes as codes
+from protocol.imap.commands import StatusItem
+
+if TYPE_CHECKING:
+    from adapter.servers.imap.session import Session
+    from adapter.store.queries import Folder
+
+#: RFC 6154 2, by the name a client may send
+_USES: Final = {use.lower(): use for _, use in names.STANDARD_FOLDERS.values() if use}
+
+
+# RFC 3501 6.3.3, RFC 6154 3, RFC 8474 4.1
+async def create(session: Session, command: commands.Create) -> Answer:
+    if len(command.use) > 1 or any(use not in _USES for use in command.use):
+        return no("Special use is not supported", codes.USEATTR)
+    account = await session.mailboxes.account(session.account)
+    if len(account.folders) >= session.server.settings.imap.folders:
+        raise MailError(Reason.LIMIT, "folders")
+    use = _USES[command.use[0]] if command.use else ""
+    if use and any(folder.special_use == use for folder in account.folders.values()):
+        return no("There is a mailbox of that use already", codes.USEATTR)
+    folder = await session.mailboxes.commit(op.CreateFolder(session.account, command.mailbox, use))
+    return Answer("Create completed", codes.mailboxid(ids.folder_label(folder.id)))
+
+
+# RFC 3501 6.3.4
+async def delete(session: Session, command: commands.Delete) -> Answer:
+    await session.mailboxes.commit(op.DeleteFolder(session.account, command.mailbox))
+    return Answer("Delete completed")
+
+
+# RFC 3501 6.3.5; RFC 9051 6.3.6
+async def rename(session: Session, command: commands.Rename) -> Answer:
+    folder = await session.mailboxes.commit(op.RenameFolder(session.account, command.mailbox, command.new_name))
+    if session.dialect.rev2 and command.mailbox != names.INBOX:
+        session.send(responses.list_response(folder.name, (), session.dialect, old_name=command.mailbox))
+    return Answer("Rename completed")
+
+
+# RFC 3501 6.3.6
+async def subscribe(session: Session, command: commands.Subscribe) -> Answer:
+    account = await session.mailboxes.account(session.account)
+    if len(account.subscriptions) >= session.server.settings.imap.folders:
+        raise MailError(Reason.LIMIT, "subscriptions")
+    await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=True))
+    return Answer("Subscribe completed")
+
+
+# RFC 3501 6.3.7
+async def unsubscribe(session: Session, command: commands.Unsubscribe) -> Answer:
+    await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=False))
+    return Answer("Unsubscribe completed")
+
+
+# RFC 3501 6.3.8, RFC 5258, RFC 5819, RFC 6154
+async def list_mailboxes(session: Session, command: commands.List) -> Answer:
+    if command.patterns == ("",) and not command.extended:
+        # RFC 3501 6.3.8: the delimiter is asked for.
+        session.send(responses.list_response("", [b"\\Noselect"], session.dialect))
+        return Answer("List completed")
+    hierarchy = await _hierarchy(session)
+    counted = await session.mailboxes.status(session.account) if command.status else {}
+    for shown in hierarchy.matching(command, plain=not session.dialect.rev2):
+        session.send(
+            responses.list_response(shown.name, shown.attributes, session.dialect, child_info=shown.child_info)
+        )
+        if command.status and (folder := counted.get(shown.name)) is not None:
+            await _send_status(session, folder, command.status)
+        await session.connection.breathe()
+    return Answer("List completed")
+
+
+# RFC 3501 6.3.9
+async def lsub(session: Session, command: commands.Lsub) -> Answer:
+    for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
+        session.send(responses.lsub_response(shown.name, shown.attributes, session.dialect))
+    return Answer("Lsub completed")
+
+
+async def _hierarchy(session: Session) -> Hierarchy:
+    account = await session.mailboxes.account(session.account)
+    return Hierarchy(list(account.folders.values()), account.subscriptions)
+
+
+# RFC 2342 5
+async def namespace(session: Session, command: commands.Namespace) -> Answer:
+    session.send(responses.namespace([""], dialect=session.dialect))
+    return Answer("Namespace completed")
+
+
+# RFC 3501 6.3.10; RFC 9051 6.3.11
+async def status(session: Session, command: commands.Status) -> Answer:
+    name = (await find_folder(session, command.mailbox)).name
+    folder = (await session.mailboxes.status(session.account)).get(name)
+    if folder is None:
+        raise MailError(Reason.NO_SUCH_FOLDER)
+    await _send_status(session, folder, command.items)
+    return Answer("Status completed")
+
+
+async def _send_status(session: Session, folder: Folder, wanted: Sequence[StatusItem]) -> None:
+    items = [(item.value.encode("ascii"), await _value(session, folder, item)) for item in wanted]
+    session.send(responses.status_response(folder.name, items, session.dialect))
+
+
+async def _value(session: Session, folder: Folder, item: StatusItem) -> int | bytes:
+    match item:
+        case StatusItem.MESSAGES:
+            return folder.messages
+        case StatusItem.RECENT:
+            return 0
+        case StatusItem.UIDNEXT:
+            return folder.uidnext
+        case StatusItem.UIDVALIDITY:
+            return folder.uidvalidity
+        case StatusItem.UNSEEN:
+            return folder.unseen
+        case StatusItem.DELETED:
+            return folder.deleted
+        case StatusItem.DELETED_STORAGE:
+            return await _deleted_octets(session, folder)
+        case StatusItem.SIZE:
+            return folder.size
+        case StatusItem.HIGHESTMODSEQ:
+            return folder.highestmodseq
+        case StatusItem.MAILBOXID:
+            return b"(" + ids.folder_label(folder.id).encode("ascii") + b")"
+        case StatusItem.APPENDLIMIT:
+            return session.server.settings.limits.message_size
+
+
+# RFC 9208 4.1.4: what an EXPUNGE would free
+async def _deleted_octets(session: Session, folder: Folder) -> int:
+    if not folder.deleted:
+        return 0
+    columns = (await session.mailboxes.folder(folder.id)).columns
+    return sum(size for size, mask in zip(columns.sizes, columns.masks, strict=True) if mask & Flag.DELETED)

@@ -1,0 +1,110 @@
+r"""FETCH (RFC 3501 6.4.5, RFC 7162 3.1.4, 3.2.6, RFC 9394 3.3).
+
+``\Seen`` is set for all messages of a command in one commit, before their content is sent: the flags that go with it
+are those that hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adapter.servers.imap.answer import Answer, no
+from adapter.servers.imap.commands_select import send_vanished
+from adapter.transport import operations as op
+from adapter.transport.flags import Flag
+from protocol.errors import MailError
+from protocol.imap import commands
+from protocol.imap import response_codes as codes
+from protocol.imap.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem
+from protocol.imap.flag_table import SEEN
+from protocol.imap.search_response import partial_window
+from protocol.imap.view import Rows
+
+if TYPE_CHECKING:
+    from adapter.servers.imap.selected import Selected
+    from adapter.servers.imap.session import Session
+
+
+async def fetch(session: Session, command: commands.Fetch) -> Answer:
+    box = session.mailbox
+    # What is known to have changed is told before, so that nothing is told twice or in the wrong order.
+    session.tell()
+    if command.vanished and command.changed_since is not None:
+        wanted = command.messages.resolve(max(box.state.uidnext - 1, 1))
+        await send_vanished(session, box, command.changed_since, wanted)
+    rows, limited = _rows(session, command)
+    items = await _set_seen(session, box, rows, command) if command.sets_seen and not box.read_only else command.items
+    fetching = session.mailboxes.fetch(box.state, rows, items, session.dialect)
+    session.in_response = True
+    try:
+        async for chunk in fetching.chunks():
+            session.send(chunk)
+            await session.connection.breathe()
+    except MailError as error:
+        # In the middle of a literal no word can be said any more.
+        session.broken(error)
+        session.connection.abort()
+        return no("Fetch failed", codes.SERVERBUG)
+    session.in_response = False
+    with_modseq = Attribute.MODSEQ in items
+    if Attribute.FLAGS in items and (with_modseq or not session.dialect.condstore):
+        box.view.told(rows.uids)
+    return _answer(box, rows, fetching.failed, limited, modseq_sent=with_modseq)
+
+
+def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:
+    """The messages to be sent; and the code that says where a limit has cut them off."""
+    box = session.mailbox
+    rows = box.rows(command.messages, uid=command.uid)
+    if command.changed_since is not None:
+        # RFC 7162 3.1.4.1
+        rows = restrict(rows, box.state.flagged_since(command.changed_since))
+    if command.partial is not None:
+        # RFC 9394 3.3
+        rows = restrict(rows, sorted(partial_window(rows.uids, command.partial)))
+    return limit(session, rows)
+
+
+def restrict(rows: Rows, uids: Sequence[int]) -> Rows:
+    """The rows whose UIDs are among these."""
+    if len(uids) == len(rows.uids) and list(uids) == list(rows.uids):
+        return rows
+    chosen = set(uids)
+    kept = [(number, uid) for number, uid in zip(rows.numbers, rows.uids, strict=True) if uid in chosen]
+    return Rows([number for number, _ in kept], [uid for _, uid in kept], rows.gone)
+
+
+# RFC 9738 3: the highest are taken, and the lowest of them is told
+def limit(session: Session, rows: Rows) -> tuple[Rows, bytes]:
+    most = session.server.settings.imap.message_limit
+    if most is None or len(rows.uids) <= most:
+        return rows, b""
+    kept = Rows(rows.numbers[-most:], rows.uids[-most:], rows.gone)
+    return kept, codes.messagelimit(most, kept.uids[0])
+
+
+# RFC 3501 6.4.5: BODY[…] and BINARY[…] set \Seen, and the flags are sent along
+async def _set_seen(session: Session, box: Selected, rows: Rows, command: commands.Fetch) -> tuple[FetchItem, ...]:
+    unseen = [uid for uid, mask in zip(rows.uids, box.state.masks(rows.uids), strict=True) if not mask & SEEN]
+    if not unseen:
+        return command.items
+    await session.mailboxes.commit(op.ChangeFlags(session.account, box.state.id, unseen, "add", flags=int(Flag.READ)))
+    added = [Attribute.FLAGS, Attribute.MODSEQ] if session.dialect.condstore else [Attribute.FLAGS]
+    content = (BodyPart, BinaryPart, BinarySize)
+    # Flags before content: clients that read the first parenthesis only find them there.
+    first = [item for item in command.items if not isinstance(item, content)]
+    last = [item for item in command.items if isinstance(item, content)]
+    return (*first, *[item for item in added if item not in first], *last)
+
+
+def _answer(box: Selected, rows: Rows, unread: Sequence[int], limited: bytes, *, modseq_sent: bool) -> Answer:
+    if limited:
+        return Answer("Fetch completed as far as the limit allows", limited, modseq_sent=modseq_sent)
+    if unread and not set(unread).isdisjoint(box.state.uids):
+        # RFC 5530 3
+        return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=modseq_sent)
+    if rows.gone or unread:
+        # RFC 2180 4.1, RFC 5530 3
+        return Answer("Fetch completed, some messages are gone", codes.EXPUNGEISSUED, modseq_sent=modseq_sent)
+    return Answer("Fetch completed", modseq_sent=modseq_sent)

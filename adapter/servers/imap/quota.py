@@ -1,0 +1,102 @@
+"""Quotas (RFC 9208): one root per account, from the settings; GETQUOTA, GETQUOTAROOT, SETQUOTA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from adapter.servers.imap.answer import Answer, no
+from adapter.store import names
+from adapter.store.queries import Folder
+from protocol.errors import MailError, Reason
+from protocol.imap import commands, responses
+from protocol.imap import response_codes as codes
+from protocol.imap.lexer import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adapter.servers.imap.session import Session
+    from adapter.settings import Settings
+
+#: The one quota root of an account; its name is the account's, as with most servers.
+ROOT: Final = "User quota"
+_UNIT: Final = 1024  # RFC 9208 5.1
+
+
+class Quota(NamedTuple):
+    """Limits of one account; 0: none."""
+
+    storage: int
+    messages: int
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.storage or self.messages)
+
+    def check(self, folders: Sequence[Folder], size: int, messages: int) -> None:
+        """Raise ``OVER_QUOTA`` if so many more octets and messages have no room."""
+        used, count = usage(folders)
+        if (self.storage and used + size > self.storage) or (self.messages and count + messages > self.messages):
+            raise MailError(Reason.OVER_QUOTA)
+
+
+class Quotas:
+    """Every account's limits, from the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._default = Quota(settings.quota.storage, settings.quota.messages)
+        self._by_account: dict[str, Quota] = {}
+        for address, account in settings.account.items():
+            self._by_account[names.normalise_address(address)] = Quota(
+                self._default.storage if account.storage is None else account.storage,
+                self._default.messages if account.messages is None else account.messages,
+            )
+
+    def of(self, address: str) -> Quota:
+        return self._by_account.get(address, self._default)
+
+
+def usage(folders: Sequence[Folder]) -> tuple[int, int]:
+    """Octets and messages in use."""
+    return sum(folder.size for folder in folders), sum(folder.messages for folder in folders)
+
+
+# RFC 9208 4.1.2
+async def get_quota(session: Session, command: commands.GetQuota) -> Answer:
+    quota = _configured(session)
+    if command.root != ROOT:
+        return no("No such quota root", codes.NONEXISTENT)
+    await _report(session, quota)
+    return Answer("Quota completed")
+
+
+# RFC 9208 4.1.3
+async def get_quota_root(session: Session, command: commands.GetQuotaRoot) -> Answer:
+    quota = _configured(session)
+    session.send(responses.quota_root(command.mailbox, [ROOT], dialect=session.dialect))
+    await _report(session, quota)
+    return Answer("Quota root completed")
+
+
+# RFC 9208 4.1.1: the operator sets limits, not the client
+async def set_quota(session: Session, command: commands.SetQuota) -> Answer:
+    _configured(session)
+    return no("Quotas are set by the administrator", codes.NOPERM)
+
+
+def _configured(session: Session) -> Quota:
+    quota = session.server.quotas.of(session.account)
+    if not quota.limited:
+        raise CommandError("Quotas are not configured", "NO", "CANNOT")
+    return quota
+
+
+# RFC 9208 4.2.1, 5.1, 5.2
+async def _report(session: Session, quota: Quota) -> None:
+    used, count = usage(list((await session.mailboxes.status(session.account)).values()))
+    resources: list[tuple[bytes, int, int]] = []
+    if quota.storage:
+        resources.append((b"STORAGE", -(-used // _UNIT), quota.storage // _UNIT))
+    if quota.messages:
+        resources.append((b"MESSAGE", count, quota.messages))
+    session.send(responses.quota(ROOT, resources))

@@ -1,0 +1,82 @@
+"""The selected mailbox of one session: its view, and the state it looks at.
+
+Changes are given to the view as they come, but for those the session makes itself and does not want to hear of
+(``.SILENT``): while it commits, they wait until it is known which of them is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from adapter.transport.operations.base import Operation
+from protocol.imap.view import Emission, FolderChange, Report, Rows, View
+
+if TYPE_CHECKING:
+    from adapter.servers.imap.folder_cache import FolderState
+    from adapter.servers.imap.mailboxes import Mailboxes
+    from protocol.imap.lexer import Dialect
+    from protocol.imap.seqset import SequenceSet
+
+Result = TypeVar("Result")
+
+
+class Selected:
+    """Listens to its folder until it is closed."""
+
+    __slots__ = ("_held", "_on_change", "_watch", "read_only", "state", "view")
+
+    def __init__(self, state: FolderState, dialect: Dialect, on_change: Callable[[], None], *, read_only: bool) -> None:
+        self.state = state
+        self.read_only = read_only
+        self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
+        self._on_change = on_change
+        self._held: list[FolderChange] | None = None
+        self._watch = state.subscribe(self)
+
+    def close(self) -> None:
+        self._watch.close()
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    def folder_changed(self, changes: Sequence[FolderChange]) -> None:
+        if self._held is not None:
+            self._held += changes
+            return
+        for change in changes:
+            self.view.apply(change)
+        self._on_change()
+
+    def folder_removed(self) -> None:
+        """All its messages were reported as expunged; what is done to it from now on fails."""
+        self._on_change()
+
+    async def commit_silently(
+        self, mailboxes: Mailboxes, operation: Operation[Result], modseq_of: Callable[[Result], int | None]
+    ) -> Result:
+        """Commit a change whose flags the client knows already. ``modseq_of``: of the change, if there was one."""
+        self._held = []
+        own: int | None = None
+        try:
+            result = await mailboxes.commit(operation)
+            own = modseq_of(result)
+        finally:
+            held, self._held = self._held, None
+            for change in held:
+                self.view.apply(change, Report.SILENT if change.modseq == own else Report.FLAGS)
+        return result
+
+    # --- what the client is told -----------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return self.view.pending
+
+    def flush(self, point: Emission, *, modseq_sent: bool = False) -> bytes:
+        return self.view.flush(point, self.state, modseq_sent=modseq_sent)
+
+    # --- what the client means -------------------------------------------------------------------------------------
+
+    def rows(self, messages: SequenceSet, *, uid: bool) -> Rows:
+        """Raises ProtocolError for a number that no message has."""
+        return self.view.by_uid(messages) if uid else self.view.by_number(messages)

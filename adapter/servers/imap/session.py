@@ -1,0 +1,286 @@
+"""One client's conversation: what it is allowed, what it has enabled and selected, and the answer to each command.
+
+The framer's events come in order, one at a time. A command is checked against the table of states, parsed, given to
+its handler, and ends in exactly one tagged response, before which everything is told about the selected mailbox that
+may be told at this point. Whatever a handler raises becomes that response.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adapter.servers import networks
+from adapter.servers.imap import append, idle
+from adapter.servers.imap.answer import Answer, failed
+from adapter.servers.imap.dispatch import HANDLERS
+from protocol.errors import MailError, ProtocolError
+from protocol.imap import response_codes as codes
+from protocol.imap import responses
+from protocol.imap.capabilities import Situation, offered
+from protocol.imap.commands import Command
+from protocol.imap.events import CommandLine, Event, Line, LiteralChunk, LiteralStart, Refused
+from protocol.imap.lexer import PLAIN, CommandError, Dialect
+from protocol.imap.parse_command import parse_command
+from protocol.imap.states import Rule, State, check, enables_condstore
+from protocol.imap.view import emission
+
+if TYPE_CHECKING:
+    from adapter.servers.admission import Ticket
+    from adapter.servers.imap.append import Upload
+    from adapter.servers.imap.backend import Backend
+    from adapter.servers.imap.connection import Connection
+    from adapter.servers.imap.mailboxes import Mailboxes
+    from adapter.servers.imap.selected import Selected
+    from adapter.servers.imap.server import ImapServer
+    from adapter.servers.networks import Peer
+
+_log = logging.getLogger(__name__)
+
+
+#: Commands that put messages somewhere: what is missing is told by TRYCREATE (RFC 3501 7.1).
+_INTO = frozenset(("APPEND", "COPY", "UID COPY", "MOVE", "UID MOVE", "REPLACE", "UID REPLACE"))
+
+
+class Session:
+    __slots__ = (
+        "_backend",
+        "_ending",
+        "_rule",
+        "account",
+        "connection",
+        "dialect",
+        "idle_tag",
+        "in_response",
+        "peer",
+        "progress",
+        "selected",
+        "server",
+        "state",
+        "tag",
+        "ticket",
+        "tls",
+        "troubles",
+        "upload",
+    )
+
+    def __init__(self, server: ImapServer, connection: Connection, peer: Peer, ticket: Ticket) -> None:
+        self.server = server
+        self.connection = connection
+        self.peer = peer
+        self.ticket = ticket
+        self.tls = False
+        self._backend: Backend | None = None
+        self._rule: Rule | None = None  # of the command under way
+        self._ending = False
+        self.state = State.NOT_AUTHENTICATED
+        self.dialect: Dialect = PLAIN
+        self.account = ""  # the address that is logged in
+        self.selected: Selected | None = None
+        self.upload: Upload | None = None  # of the APPEND that is coming in
+        self.idle_tag: bytes | None = None
+        self.tag: bytes | None = None  # of the command under way
+        self.in_response = False  # a response is sent in part: nothing else may be sent now
+        self.progress: tuple[int, int] | None = None  # done, and all there is to do
+        self.troubles = 0  # BAD answers and failed logins in a row
+
+    # --- what the client may do ------------------------------------------------------------------------------------
+
+    @property
+    def situation(self) -> Situation:
+        settings = self.server.settings
+        mechanisms = self.backend.store.authenticator.mechanisms
+        return Situation(
+            logged_in=self.state is not State.NOT_AUTHENTICATED,
+            tls=self.tls,
+            starttls=self.server.certificates.context is not None,
+            plaintext=settings.login.allow_plaintext or networks.is_loopback(self.peer.address),
+            plain="PLAIN" in mechanisms,
+            login="LOGIN" in mechanisms,
+            scram="SCRAM-SHA-256" in mechanisms,
+            oauth="OAUTHBEARER" in mechanisms,
+            quota=bool(self.account) and self.server.quotas.of(self.account).limited,
+            compress=settings.imap.compress and not self.connection.compressed,
+            literal_plus=settings.imap.literal_plus,
+            unauthenticate=settings.imap.unauthenticate,
+            append_limit=settings.limits.message_size,
+            message_limit=settings.imap.message_limit,
+        )
+
+    def capabilities(self) -> list[bytes]:
+        return [name.encode("ascii") for name in offered(self.situation)]
+
+    @property
+    def backend(self) -> Backend:
+        assert self._backend is not None  # noqa: S101 - no word is heard before the greeting
+        return self._backend
+
+    @property
+    def mailboxes(self) -> Mailboxes:
+        return self.backend.mailboxes
+
+    def begin(self, backend: Backend) -> None:
+        """Greet the client."""
+        self._backend = backend
+        # RFC 3501 7.1.1: the greeting may carry the capabilities, which saves clients a round trip.
+        code = codes.capability(self.capabilities())
+        self.send(responses.ok(None, f"{self.server.hostname} Markpost ready", code))
+        self.connection.flush()
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        self.connection.send(data)
+
+    async def handle(self, event: Event) -> None:
+        match event:
+            case CommandLine():
+                await self._command(event)
+            case LiteralStart():
+                self.tag = event.tag
+                await self._literal(event)
+            case LiteralChunk():
+                await append.take_chunk(self, event)
+            case Refused(tag, status, code, text):
+                append.give_up(self)
+                self.idle_tag = None
+                self._answer(
+                    tag if tag != b"*" else None,
+                    Answer(text, code.encode("ascii") if code else b"", status.encode("ascii")),
+                )
+            case Line():
+                idle.finish(self, event)
+        if self._ending and self.upload is None:
+            self._say_goodbye()
+
+    async def _literal(self, start: LiteralStart) -> None:
+        framer = self.connection.framer
+        try:
+            check(start.name, self.state, self.dialect)
+            if start.message:
+                await append.announce(self, start)
+        except CommandError as error:
+            framer.refuse(error.status, error.text, error.code)
+        except MailError as error:
+            line = append.refusal(error)
+            framer.refuse("NO", line.text, line.code.decode("ascii"))
+        else:
+            framer.accept()
+            if start.sync:
+                self.send(responses.continuation("OK"))
+
+    async def _command(self, line: CommandLine) -> None:
+        self.tag = line.tag
+        self._rule = None
+        try:
+            self._rule = check(line.name, self.state, self.dialect)
+            command = self._parse(line)
+            if enables_condstore(command) and not self.dialect.condstore:
+                self.speak(replace(self.dialect, condstore=True))
+            answer = await HANDLERS[type(command)](self, command)
+        except CommandError as error:
+            code = error.code.encode("ascii") if error.code else b""
+            answer = Answer(error.text, code, error.status.encode("ascii"))
+        except ProtocolError as error:
+            answer = Answer(str(error), status=b"BAD")
+        except MailError as error:
+            answer = failed(error, into=line.name in _INTO)
+            if error.detail:
+                _log.info("%s %s: %s", self.peer, line.name, error.detail)
+        except Exception:
+            _log.exception("%s %s failed", self.peer, line.name)
+            answer = Answer("Internal error", codes.SERVERBUG, b"NO")
+        finally:
+            append.give_up(self)
+        if answer is not None:
+            self.tell(answer)
+            self._answer(line.tag, answer)
+        self.tag = self.progress = None
+
+    def _parse(self, line: CommandLine) -> Command:
+        if self.upload is not None:
+            return self.upload.parser.finish(line)
+        return parse_command(line, self.dialect)
+
+    # RFC 3501 5.2, 7.4.1
+    def tell(self, answer: Answer | None = None) -> None:
+        """What has changed in the selected mailbox, as far as the command under way allows."""
+        if self.selected is not None:
+            point = emission(self._rule, uses_numbers=answer is not None and answer.uses_numbers)
+            news = self.selected.flush(point, modseq_sent=answer is not None and answer.modseq_sent)
+            if news:
+                self.send(news)
+
+    def _answer(self, tag: bytes | None, answer: Answer) -> None:
+        self.send(responses.status(tag, answer.status, answer.text, answer.code))
+        if answer.status == b"BAD":
+            self.trouble()
+        elif self.state is not State.NOT_AUTHENTICATED:
+            self.troubles = 0
+
+    def trouble(self) -> None:
+        """A client that only ever makes mistakes is none."""
+        self.troubles += 1
+        if self.troubles >= self.server.settings.imap.bad_commands:
+            self.connection.bye("Too many invalid commands")
+
+    # RFC 5161 3.1; RFC 7162 3.1
+    def speak(self, dialect: Dialect) -> None:
+        """The client has enabled something."""
+        newly = dialect.condstore and not self.dialect.condstore
+        self.dialect = dialect
+        if self.selected is not None:
+            self.selected.view.dialect = dialect
+            if newly and not self.selected.pending:
+                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.state.modseq)))
+
+    # --- the mailbox -----------------------------------------------------------------------------------------------
+
+    @property
+    def mailbox(self) -> Selected:
+        assert self.selected is not None  # noqa: S101 - the table of states sees to it
+        return self.selected
+
+    def leave(self) -> None:
+        """No mailbox is selected any more."""
+        if self.selected is not None:
+            self.selected.close()
+            self.selected = None
+        if self.state is State.SELECTED:
+            self.state = State.AUTHENTICATED
+
+    def changed(self) -> None:
+        """The selected mailbox has changed; a client in IDLE hears of it now."""
+        if self.idle_tag is not None and not self.connection.busy:
+            idle.tell(self)
+
+    def writable(self) -> None:
+        """The client has taken what was sent: what it did not hear of meanwhile can follow."""
+        self.changed()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """End when nothing is in flight."""
+        self._ending = True
+        waits = self.state is State.NOT_AUTHENTICATED or not (self.connection.busy or self.upload is not None)
+        if waits:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        # RFC 5530 3
+        self.connection.bye("The server goes down, try again later", codes.UNAVAILABLE)
+
+    def abort(self) -> None:
+        self.connection.abort()
+
+    def ended(self) -> None:
+        append.give_up(self)
+        self.leave()
+        self.state = State.LOGOUT
+        self.ticket.release()
+        self.server.forget(self)
+
+    def broken(self, error: BaseException) -> None:
+        _log.error("%s the session failed", self.peer, exc_info=error)
