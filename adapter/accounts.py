@@ -27,9 +27,8 @@ from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatc
 
 from adapter.store import disk, layout, locks, names
 from adapter.store.disk import Directories
-from protocol import sasl
 from protocol.errors import MailError, Reason
-from protocol.sasl import ScramKeys
+from protocol.scram_keys import ScramKeys, parse_scram_keys, saslprep, scram_keys
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class Credentials:
         user = _user_field(address)
         prepared = prepare(password)
         hashed = f"{_SCHEME}{_HASHER.hash(prepared)}"
-        scram = _SCRAM + _write_scram(sasl.scram_keys(prepared, os.urandom(16), SCRAM_ITERATIONS))
+        scram = _SCRAM + _write_scram(scram_keys(prepared, os.urandom(16), SCRAM_ITERATIONS))
 
         def change(lines: _Lines) -> _Lines:
             ours = [number for number, line in enumerate(lines) if _user_of(line) == user]
@@ -204,7 +203,7 @@ def check(address: str, password: str) -> None:
 def prepare(password: str) -> str:
     """The one spelling of a password (SASLprep). Raises ``NOT_ALLOWED`` for one that cannot be used."""
     try:
-        prepared = sasl.saslprep(password)
+        prepared = saslprep(password)
         if len(prepared.encode()) <= _MAX_PASSWORD:
             return prepared
         trouble = f"longer than {_MAX_PASSWORD} octets"
@@ -254,4 +253,4 @@ def _read_scram(text: str) -> ScramKeys | None:
     if len(parts) != 4:
         return None
     iterations, salt, stored, server = parts
-    return sasl.parse_scram_keys(f"SCRAM-SHA-256${iterations}:{salt}${stored}:{server}")
+    return parse_scram_keys(f"SCRAM-SHA-256${iterations}:{salt}${stored}:{server}")

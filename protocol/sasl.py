@@ -21,10 +21,10 @@ import binascii
 import hashlib
 import hmac
 import re
-import stringprep
-import unicodedata
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from protocol.scram_keys import ScramKeys, keyed_hash
 
 #: Octets of one base64 line. RFC 4954 4.5 asks for 12288; OAuth tokens with many claims are longer.
 MAX_LINE = 1 << 16
@@ -107,80 +107,6 @@ def decode_line(line: bytes) -> bytes | Failure:
 def decode_initial(line: bytes) -> bytes | Failure:
     """An initial response: a single ``=`` stands for an empty one."""
     return b"" if line == b"=" else decode_line(line)
-
-
-# --- SCRAM keys (RFC 5802 section 3, stored as RFC 5803 writes them)
-
-
-@dataclass(frozen=True, slots=True)
-class ScramKeys:
-    """What the server keeps instead of the password."""
-
-    salt: bytes
-    iterations: int
-    stored_key: bytes
-    server_key: bytes
-
-    def __repr__(self) -> str:
-        return f"ScramKeys(iterations={self.iterations})"
-
-
-_STORED = re.compile(
-    r"SCRAM-SHA-256\$([1-9][0-9]{3,7}):([A-Za-z0-9+/]{8,128}={0,2})\$([A-Za-z0-9+/]{43}=):([A-Za-z0-9+/]{43}=)"
-)
-
-
-def scram_keys(password: str, salt: bytes, iterations: int) -> str:
-    """``SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey``. Slow on purpose; not for the event loop.
-
-    Raises ValueError for a password SASLprep forbids, fewer than 4096 iterations (RFC 7677 section 4) or a salt
-    shorter than 16 octets.
-    """
-    if not 4096 <= iterations < 100_000_000 or not 16 <= len(salt) <= 64:
-        raise ValueError("SCRAM needs at least 4096 iterations and 16 octets of salt")
-    salted = hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
-    client_key = _hmac(salted, b"Client Key")
-    stored = _b64(hashlib.sha256(client_key).digest())
-    return f"SCRAM-SHA-256${iterations}:{_b64(salt)}${stored}:{_b64(_hmac(salted, b'Server Key'))}"
-
-
-def parse_scram_keys(text: str) -> ScramKeys | None:
-    """The stored form, or None if it is not one."""
-    match = _STORED.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        salt, stored, server = (base64.b64decode(part, validate=True) for part in match.group(2, 3, 4))
-    except binascii.Error:
-        return None
-    return ScramKeys(salt, int(match[1]), stored, server)
-
-
-def saslprep(text: str) -> str:
-    """RFC 4013; raises ValueError for what it prohibits. Characters newer than its Unicode 3.2 may pass."""
-    mapped = "".join(
-        " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
-    )
-    prepared = unicodedata.normalize("NFKC", mapped)
-    if not prepared or any(
-        stringprep.in_table_c12(char)
-        or stringprep.in_table_c21_c22(char)
-        or stringprep.in_table_c3(char)
-        or stringprep.in_table_c4(char)
-        or stringprep.in_table_c5(char)
-        or stringprep.in_table_c6(char)
-        or stringprep.in_table_c7(char)
-        or stringprep.in_table_c8(char)
-        or stringprep.in_table_c9(char)
-        for char in prepared
-    ):
-        raise ValueError("empty, or has a character that is not allowed")
-    if any(map(stringprep.in_table_d1, prepared)) and (
-        any(map(stringprep.in_table_d2, prepared))
-        or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))
-    ):
-        raise ValueError("mixes writing directions")
-    return prepared
 
 
 # --- exchanges
@@ -365,7 +291,7 @@ class _ScramSha256(Exchange):
 
     def _fake(self) -> ScramKeys:
         user = self._user.casefold().encode()
-        salt, key = (_hmac(self._config.secret, label + user) for label in (b"salt:", b"key:"))
+        salt, key = (keyed_hash(self._config.secret, label + user) for label in (b"salt:", b"key:"))
         return ScramKeys(salt[:16], self._config.iterations, key, key)
 
     def _client_final(self, message: bytes) -> Step:
@@ -375,14 +301,14 @@ class _ScramSha256(Exchange):
         if match[2] != base64.b64encode(self._gs2) or match[3] != self._nonce:
             return _REFUSED
         auth_message = b",".join((self._bare, self._server_first, match[1]))
-        signature = _hmac(self._scram.stored_key, auth_message)
+        signature = keyed_hash(self._scram.stored_key, auth_message)
         client_key = bytes(a ^ b for a, b in zip(base64.b64decode(match[4]), signature))
         right = hmac.compare_digest(hashlib.sha256(client_key).digest(), self._scram.stored_key)
         if not (right and self._known):
             return _REFUSED
         self._verified = True
         # Sent as a challenge: neither SMTP nor IMAP can carry data with the success itself.
-        return Challenge(b"v=" + base64.b64encode(_hmac(self._scram.server_key, auth_message)))
+        return Challenge(b"v=" + base64.b64encode(keyed_hash(self._scram.server_key, auth_message)))
 
 
 class _Bearer(Exchange):
@@ -461,11 +387,3 @@ def start(mechanism: str, config: Config) -> Exchange | None:
     """An exchange by the name of its mechanism, in any case; None if there is none of that name."""
     kind = MECHANISMS.get(mechanism.upper())
     return None if kind is None else kind(config)
-
-
-def _hmac(key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, "sha256")
-
-
-def _b64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

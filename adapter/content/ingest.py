@@ -26,6 +26,7 @@ from adapter.content.markdown import CUT_MARK, MAX_HTML, html_to_markdown
 from adapter.content.segmenter import MAX_BODY, Segmented, Segmenter
 from adapter.content.threads import ThreadKeys, default_thread
 from adapter.content.wire import BLOB, Recipe, rebuild, segment_octets
+from protocol.errors import MailError
 from protocol.imap.fragments import encode_envelope, encode_structure
 from protocol.mime.envelope import envelope
 from protocol.mime.scanner import Buffer, Part, scan
@@ -37,6 +38,7 @@ __all__ = [
     "BlobDraft",
     "BlobSink",
     "BlobWriter",
+    "Buffer",
     "Ingested",
     "ThreadKeys",
     "default_thread",
@@ -155,11 +157,17 @@ def _hash(octets: Buffer) -> str:
 
 def _verified(written: Written, octets: Buffer, drafts: Drafts) -> bool:
     """Whether file and blobs give the octets back. A blob in the sink was compared while it was decoded."""
-    recipe = written.recipe
-    if isinstance(octets, bytes) and len(octets) <= LARGE:
-        return rebuild(written.file, recipe, drafts) == octets
+    try:
+        if isinstance(octets, bytes) and len(octets) <= LARGE:
+            return rebuild(written.file, written.recipe, drafts) == octets
+        return _verified_in_chunks(written, octets, drafts)
+    except MailError:
+        return False
+
+
+def _verified_in_chunks(written: Written, octets: Buffer, drafts: Drafts) -> bool:
     at = 0
-    for segment in recipe.segments:
+    for segment in written.recipe.segments:
         if segment.start != at:
             return False
         at += segment.size
@@ -184,11 +192,10 @@ def _derived_body(octets: Buffer, leaves: Leaves, segmented: Segmented) -> bytes
     if part is None or part.body >= part.end:
         return b""
     if part is leaves.html:
-        text = html_to_markdown(decode_text(octets, part, MAX_HTML))
-        return _clip(text, _MAX_DERIVED, "")
-    if part.end - part.body > MAX_BODY:
-        return _clip(decode_text(octets, part, EXCERPT + 4), EXCERPT, _blob_of(part, segmented))
-    return _clip(decode_text(octets, part, _MAX_DERIVED + 4), _MAX_DERIVED, _blob_of(part, segmented))
+        return _clip(html_to_markdown(decode_text(octets, part, MAX_HTML + 4)), _MAX_DERIVED, "")
+    limit = EXCERPT if part.end - part.body > MAX_BODY else _MAX_DERIVED
+    # A character in the file may have been four octets in the message: a line end in UTF-16.
+    return _clip(decode_text(octets, part, 4 * limit + 4), limit, _blob_of(part, segmented))
 
 
 def _blob_of(part: Part, segmented: Segmented) -> str:

@@ -26,6 +26,7 @@ from adapter.store import names
 from protocol import sasl
 from protocol.errors import MailError
 from protocol.sasl import Failure, Success, Trouble
+from protocol.scram_keys import ScramKeys
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ Ask = Callable[[bytes], Awaitable[bytes | Failure]]
 class PasswordSource(Protocol):
     def verify(self, address: str, password: str) -> bool: ...
 
-    def scram(self, address: str) -> sasl.ScramKeys | None: ...
+    def scram(self, address: str) -> ScramKeys | None: ...
 
 
 class Authenticator:
@@ -130,7 +131,7 @@ class Authenticator:
             self._remember(digest)
         return outcome
 
-    async def keys(self, user: str, attempt: Attempt) -> sasl.ScramKeys | None:
+    async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
         """Raises OSError if the credentials cannot be read."""
         await asyncio.sleep(attempt.delay)
         return await asyncio.to_thread(self._passwords.scram, user)

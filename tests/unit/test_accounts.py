@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from adapter.accounts import SCRAM_ITERATIONS, Credentials
-from protocol import sasl
+from protocol import scram_keys as stored
 from protocol.errors import MailError, Reason
 
 ADA = "ada@example.test"
@@ -88,7 +88,7 @@ def test_scram_keys_are_those_of_the_password(credentials: Credentials) -> None:
     keys = credentials.scram(ADA)
     assert keys is not None
     assert keys.iterations == SCRAM_ITERATIONS
-    assert keys == sasl.parse_scram_keys(sasl.scram_keys(SECRET, keys.salt, keys.iterations))
+    assert keys == stored.parse_scram_keys(stored.scram_keys(SECRET, keys.salt, keys.iterations))
     credentials.set_password(ADA, "another")
     changed = credentials.scram(ADA)
     assert changed is not None

@@ -101,6 +101,17 @@ MAY_MUTATE = {
     "adapter/store/snapshots.py": {"open"},
     # A staged file becomes read-only through the descriptor that disk.open_new made.
     "adapter/transport/staging.py": {"os.fchmod"},
+    # Exports are written outside the store; nothing here knows where a store is.
+    "adapter/exchange/output.py": {
+        "open",
+        "os.makedirs",
+        "os.mkdir",
+        "os.open",
+        "os.rename",
+        "os.sync",
+        "os.unlink",
+        "os.utime",
+    },
     # The root of a new store, before it is one; and a private copy of the index in the session's staging directory.
     "adapter/transport/transport.py": {"os.makedirs", "sqlite3.connect"},
 }

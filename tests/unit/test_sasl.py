@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import sasl
+from protocol import scram_keys as stored
 from protocol.sasl import (
     Challenge,
     Config,
@@ -24,7 +25,7 @@ from protocol.sasl import (
 
 CONFIG = Config(nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", secret=b"s" * 32)
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-KEYS = sasl.parse_scram_keys(sasl.scram_keys("pencil", SALT, 4096))
+KEYS = stored.parse_scram_keys(stored.scram_keys("pencil", SALT, 4096))
 MALFORMED, REFUSED = Failure(Trouble.MALFORMED), Failure(Trouble.REFUSED)
 
 
@@ -135,7 +136,7 @@ def test_scram_as_in_rfc_7677() -> None:
     assert exchange.step(b"") == Success("user")
 
 
-def scram_client(password: str, user: bytes, gs2: bytes, exchange: Exchange, keys: sasl.ScramKeys | None) -> Step:
+def scram_client(password: str, user: bytes, gs2: bytes, exchange: Exchange, keys: stored.ScramKeys | None) -> Step:
     """An independent client."""
     bare = b"n=" + user + b",r=clientnonce"
     step = exchange.step(gs2 + bare)
@@ -210,28 +211,28 @@ def test_unknown_users_get_a_stable_salt_of_their_own() -> None:
 
 
 def test_stored_keys() -> None:
-    text = sasl.scram_keys("pencil", SALT, 4096)
+    text = stored.scram_keys("pencil", SALT, 4096)
     assert text.startswith("SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$")
-    keys = sasl.parse_scram_keys(text)
+    keys = stored.parse_scram_keys(text)
     assert keys is not None
     assert (keys.salt, keys.iterations, len(keys.stored_key), len(keys.server_key)) == (SALT, 4096, 32, 32)
     for bad in ("", "x", text[:-1], text + "=", text.replace("4096", "0096"), text.replace("W22Z", "W22")):
-        assert sasl.parse_scram_keys(bad) is None
+        assert stored.parse_scram_keys(bad) is None
     for arguments in (("", SALT, 4096), ("x", SALT, 4095), ("x", b"short", 4096), ("\x07", SALT, 4096)):
         with pytest.raises(ValueError, match=r"SCRAM needs|not allowed|mixes"):
-            sasl.scram_keys(*arguments)
+            stored.scram_keys(*arguments)
 
 
 def test_saslprep_as_in_rfc_4013() -> None:
-    assert sasl.saslprep("I\u00adX") == "IX"
-    assert sasl.saslprep("USER") == "USER"
-    assert sasl.saslprep("\u00aa") == "a"
-    assert sasl.saslprep("\u2168") == "IX"
-    assert sasl.saslprep("a\u00a0b") == "a b"
-    assert sasl.saslprep("🔑") == "🔑"
+    assert stored.saslprep("I\u00adX") == "IX"
+    assert stored.saslprep("USER") == "USER"
+    assert stored.saslprep("\u00aa") == "a"
+    assert stored.saslprep("\u2168") == "IX"
+    assert stored.saslprep("a\u00a0b") == "a b"
+    assert stored.saslprep("🔑") == "🔑"
     for bad in ("\u0007", "\u0627\u0031", "", "\u00ad"):
         with pytest.raises(ValueError, match=r"SCRAM needs|not allowed|mixes"):
-            sasl.saslprep(bad)
+            stored.saslprep(bad)
 
 
 # --- OAuth
@@ -317,5 +318,5 @@ def test_any_line_decodes_or_fails(line: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=80))
 def test_stored_keys_parser_is_total(text: str) -> None:
-    assert sasl.parse_scram_keys(text) is None
-    sasl.parse_scram_keys("SCRAM-SHA-256$4096:" + text)
+    assert stored.parse_scram_keys(text) is None
+    stored.parse_scram_keys("SCRAM-SHA-256$4096:" + text)

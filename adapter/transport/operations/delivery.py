@@ -70,12 +70,12 @@ class Deliver(Operation[Delivery]):
                 folders[address] = self._folder(plan, address)
             except MailError as error:
                 outcome[address] = error
-        sent_folder = self._sent_folder(plan) if self.keep_sent else None
         if self.relay:
             check_relay(self.sender, self.relay)
         elsewhere = {item.address: item for item in self.relay}
-        if not folders and sent_folder is None and not elsewhere:
-            return Delivery(self.staged.content.id, outcome, None)
+        if not folders and not elsewhere:
+            return Delivery(self.staged.content.id, outcome, None)  # what went to nobody was not sent
+        sent_folder = self._sent_folder(plan) if self.keep_sent else None
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
