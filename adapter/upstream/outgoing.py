@@ -1,0 +1,130 @@
+"""The octets of a message on their way out: what they ask of the next host, and how they look after DATA.
+
+Invariants: memory stays bounded whatever the size; only the end of the message yields ``<CRLF>.<CRLF>`` (RFC 5321
+4.5.2); bare CR and LF, which DATA cannot carry (RFC 5321 2.3.8), become CRLF; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+
+from adapter.transport.transport import Transport
+
+_IN_MEMORY = 1 << 20  # what is larger is read twice
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_LONG_LINE = re.compile(rb"[^\n]{1000}")  # RFC 5321 4.5.3.1.6: 998 octets, and the CR
+_MAX_HEADER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """What the octets are."""
+
+    size: int  # as sent after DATA, without the dots (RFC 1870)
+    eight_bit: bool
+    eight_bit_header: bool
+    binary: bool  # bare CR or LF, NUL or lines too long for DATA
+
+
+class Outgoing:
+    """One stored message; its methods raise :class:`~protocol.errors.MailError` or OSError if it cannot be read."""
+
+    def __init__(self, transport: Transport, message_id: str) -> None:
+        self._transport = transport
+        self._message_id = message_id
+        self._kept: list[bytes] | None = None
+
+    async def examine(self) -> Nature:
+        return await asyncio.to_thread(self._examine)
+
+    def _examine(self) -> Nature:
+        kept: list[bytes] | None = []
+
+        def keep(chunks: Iterator[bytes]) -> Iterator[bytes]:
+            nonlocal kept
+            size = 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > _IN_MEMORY:
+                    kept = None
+                elif kept is not None:
+                    kept.append(chunk)
+                yield chunk
+
+        nature = examine(keep(self._transport.content.stream(self._message_id)))
+        self._kept = kept
+        return nature
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._kept is not None:
+            for chunk in self._kept:
+                yield chunk
+            return
+        stream = await asyncio.to_thread(self._transport.content.stream, self._message_id)
+        while (piece := await asyncio.to_thread(next, stream, None)) is not None:
+            yield piece
+
+
+def examine(chunks: Iterable[bytes]) -> Nature:
+    size = bare = 0
+    eight_bit = eight_bit_header = binary = False
+    header: bytes | None = b""
+    line = b""  # the unfinished one, as far as its length matters
+    held = b""  # a CR whose LF may come with the next chunk
+    last = b""
+    for chunk in chunks:
+        size += len(chunk)
+        eight_bit = eight_bit or not chunk.isascii()
+        if header is not None:
+            header += chunk
+            end = min((at for mark in (b"\r\n\r\n", b"\n\n") if (at := header.find(mark)) >= 0), default=-1)
+            if end >= 0 or len(header) > _MAX_HEADER:
+                eight_bit_header = not header[: end if end >= 0 else None].isascii()
+                header = None
+        text = held + chunk
+        held = text[-1:] if text.endswith(b"\r") else b""
+        text = text[: len(text) - len(held)]
+        pairs = text.count(b"\r\n")
+        bare += text.count(b"\n") + text.count(b"\r") - 2 * pairs
+        binary = binary or b"\0" in text or _LONG_LINE.search(line + text) is not None
+        line = (line + text)[-1000:].rpartition(b"\n")[2]
+        last = (last + chunk[-2:])[-2:]
+    if header:
+        eight_bit_header = not header.isascii()
+    bare += len(held)
+    ends = last == b"\r\n" or size == 0 or last[-1:] in (b"\r", b"\n")
+    return Nature(size + bare + (0 if ends else 2), eight_bit, eight_bit_header, binary or bare > 0)
+
+
+class DataEncoder:
+    """From octets to what follows DATA, whatever the chunks they come in."""
+
+    __slots__ = ("_held", "_line_start")
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._line_start = True
+
+    def feed(self, chunk: bytes) -> bytes:
+        text = self._held + chunk
+        self._held = b"\r" if text.endswith(b"\r") else b""
+        return self._encode(text[: len(text) - len(self._held)])
+
+    def finish(self) -> bytes:
+        rest = self._encode(self._held)
+        return rest + (b"" if self._line_start else b"\r\n") + b".\r\n"
+
+    def _encode(self, text: bytes) -> bytes:
+        if not text:
+            return b""
+        pairs = text.count(b"\r\n")
+        if text.count(b"\n") != pairs or text.count(b"\r") != pairs:
+            text = _LINE_END.sub(b"\r\n", text)
+        stuffed = text.replace(b"\r\n.", b"\r\n..")
+        if self._line_start and text.startswith(b"."):
+            stuffed = b"." + stuffed
+        self._line_start = text.endswith(b"\r\n")
+        return stuffed

@@ -1,0 +1,292 @@
+"""The relay: empties the outbox through the smarthost.
+
+One process at a time relays (a kernel lock says which; another takes over when it ends). Due recipients of one message
+go in one transaction. Answers are per recipient: done; tried again after a growing pause; or given up, and then the
+sender's report and the removal of the row are one commit.
+
+Delivery is at least once. Between the smarthost's answer and our commit lies a moment in which a crash makes the same
+message go out again: the other order would lose it. For the same reason a row whose outcome cannot be committed (a full
+disk) stays claimed until it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from adapter.store import locks, outbox_queries
+from adapter.store.disk import Directories
+from adapter.store.journal import Record
+from adapter.store.outbox_queries import QueueRow
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from adapter.upstream import answers, bounce, schedule
+from adapter.upstream.answers import Answer, Verdict
+from adapter.upstream.bounce import Notice
+from adapter.upstream.outgoing import Outgoing
+from adapter.upstream.settings import RelaySettings
+from adapter.upstream.smarthost import Smarthost, Unreachable
+from protocol.errors import MailError, Reason
+
+_log = logging.getLogger(__name__)
+
+_TAKE_OVER = 2.0  # seconds between looks whether the process that relays has ended
+_COOL_DOWN = 2.0  # so long no other connection is tried after one that failed
+_NEWS = {"enqueue", "queue-update"}
+_NOBODY = {Reason.NO_SUCH_ADDRESS, Reason.INACTIVE_ADDRESS, Reason.NO_SUCH_FOLDER}
+_LONGEST_PAUSE = 60.0
+
+Clock = Callable[[], float]
+
+
+async def run(
+    transport: Transport,
+    settings: RelaySettings,
+    stop: asyncio.Event,
+    *,
+    hostname: str = "",
+    clock: Clock = time.time,
+) -> None:
+    """Relay until ``stop`` is set, then finish what is under way. Cancelling leaves that for the next process."""
+    if not settings.host:
+        return
+    with contextlib.closing(Directories(transport.root)) as directories:
+        while not stop.is_set():
+            with locks.relay_lock(directories) as ours:
+                if ours:
+                    await _Relay(transport, settings, stop, hostname or socket.gethostname(), clock).run()
+                    return
+            await _wait(stop, _TAKE_OVER)
+
+
+class _Work(NamedTuple):
+    """One transaction: some recipients of one message."""
+
+    rows: list[QueueRow]
+    message: Outgoing
+
+
+class _Relay:
+    def __init__(
+        self, transport: Transport, settings: RelaySettings, stop: asyncio.Event, hostname: str, clock: Clock
+    ) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._stop = stop
+        self._hostname = hostname
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._claimed: set[str] = set()  # queue ids under way
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: list[Smarthost] = []
+        self._down: tuple[float, Answer] | None = None  # until when (monotonic), and why
+
+    # --- what to do next -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        news = await asyncio.to_thread(self._transport.changes.subscribe, self._heard)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        stopping.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not self._stop.is_set():
+                self._wake.clear()
+                pause = await self._start_due()
+                await self._close_idle(self._settings.idle)
+                await _wait(self._wake, min(pause, self._settings.idle) if self._idle else pause)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            news.close()
+            stopping.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._close_idle(0.0)
+
+    def _heard(self, records: list[Record]) -> None:
+        """On the change feed's thread: mail was queued, or somebody wants it tried now."""
+        if any(effect["do"] in _NEWS for record in records for effect in record.effects):
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _start_due(self) -> float:
+        """Start as many transactions as there is room for; returns how long nothing else will be due."""
+        room = self._settings.connections - len(self._tasks)
+        if room <= 0:
+            return _LONGEST_PAUSE  # the end of a transaction wakes us
+        now = self._clock()
+        works, following = await asyncio.to_thread(self._find_due, int(now), room, frozenset(self._claimed))
+        for work in works:
+            self._claimed.update(row.queue_id for row in work.rows)
+            task = asyncio.create_task(self._carry(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        return _LONGEST_PAUSE if following is None else min(max(following - now, 0.0), _LONGEST_PAUSE)
+
+    def _find_due(self, now: int, room: int, claimed: frozenset[str]) -> tuple[list[_Work], int | None]:
+        works: dict[str, _Work] = {}
+        with self._transport.reading() as connection:
+            following = outbox_queries.next_due(connection, now)
+            for first in outbox_queries.due(connection, now, len(claimed) + room * self._settings.recipients):
+                if first.queue_id not in claimed and first.message_id not in works:
+                    due = outbox_queries.due_of(connection, first.message_id, now)
+                    rows = [row for row in due if row.queue_id not in claimed][: self._settings.recipients]
+                    works[first.message_id] = _Work(rows, Outgoing(self._transport, first.message_id))
+                    if len(works) == room:
+                        break
+        return list(works.values()), following
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._wake.set()
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the relay failed unexpectedly", exc_info=task.exception())
+
+    async def _close_idle(self, longest: float) -> None:
+        now = time.monotonic()
+        over = [session for session in self._idle if now - session.idle_since >= longest]
+        self._idle = [session for session in self._idle if session not in over]
+        await asyncio.gather(*(session.close() for session in over))
+
+    # --- one transaction -------------------------------------------------------------------------------------------
+
+    async def _carry(self, work: _Work) -> None:
+        try:
+            session = self._idle.pop() if self._idle else Smarthost(self._settings, self._helo)
+            try:
+                told = await self._attempt(session, work)
+                offers_dsn = session.offers_dsn
+            finally:
+                if session.is_open and not self._stop.is_set():
+                    session.idle_since = time.monotonic()
+                    self._idle.append(session)
+                else:
+                    session.abort()
+            await self._settle(work, told, offers_dsn)
+        finally:
+            self._claimed.difference_update(row.queue_id for row in work.rows)
+
+    @property
+    def _helo(self) -> str:
+        return self._settings.helo or self._hostname
+
+    async def _attempt(self, session: Smarthost, work: _Work) -> list[Answer]:
+        try:
+            nature = await work.message.examine()
+            if session.is_open:
+                try:
+                    return await session.send(work.rows, work.message, nature)
+                except Unreachable:
+                    pass  # it was used before and is used up: a fresh one shall tell
+            answer = self._known_down()
+            if answer is None:
+                await self._open(session)
+                return await session.send(work.rows, work.message, nature)
+        except Unreachable as trouble:
+            answer = trouble.answer
+        except (MailError, OSError) as error:
+            answer = answers.later("4.3.0", f"the stored message cannot be read: {error}")
+        except Exception as error:
+            _log.exception("sending %s failed unexpectedly", work.rows[0].message_id)
+            session.abort()
+            answer = answers.later("4.3.0", f"internal error: {type(error).__name__}")
+        return [answer] * len(work.rows)
+
+    def _known_down(self) -> Answer | None:
+        """With a long queue, a smarthost that does not answer is asked now and then, not for every message."""
+        return self._down[1] if self._down is not None and time.monotonic() < self._down[0] else None
+
+    async def _open(self, session: Smarthost) -> None:
+        try:
+            await session.open()
+        except Unreachable as trouble:
+            if self._down is None:
+                _log.warning("%s", trouble)
+            self._down = (time.monotonic() + min(_COOL_DOWN, self._settings.first_retry), trouble.answer)
+            raise
+        self._down = None
+
+    # --- what becomes of it ----------------------------------------------------------------------------------------
+
+    async def _settle(self, work: _Work, told: Sequence[Answer], offers_dsn: bool) -> None:
+        now = self._clock()
+        finished: list[op.Finished] = []
+        requeued: list[op.Requeued] = []
+        endings: list[Notice] = []
+        delays: list[Notice] = []
+        for row, answer in zip(work.rows, told, strict=True):
+            if answer.verdict is Verdict.LATER and schedule.is_expired(row, now):
+                answer = bounce.expiry(row, answer)
+            _log_outcome(row, answer, self._settings.host)
+            if answer.verdict is Verdict.FAILED:
+                finished.append(op.Finished(row.queue_id, "failed", answer.text))
+                endings.append(Notice(row, "FAILURE", answer))
+            elif answer.verdict is Verdict.RELAYED:
+                finished.append(op.Finished(row.queue_id, "relayed", answer.text))
+                if not offers_dsn:  # RFC 3461 5.2.2: else the smarthost will tell
+                    endings.append(Notice(row, "SUCCESS", answer))
+            elif answer.verdict is Verdict.LATER:
+                late = schedule.is_late(row, now, self._settings)
+                if late:
+                    delays.append(Notice(row, "DELAY", answer))
+                requeued.append(self._requeue(row, answer, now, late))
+        await asyncio.gather(
+            self._commit(lambda report: op.FinishQueue(finished, report), endings) if finished else _nothing(),
+            self._commit(lambda report: op.UpdateQueue(requeued, report), delays) if requeued else _nothing(),
+        )
+
+    def _requeue(self, row: QueueRow, answer: Answer, now: float, late: bool) -> op.Requeued:
+        attempts = row.attempts + 1
+        row = row._replace(delay_warned=int(bool(row.delay_warned) or late))
+        moment = schedule.next_attempt(row, attempts, now, self._settings, random.random())  # noqa: S311 - no secret
+        return op.Requeued(row.queue_id, moment, attempts, answer.text, bool(row.delay_warned))
+
+    async def _commit(
+        self,
+        operation: Callable[[op.QueueReport | None], op.FinishQueue | op.UpdateQueue],
+        notices: Sequence[Notice],
+    ) -> None:
+        """Until it is done: to forget the outcome would be to send the message again."""
+        notices = [notice for notice in notices if bounce.is_wanted(notice.row, notice.event)]
+        pause = 1.0
+        while True:
+            try:
+                report = await asyncio.to_thread(bounce.stage, self._transport, self._hostname, notices, self._clock())
+                if notices and report is None:
+                    _log.warning("%s: nobody to report to", notices[0].row.message_id)
+                await self._transport.commit(operation(report))
+                return
+            except (MailError, OSError) as error:
+                if isinstance(error, MailError) and error.reason in _NOBODY and notices:
+                    _log.warning("%s: nobody to report to: %s", notices[0].row.message_id, error)
+                    notices = []
+                    continue
+                _log.error("an outcome cannot be recorded, it is tried again: %s", error)
+            await _wait(self._stop, pause)
+            if self._stop.is_set():
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def _nothing() -> None:
+    return
+
+
+def _log_outcome(row: QueueRow, answer: Answer, host: str) -> None:
+    level = logging.INFO if answer.verdict in (Verdict.RELAYED, Verdict.AGAIN) else logging.WARNING
+    words = (row.queue_id, row.message_id, row.sender, row.recipient, host, answer.verdict.value, answer.text)
+    _log.log(level, "%s: %s from=<%s> to=<%s> relay=%s: %s (%s)", *words)
+    if answer.verdict is Verdict.FAILED and not row.sender:
+        _log.warning("%s: undeliverable, and has the null sender: nobody is told", row.queue_id)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

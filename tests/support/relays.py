@@ -1,0 +1,69 @@
+"""Stores with an outbox, and a relay that empties it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from adapter.config import Seconds
+from adapter.store import outbox_queries
+from adapter.store.outbox_queries import QueueRow
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from adapter.upstream import relay
+from adapter.upstream.settings import RelaySettings
+from tests.support.messages import message
+from tests.support.sink import Sink
+from tests.support.stores import ADA, rows
+
+DAVE = "Dave@far.test"
+ERIN = "erin@far.test"
+HOST = "markpost.test"
+
+
+def settings(sink: Sink, **others: Any) -> RelaySettings:
+    """Everything goes to the sink, impatiently."""
+    wanted = {"tls": "none", "first_retry": Seconds(0.02), "longest_retry": Seconds(1.0), "helo": HOST}
+    return RelaySettings(host="127.0.0.1", port=sink.port, **{**wanted, **others})
+
+
+@contextlib.asynccontextmanager
+async def relaying(transport: Transport, chosen: RelaySettings, **others: Any) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(relay.run(transport, chosen, stop, hostname=HOST, **others))
+    try:
+        yield
+    finally:
+        stop.set()
+        async with asyncio.timeout(10):
+            await task
+
+
+def send(
+    transport: Transport,
+    *recipients: str | op.RelayRecipient,
+    octets: bytes | None = None,
+    sender: str = ADA,
+    envelope: op.RelayEnvelope | None = None,
+) -> op.Delivery:
+    """Queue a message for others; nobody here gets it."""
+    staged = transport.stage(message() if octets is None else octets)
+    wanted = [op.RelayRecipient(each) if isinstance(each, str) else each for each in recipients or (DAVE,)]
+    return transport.run(op.Deliver(staged, sender, [], relay=wanted, envelope=envelope))
+
+
+def queue(transport: Transport) -> list[QueueRow]:
+    with transport.reading() as connection:
+        return outbox_queries.queued(connection)
+
+
+def inbox(transport: Transport, address: str = ADA) -> list[bytes]:
+    return [transport.content.octets(row.message_id) for row in rows(transport, address=address)]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in the store
+            await asyncio.sleep(0.01)

@@ -1,0 +1,19 @@
+"""A store with one account; when the test is over, all its layers must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.transport.transport import Transport
+from tests.support.layers import assert_layers_agree
+from tests.support.stores import ADA, new_store
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[Transport]:
+    with new_store(tmp_path / "store", ADA) as opened:
+        yield opened
+    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
