@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapter.config import Seconds, Size
+from adapter.servers.imap.settings import ImapSettings
 
 LineEndRule = Literal["reject", "normalise", "keep"]
 OverQuota = Literal["later", "refuse"]
@@ -160,6 +161,7 @@ class Settings:
     tls: Tls = field(default_factory=Tls)
     login: Login = field(default_factory=Login)
     limits: Limits = field(default_factory=Limits)
+    imap: ImapSettings = field(default_factory=ImapSettings)
     smtp: Smtp = field(default_factory=Smtp)
     submission: Submission = field(default_factory=Submission)
     lmtp: Lmtp = field(default_factory=Lmtp)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from adapter.servers.imap.server import imap_server
 from adapter.servers.services import Services
 from adapter.servers.smtp.edge import make_edge
 from adapter.servers.smtp.session import SmtpSession
@@ -27,7 +29,16 @@ def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
     return factory
 
 
+def _imap(*, implicit_tls: bool = False) -> Factory:
+    def factory(services: Services) -> NewConnection:
+        return partial(imap_server(services).connection, implicit_tls=implicit_tls)
+
+    return factory
+
+
 LISTENERS: dict[str, Factory] = {
+    "imap": _imap(),
+    "imaps": _imap(implicit_tls=True),
     "smtp": _smtp(Service.MX),
     "submission": _smtp(Service.SUBMISSION),
     "submissions": _smtp(Service.SUBMISSION, implicit_tls=True),

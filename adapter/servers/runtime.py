@@ -105,6 +105,8 @@ class _Supervisor:
         if not await services.connections.drain(services.settings.server.drain):
             _log.warning("ending %d sessions that did not finish in time", len(services.connections))
             await services.connections.abort(_AFTER_ABORT)
+        for let_go in services.before_close:
+            await let_go()
         if store is not None:
             await asyncio.to_thread(close_store, store)
 

@@ -6,9 +6,10 @@ The store can go away while the listeners stay: in maintenance ``store`` is None
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from adapter.accounts import Credentials
 from adapter.recipients import Recipients
@@ -18,6 +19,9 @@ from adapter.servers.login import Authenticator
 from adapter.servers.tls import Certificates
 from adapter.settings import Settings
 from adapter.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from adapter.servers.imap.server import ImapServer
 
 
 class ServedConnection(Protocol):
@@ -92,6 +96,10 @@ class Services:
     #: No new connection is served: the process is about to end.
     ending: bool = False
     connections: Connections = field(default_factory=Connections)
+    #: What lives on the store: called when its sessions are gone and before it goes itself.
+    before_close: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    #: Of all IMAP listeners; made by the first of them.
+    imap: ImapServer | None = None
 
 
 def open_store(root: str, settings: Settings) -> Store:
