@@ -2,21 +2,52 @@
 
 Invariants:
 
-* a change is applied exactly once and in the order of commits, whichever way it is learned of first: mod-sequences of
-  a folder have no gaps, so a change is new if it is the next one, known if it is not above the folder's, and one that
-  comes too early waits for those before it;
+* a change is applied exactly once and in the order of commits, whichever way it is learned of: mod-sequences of a
+  folder have no gaps, so a change is new if it is the next one, and known if it is not above the folder's own;
 * ``uids`` and the other columns are replaced, never modified: whoever holds one may go on using it;
-* a listener hears of every change after it subscribed, once.
+* a listener hears of every change after it subscribed, once;
+* a folder is known to be wanted before it is read, so no change after the reading can be missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+import logging
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar
 
-from protocol.imap.flag_table import FlagTable
+from adapter.servers.imap.columns import ROW_COST, Columns, Draft, Keywords, Numbers, Row, columns_of, differences
+from adapter.servers.imap.pieces import Budget, Pieces
+from adapter.store import queries
+from adapter.store.journal import Effect
+from adapter.store.queries import Folder
+from adapter.transport import ids
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from protocol.imap.flag_table import SEEN, FlagTable
 from protocol.imap.view import FolderChange, Uids
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+#: Effects that change the messages of a folder; each has a mod-sequence.
+MESSAGE_EFFECTS = frozenset({"project", "unproject", "flags"})
+
+# What a folder costs besides its rows.
+_STATE_COST = 2048
+# Seconds after which a change that should have come is looked for in the index.
+_PATIENCE = 2.0
+
+_ROWS = """
+SELECT p.uid, s.flags, s.keywords, s.modseq, p.internal_date, p.saved_at, m.size
+FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
+WHERE p.folder_id = ? ORDER BY p.uid
+"""
 
 
 class FolderListener(Protocol):
@@ -27,64 +58,322 @@ class FolderListener(Protocol):
         (so a session knows its own by the result of the operation); ``uids`` are those after all of them."""
 
     def folder_removed(self) -> None:
-        """The folder was deleted, or its account is no longer active: no state is left to talk about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """One value per message, by ascending UID. All of it is immutable."""
-
-    uids: Uids
-    masks: Sequence[int]  # of FolderState.flags
-    modseqs: Sequence[int]
-    internal_dates: Sequence[int]  # seconds since 1970
-    save_dates: Sequence[int]
-    sizes: Sequence[int]
+        """The folder was deleted, or its account is no longer active: nothing is left to talk about."""
 
 
 class Watch:
     """A subscription; as long as it is open the state is kept up to date."""
 
+    __slots__ = ("_state", "listener")
+
+    def __init__(self, state: FolderState, listener: FolderListener) -> None:
+        self._state = state
+        self.listener = listener
+
     def close(self) -> None:
-        raise NotImplementedError
+        self._state.watches.pop(self, None)
 
 
 class FolderState:
     """A folder now. Also the ``FolderState`` of :mod:`protocol.imap.view`."""
 
-    id: int
-    uidvalidity: int
-    uidnext: int
-    modseq: int  # HIGHESTMODSEQ
-    flags: FlagTable
-    columns: Columns
+    __slots__ = (
+        "_waiting",
+        "columns",
+        "id",
+        "keywords",
+        "modseq",
+        "pieces",
+        "registration",
+        "removed",
+        "uidnext",
+        "uidvalidity",
+        "used_at",
+        "watches",
+    )
+
+    def __init__(self, folder: Folder, columns: Columns, keywords: Keywords, pieces: Pieces) -> None:
+        self.id = folder.id
+        self.registration = folder.registration
+        self.uidvalidity = folder.uidvalidity
+        self.uidnext = folder.uidnext
+        self.modseq = folder.highestmodseq  # HIGHESTMODSEQ
+        self.columns = columns
+        self.keywords = keywords
+        self.pieces = pieces  # sessions use Fetch
+        self.removed = False  # deleted meanwhile: reading it gives what was there last
+        self.watches: dict[Watch, None] = {}
+        self.used_at = time.monotonic()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    # --- for sessions ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: FolderListener) -> Watch:
+        watch = Watch(self, listener)
+        self.watches[watch] = None
+        return watch
+
+    @property
+    def flags(self) -> FlagTable:
+        return self.keywords.table
 
     @property
     def uids(self) -> Uids:
-        raise NotImplementedError
-
-    @property
-    def removed(self) -> bool:
-        """Deleted meanwhile: reading it gives what was there last."""
-        raise NotImplementedError
-
-    def subscribe(self, listener: FolderListener) -> Watch:
-        raise NotImplementedError
+        return self.columns.uids
 
     def masks(self, uids: Sequence[int]) -> Sequence[int]:
-        """Flags of messages that exist; those of one that is gone are 0."""
-        raise NotImplementedError
+        """Flags of these messages; 0 for one that is gone."""
+        return self._values(self.columns.masks, uids)
 
     def modseqs(self, uids: Sequence[int]) -> Sequence[int]:
-        raise NotImplementedError
+        """Mod-sequences of these messages; 0 for one that is gone."""
+        return self._values(self.columns.modseqs, uids)
 
     def first_unseen(self) -> int:
         """Message number of the first unseen message; 0 if there is none (RFC 3501 6.3.1)."""
-        raise NotImplementedError
+        return next((number for number, mask in enumerate(self.columns.masks, 1) if not mask & SEEN), 0)
 
     def unseen(self) -> int:
-        raise NotImplementedError
+        masks = self.columns.masks
+        return sum([not mask & SEEN for mask in masks])
 
     def flagged_since(self, modseq: int) -> list[int]:
         """UIDs whose mod-sequence is above, ascending (RFC 7162 3.1.4.1, 3.2.5)."""
-        raise NotImplementedError
+        return [uid for uid, changed in zip(self.columns.uids, self.columns.modseqs) if changed > modseq]
+
+    def _values(self, column: list[int] | Numbers, uids: Sequence[int]) -> Sequence[int]:
+        places = self.places(uids)
+        if isinstance(places, slice):
+            return column[places]
+        return [column[place] if place >= 0 else 0 for place in places]
+
+    def places(self, uids: Sequence[int]) -> slice | list[int]:
+        """Where these messages (ascending) stand in the columns; -1 for one that is gone."""
+        known = self.columns.uids
+        if uids is known:
+            return slice(0, len(known))
+        if not uids:
+            return slice(0, 0)
+        first, last = bisect_left(known, uids[0]), bisect_left(known, uids[-1])
+        if last < len(known) and known[last] == uids[-1] and last - first + 1 == len(uids):
+            # As many as there are between the first and the last: these, unless some that are gone are among them.
+            return slice(first, last + 1) if known[first : last + 1] == type(known)("I", uids) else self._search(uids)
+        return self._search(uids)
+
+    def _search(self, uids: Sequence[int]) -> list[int]:
+        known = self.columns.uids
+        if len(uids) * 16 > len(known):
+            return list(map({uid: place for place, uid in enumerate(known)}.get, uids, [-1] * len(uids)))
+        found = [bisect_left(known, uid) for uid in uids]
+        return [
+            place if place < len(known) and known[place] == uid else -1 for uid, place in zip(uids, found, strict=True)
+        ]
+
+    # --- for the cache ---------------------------------------------------------------------------------------------
+
+    async def reached(self, modseq: int) -> bool:
+        """Wait until the state is that of ``modseq``; False if that does not come about."""
+        if self.modseq < modseq and not self.removed:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((modseq, future))
+            await asyncio.wait((future,), timeout=_PATIENCE)
+        return self.modseq >= modseq or self.removed
+
+    def become(self, columns: Columns, modseq: int, uidnext: int, changes: Sequence[FolderChange]) -> None:
+        self.columns, self.modseq, self.uidnext = columns, modseq, uidnext
+        for change in changes:
+            if change.expunged:
+                self.pieces.forget(change.expunged)
+        for watch in list(self.watches):
+            watch.listener.folder_changed(changes)
+        self._wake()
+
+    def remove(self) -> None:
+        self.removed = True
+        for watch in list(self.watches):
+            watch.listener.folder_removed()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting:
+            ready = [future for modseq, future in self._waiting if modseq <= self.modseq or self.removed]
+            self._waiting = [waiting for waiting in self._waiting if waiting[1] not in ready]
+            for future in ready:
+                if not future.done():
+                    future.set_result(None)
+
+    @property
+    def cost(self) -> int:
+        return _STATE_COST + ROW_COST * len(self.columns.uids)
+
+
+class FolderCache:
+    """The folders in memory, the least recently used first. All of it belongs to the loop's thread."""
+
+    def __init__(self, transport: Transport, pool: Executor, budget: Budget) -> None:
+        self._transport = transport
+        self._pool = pool
+        self._budget = budget
+        self._folders: OrderedDict[int, FolderState] = OrderedDict()
+        self._loading: dict[int, asyncio.Task[FolderState]] = {}
+        # What came while the folder was read.
+        self._early: dict[int, list[tuple[Sequence[Effect], Mapping[str, int]]]] = {}
+        self._resyncs: set[asyncio.Task[None]] = set()
+        #: Folders in memory or on their way there; other threads may look into it.
+        self.wanted: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def known(self, folder_id: int) -> FolderState | None:
+        """The folder, if it is in memory."""
+        return self._folders.get(folder_id)
+
+    async def get(self, folder_id: int) -> FolderState:
+        state = self._folders.get(folder_id)
+        if state is not None:
+            state.used_at = time.monotonic()
+            self._folders.move_to_end(folder_id)
+            return state
+        task = self._loading.get(folder_id)
+        if task is None:
+            self.wanted.add(folder_id)
+            self._early[folder_id] = []
+            task = self._loading[folder_id] = asyncio.create_task(self._load(folder_id))
+        return await asyncio.shield(task)
+
+    async def _load(self, folder_id: int) -> FolderState:
+        try:
+            folder, columns, keywords = await self._in_thread(self._read, folder_id)
+            state = FolderState(folder, columns, keywords, Pieces(self._budget))
+            self._folders[folder_id] = state
+            self._budget.used += state.cost
+        finally:
+            del self._loading[folder_id]
+            early = self._early.pop(folder_id)
+            if folder_id not in self._folders:
+                self.wanted.discard(folder_id)
+        for effects, sizes in early:
+            self.apply(folder_id, effects, sizes)
+        if state.removed:
+            raise _gone(folder_id)
+        self.shrink()
+        return state
+
+    async def _in_thread(self, read: Callable[[int], Result], folder_id: int) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, read, folder_id)
+
+    def _rows(self, folder_id: int) -> tuple[Folder, list[Row]]:
+        with self._transport.reading() as connection:
+            folder = queries.folder_by_id(connection, folder_id)
+            rows: list[Row] = connection.execute(_ROWS, (folder_id,)).fetchall()
+        if folder is None:
+            raise _gone(folder_id)
+        return folder, rows
+
+    def _read(self, folder_id: int) -> tuple[Folder, Columns, Keywords]:
+        folder, rows = self._rows(folder_id)
+        keywords = Keywords()
+        return folder, columns_of(rows, keywords), keywords
+
+    # --- changes ---------------------------------------------------------------------------------------------------
+
+    def apply(self, folder_id: int, effects: Sequence[Effect], sizes: Mapping[str, int]) -> None:
+        """Effects on one folder in the order of commits; those that are known are passed over."""
+        if folder_id in self._loading:
+            self._early[folder_id].append((effects, sizes))
+            return
+        state = self._folders.get(folder_id)
+        if state is None:
+            return
+        draft = Draft(state.columns, state.keywords, state.modseq, state.uidnext)
+        for effect in effects:
+            if effect["do"] == "remove-folder":
+                self.remove(folder_id)
+                return
+            if effect["modseq"] <= draft.modseq:
+                continue
+            if effect["modseq"] > draft.modseq + 1:
+                task = asyncio.create_task(self._resync(state))
+                self._resyncs.add(task)
+                task.add_done_callback(self._resyncs.discard)
+                break
+            draft.apply(effect, sizes)
+        if draft.modseq > state.modseq:
+            before = state.cost
+            columns, changes = draft.finish()
+            state.become(columns, draft.modseq, draft.uidnext, changes)
+            self._budget.used += state.cost - before
+
+    async def committed(self, folder_id: int, effects: Sequence[Effect], sizes: Mapping[str, int]) -> None:
+        """The same, for effects that may be ahead of others that were committed before them: waits for those."""
+        if (task := self._loading.get(folder_id)) is not None:
+            await asyncio.wait((task,))
+        state = self._folders.get(folder_id)
+        if state is None:
+            return
+        if effects[0]["do"] not in MESSAGE_EFFECTS or effects[0]["modseq"] <= state.modseq + 1:
+            self.apply(folder_id, effects, sizes)
+        last = max((effect["modseq"] for effect in effects if effect["do"] in MESSAGE_EFFECTS), default=0)
+        if not await state.reached(last):
+            await self._resync(state)
+
+    def remove(self, folder_id: int) -> None:
+        """The folder is no more, or out of reach."""
+        state = self._folders.get(folder_id)
+        if state is not None:
+            self._forget(state)
+            state.remove()
+
+    def remove_account(self, registration: str) -> None:
+        for state in [state for state in self._folders.values() if state.registration == registration]:
+            self.remove(state.id)
+
+    async def _resync(self, state: FolderState) -> None:
+        """Changes were missed, so the folder is compared with the index. Should never happen."""
+        _log.error("changes of folder %s were missed; it is read again", ids.folder_label(state.id))
+        try:
+            folder, rows = await self._in_thread(self._rows, state.id)
+        except MailError:
+            self.remove(state.id)
+            return
+        if folder.highestmodseq > state.modseq and not state.removed:
+            before = state.cost
+            columns = columns_of(rows, state.keywords)
+            changes = differences(state.columns, columns, state.modseq, folder.highestmodseq)
+            state.become(columns, folder.highestmodseq, folder.uidnext, changes)
+            self._budget.used += state.cost - before
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def shrink(self) -> None:
+        """Keep to the budget: first the pieces go, then folders that nobody watches; the least recently used first."""
+        budget = self._budget
+        if budget.used <= budget.limit:
+            return
+        for state in self._folders.values():
+            state.pieces.drop()
+            if budget.used <= budget.limit:
+                return
+        for state in [state for state in self._folders.values() if not state.watches]:
+            self._forget(state)
+            if budget.used <= budget.limit:
+                return
+
+    def let_go(self, unused_since: float) -> None:
+        """Drop what was not used since then (of the monotonic clock), but for the columns of watched folders."""
+        for state in list(self._folders.values()):
+            if state.pieces.used_at < unused_since:
+                state.pieces.drop()
+                if state.used_at < unused_since and not state.watches:
+                    self._forget(state)
+
+    def _forget(self, state: FolderState) -> None:
+        state.pieces.drop()
+        self._budget.used -= state.cost
+        del self._folders[state.id]
+        self.wanted.discard(state.id)
+
+
+def _gone(folder_id: int) -> MailError:
+    return MailError(Reason.NO_SUCH_FOLDER, ids.folder_label(folder_id))

@@ -1,31 +1,45 @@
 """What the IMAP edge knows of the store: one :class:`Mailboxes` per process, shared by all sessions.
 
     mailboxes = Mailboxes(transport, commits, CacheLimits())
-    await mailboxes.start()                                     # on the loop all sessions run on
+    await mailboxes.start()                                      # on the loop all sessions run on
 
-    account = await mailboxes.account("ada@example.test")       # folders and subscriptions, no query when warm
-    state = await mailboxes.folder(account.folders["INBOX"].id) # columns of the folder, microseconds when warm
-    watch = state.subscribe(session)                            # session.folder_changed(changes) / .folder_removed()
-    done = await mailboxes.commit(op.ChangeFlags(…))            # the cache shows it when this returns
-    async for chunk in mailboxes.fetch(state, rows, items, dialect).chunks(): write(chunk)
+    account = await mailboxes.account("ada@example.test")        # folders and subscriptions, no query when warm
+    state = await mailboxes.folder(account.folders["INBOX"].id)  # columns of the folder, microseconds when warm
+    watch = state.subscribe(session)                             # session.folder_changed(changes) / .folder_removed()
+    done = await mailboxes.commit(op.ChangeFlags(…))             # the cache shows it when this returns
+    async for chunk in mailboxes.fetch(state, rows, items, dialect).chunks():
+        await connection.write(chunk)
     uids = await mailboxes.search(state, program)
     watch.close()
 
-Everything here belongs to the event loop's thread; what blocks is done on threads of its own. All methods that read
-raise :class:`~protocol.errors.MailError`.
+Everything here belongs to the event loop's thread; what blocks is done on threads of its own. Whatever reads or writes
+raises :class:`~protocol.errors.MailError`.
+
+Changes are learned of in two ways: from the change feed, and, for those of this process's sessions, from the effects of
+the operation itself as soon as it is durable. Both end in the same place, which applies each change once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import orjson
 
 from adapter.servers.commits import Commits
+from adapter.servers.imap.account_cache import Account, AccountCache
 from adapter.servers.imap.fetching import Fetch
-from adapter.servers.imap.folder_cache import FolderState
+from adapter.servers.imap.folder_cache import MESSAGE_EFFECTS, FolderCache, FolderListener, FolderState, Watch
+from adapter.servers.imap.pieces import Budget, PieceReader
+from adapter.store import queries
+from adapter.store.journal import Effect, Record
 from adapter.store.queries import Folder
-from adapter.transport.operations.base import Operation
+from adapter.transport.changes import Subscription
+from adapter.transport.operations.base import Operation, Plan
+from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport
 from protocol.imap.fetch_items import FetchItem
 from protocol.imap.lexer import Dialect
@@ -34,7 +48,13 @@ from protocol.imap.sort import SortCriterion
 from protocol.imap.thread import Forest
 from protocol.imap.view import Rows
 
+__all__ = ["Account", "CacheLimits", "Fetch", "FolderListener", "FolderState", "Mailboxes", "Watch"]
+
 Result = TypeVar("Result")
+
+_THREADS = 4
+_OF_FOLDERS = MESSAGE_EFFECTS | {"remove-folder"}
+_SIZES = "SELECT message_id, size FROM messages WHERE message_id IN (SELECT value FROM json_each(?))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +67,122 @@ class CacheLimits:
     idle: float = 120.0  # seconds without use after which pieces, bodies and texts are let go
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The folders of an address that is registered now. A snapshot: ask again for each command."""
-
-    address: str
-    registration: str
-    folders: Mapping[str, Folder]  # by name; identities are exact, counters are those of the time of loading
-    subscriptions: frozenset[str]
-
-
 class Mailboxes:
     def __init__(self, transport: Transport, commits: Commits, limits: CacheLimits | None = None) -> None:
-        raise NotImplementedError
+        self._transport = transport
+        self._commits = commits
+        self._limits = limits or CacheLimits()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="markpost-imap")
+        budget = Budget(self._limits.folders)
+        self._accounts = AccountCache(transport, self._pool)
+        self._folders = FolderCache(transport, self._pool, budget)
+        self._pieces = PieceReader(transport, self._pool, self._folders.shrink)
+        self._feed: Subscription | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
-        raise NotImplementedError
+        self._loop = loop = asyncio.get_running_loop()
+        self._feed = await loop.run_in_executor(self._pool, self._transport.changes.subscribe, self._heard)
 
     async def close(self) -> None:
         """Stop all of that. Sessions must be gone."""
-        raise NotImplementedError
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
 
     # --- accounts --------------------------------------------------------------------------------------------------
 
     async def account(self, address: str) -> Account:
         """Folders and subscriptions of an active address. Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
-        raise NotImplementedError
+        return await self._accounts.get(address)
 
     async def status(self, address: str) -> Mapping[str, Folder]:
         """The same folders with exact counters, for STATUS and LIST-STATUS: one query after a change, else none."""
-        raise NotImplementedError
+        return (await self._accounts.get(address, counted=True)).folders
 
     async def folder(self, folder_id: int) -> FolderState:
         """The state of a folder, loaded if it has to be. Raises ``NO_SUCH_FOLDER``.
 
         It is kept up to date while somebody subscribes to it: subscribe before the next ``await``.
         """
-        raise NotImplementedError
+        return await self._folders.get(folder_id)
 
     async def vanished(self, folder_id: int, modseq: int) -> list[str]:
         """UIDs expunged after a mod-sequence (RFC 7162 3.2.5), as sequence sets, oldest first."""
-        raise NotImplementedError
+        return await self._in_thread(self._expunged, folder_id, modseq)
+
+    def _expunged(self, folder_id: int, modseq: int) -> list[str]:
+        with self._transport.reading() as connection:
+            return queries.expunged_since(connection, folder_id, modseq)
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
     async def commit(self, operation: Operation[Result]) -> Result:
         """Run an operation; when this returns, accounts and folders show it and listeners were told."""
-        raise NotImplementedError
+        observed = _Observed(operation)
+        result = await self._transport.commit(observed)
+        await self._show(observed.effects)
+        return result
 
     async def commit_staged(self, prepare: Callable[[], Operation[Result]]) -> Result:
         """The same for the operation that ``prepare`` makes on a thread (APPEND: staging takes time)."""
-        raise NotImplementedError
+        made: list[_Observed[Result]] = []
+
+        def observe() -> Operation[Result]:
+            made.append(_Observed(prepare()))
+            return made[0]
+
+        result = await self._commits.run(observe)
+        await self._show(made[0].effects)
+        return result
+
+    async def _show(self, effects: Sequence[Effect]) -> None:
+        """Make the effects of an operation that is durable visible, without waiting for the feed."""
+        for effect in effects:
+            self._note(effect)
+        unknown = self._unknown_sizes(effects)
+        sizes = _sizes(effects)
+        if unknown:
+            sizes |= await self._in_thread(self._read_sizes, unknown)
+        for folder_id, changes in _by_folder(effects).items():
+            await self._folders.committed(folder_id, changes, sizes)
+
+    def _heard(self, records: list[Record]) -> None:
+        """On the feed's thread."""
+        effects = [effect for record in records for effect in record.effects]
+        sizes = _sizes(effects)
+        unknown = self._unknown_sizes(effects)
+        if unknown:
+            sizes |= self._read_sizes(unknown)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._apply, effects, sizes)
+
+    def _apply(self, effects: list[Effect], sizes: dict[str, int]) -> None:
+        for effect in effects:
+            self._note(effect)
+        for folder_id, changes in _by_folder(effects).items():
+            self._folders.apply(folder_id, changes, sizes)
+
+    def _note(self, effect: Effect) -> None:
+        self._accounts.note(effect)
+        if effect["do"] == "registration" and effect["status"] != "active":
+            self._folders.remove_account(effect["registration"])
+
+    def _unknown_sizes(self, effects: Iterable[Effect]) -> list[str]:
+        """Messages that come into folders in memory but are not new, so their effects do not tell their sizes."""
+        known = {effect["id"] for effect in effects if effect["do"] == "content"}
+        return [
+            item[1]
+            for effect in effects
+            if effect["do"] == "project" and effect["folder"] in self._folders.wanted
+            for item in effect["items"]
+            if item[1] not in known
+        ]
+
+    def _read_sizes(self, message_ids: list[str]) -> dict[str, int]:
+        return dict(self._transport.index.query(_SIZES, (orjson.dumps(message_ids).decode(),)))
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -117,3 +201,40 @@ class Mailboxes:
     async def thread(self, state: FolderState, algorithm: bytes, uids: Sequence[int], numbers: Sequence[int]) -> Forest:
         """The threads of ``uids`` by ``b"REFERENCES"`` or ``b"ORDEREDSUBJECT"``; the forest shows ``numbers``."""
         raise NotImplementedError
+
+    async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+class _Observed(Operation[Result]):
+    """An operation whose effects are known afterwards: those of its last plan, should it be planned again."""
+
+    name = ""  # of the operation observed
+
+    def __init__(self, operation: Operation[Result]) -> None:
+        self._operation = operation
+        self.name = operation.name  # type: ignore[misc]
+        self.effects: list[Effect] = []
+
+    def addresses(self) -> Iterable[str]:
+        return self._operation.addresses()
+
+    def staged_content(self) -> Iterable[Staged]:
+        return self._operation.staged_content()
+
+    def plan(self, plan: Plan) -> Result:
+        result = self._operation.plan(plan)
+        self.effects = plan.effects
+        return result
+
+
+def _sizes(effects: Iterable[Effect]) -> dict[str, int]:
+    return {effect["id"]: effect["size"] for effect in effects if effect["do"] == "content"}
+
+
+def _by_folder(effects: Iterable[Effect]) -> dict[int, list[Effect]]:
+    found: dict[int, list[Effect]] = {}
+    for effect in effects:
+        if effect["do"] in _OF_FOLDERS:
+            found.setdefault(effect["folder"], []).append(effect)
+    return found

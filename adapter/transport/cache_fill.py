@@ -1,0 +1,65 @@
+"""Filling gaps in ``cache_messages``: rows are computed from the canonical files and written back.
+
+A cache row changes nothing that was ever promised, so it needs no operation and no journal record. For the same reason
+recovery does not know of it: the transaction has to be safe by itself against a power loss, and is synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from adapter.content import front_matter, outline, wire
+from adapter.content.ingest import _preview
+from adapter.transport.content_reader import ContentReader
+from adapter.transport.transport import Transport
+from protocol.imap.fragments import encode_envelope, encode_structure
+from protocol.mime.envelope import envelope
+from protocol.mime.scanner import scan
+from protocol.mime.structure import structure
+
+
+class CacheRow(NamedTuple):
+    """A row of ``cache_messages``."""
+
+    message_id: str
+    recipe: bytes
+    envelope: bytes
+    structure: bytes
+    outline: bytes
+    preview: str
+
+
+def derive(content: ContentReader, message_id: str) -> CacheRow:
+    """What the cache should hold of a message. Reads all of it: keep this off an event loop. Raises MailError."""
+    file = content.file(message_id)
+    recipe = front_matter.recipe_of(file)
+    octets = wire.rebuild(file, recipe, content)
+    root = scan(octets)
+    _, body = front_matter.split(file)
+    return CacheRow(
+        message_id,
+        recipe.encode(),
+        encode_envelope(envelope(root.headers)),
+        encode_structure(structure(octets, root), True),
+        outline.encode(root),
+        _preview(file[body:]),
+    )
+
+
+_INSERT = """
+INSERT OR IGNORE INTO cache_messages (message_id, recipe, envelope, structure, outline, preview)
+SELECT ?, ?, ?, ?, ?, ? FROM messages WHERE message_id = ?1 AND file_sha256 <> ''
+"""
+
+
+def write(transport: Transport, rows: Iterable[CacheRow]) -> None:
+    """Keep rows for messages whose content is still there. Takes the index lock; blocks."""
+    index = transport.index
+    with transport._locks.hold(()):
+        index.writer.execute("PRAGMA synchronous=FULL")
+        try:
+            with index.transaction() as connection:
+                connection.executemany(_INSERT, list(rows))
+        finally:
+            index.writer.execute("PRAGMA synchronous=OFF")
