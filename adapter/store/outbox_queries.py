@@ -70,3 +70,11 @@ def rows_of(connection: sqlite3.Connection, ids: Iterable[str]) -> list[QueueRow
     """The rows with these queue ids, or of the messages with these ids; those that are not there are passed over."""
     rows = connection.execute(_CHOSEN, {"ids": orjson.dumps(list(ids)).decode()})
     return [QueueRow(*row) for row in rows.fetchall()]
+
+
+def sizes(connection: sqlite3.Connection) -> dict[str, int]:
+    """The octets of each message that is queued."""
+    rows = connection.execute(
+        "SELECT message_id, size FROM messages WHERE message_id IN (SELECT message_id FROM outbox)"
+    )
+    return dict(rows.fetchall())

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email
+import email.policy
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from dataclasses import dataclass
+from email.message import EmailMessage, Message, MIMEPart
+from typing import Any, cast
 
 from adapter.config import Seconds
 from adapter.store import outbox_queries
@@ -67,3 +71,26 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in the store
             await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class ReportRead:
+    """A delivery report (RFC 3464) as the standard library reads it."""
+
+    message: EmailMessage
+    text: str  # for people
+    about: Message  # the fields for the message
+    recipients: dict[str, Message]  # final recipient -> fields
+    returned: MIMEPart  # the part with the message, or its header
+
+
+def read_report(octets: bytes) -> ReportRead:
+    parsed = email.message_from_bytes(octets, policy=email.policy.default)
+    assert parsed.get_content_type() == "multipart/report"
+    assert parsed.get_param("report-type") == "delivery-status"
+    assert not parsed.defects
+    text, status, returned = parsed.iter_parts()
+    assert status.get_content_type() in ("message/delivery-status", "message/global-delivery-status")
+    about, *groups = cast("list[Message]", status.get_payload())
+    recipients = {str(group["Final-Recipient"]).partition(";")[2].strip(): group for group in groups if group.keys()}
+    return ReportRead(parsed, text.get_content(), about, recipients, returned)

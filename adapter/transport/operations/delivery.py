@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from protocol.smtp.paths import parse_path
 
 _SENT_NAME = "Sent"
 _, _SENT_USE = names.STANDARD_FOLDERS[_SENT_NAME]
+_NOTIFY = frozenset({"SUCCESS", "FAILURE", "DELAY"})
+_PARAMETER = re.compile(r"[A-Za-z0-9-]+;[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +149,11 @@ class Append(Operation[list[Placed]]):
         return placed
 
 
-def check_relay(sender: str, recipients: Iterable[RelayRecipient]) -> None:
-    """These addresses go into SMTP commands: each must be one path and nothing else. Raises ``BAD_ADDRESS``."""
+def check_relay(sender: str, recipients: Sequence[RelayRecipient]) -> None:
+    """These values go into SMTP commands: each must be one path, or one parameter. Raises ``BAD_ADDRESS``."""
+    for item in recipients:
+        if not (item.orcpt is None or _PARAMETER.fullmatch(item.orcpt)) or not _NOTIFY.issuperset(item.notify or ()):
+            raise MailError(Reason.BAD_ADDRESS, f"not parameters that can be passed on: {item!r}")
     for address in (*([sender] if sender else []), *(item.address for item in recipients)):
         parsed = parse_path(f"<{address}>")
         if parsed is None or parsed[1] or not parsed[0].domain or address.startswith("@"):
