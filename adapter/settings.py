@@ -22,7 +22,7 @@ OverQuota = Literal["later", "refuse"]
 class Server:
     hostname: str = ""  # in greetings and trace headers; empty: the machine's own name
     drain: Seconds = Seconds(10.0)  # how long sessions may finish what they do, at the end and for maintenance
-    threads: int = 3  # that parse and stage messages
+    threads: int = 2  # that parse and stage messages
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
 import os
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +13,7 @@ from adapter import config
 from adapter.cli.failures import CommandError
 from adapter.cli.options import root_option
 from adapter.config import ConfigError
-from adapter.servers import endpoints, runtime
+from adapter.servers import endpoints, logs, runtime
 from adapter.servers.endpoints import Endpoint
 from adapter.servers.listeners import IMPLICIT_TLS, LISTENERS
 from adapter.servers.tls import TlsError
@@ -60,7 +56,7 @@ def serve(root: str, config_file: str | None, allow_plaintext_auth: bool, **list
                 settings, login=dataclasses.replace(settings.login, allow_plaintext=allow_plaintext_auth)
             )
         wanted = _wanted(settings, listeners)
-        _log_to_stderr(settings)
+        logs.to_stderr(settings.server)
         runtime.run(root, settings, wanted, click.echo)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None
@@ -78,27 +74,3 @@ def _wanted(settings: Settings, flags: dict[str, Sequence[str]]) -> list[Endpoin
         if endpoint.kind in IMPLICIT_TLS and not settings.tls.certificate:
             raise ConfigError(f"{endpoint.kind} needs a certificate: set certificate and key in [tls]")
     return wanted
-
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "module": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if settings.server.log_format == "json":
-        handler.setFormatter(_JsonLines())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=settings.server.log_level.upper(), force=True)
-    # Where and in which thread a line was logged is of no interest here, and costs as much as the line.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

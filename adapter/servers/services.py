@@ -82,7 +82,7 @@ class Store:
     recipients: Recipients
     credentials: Credentials
     authenticator: Authenticator
-    pool: ThreadPoolExecutor  # for work that blocks: parsing, staging, queries
+    pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
     commits: Commits
 
 
@@ -112,12 +112,14 @@ def open_store(root: str, settings: Settings) -> Store:
     except BaseException:
         transport.close()
         raise
-    pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-staging")
-    return Store(transport, recipients, credentials, authenticator, pool, Commits(transport, pool))
+    pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
+    commits = Commits(transport, settings.server.threads)
+    return Store(transport, recipients, credentials, authenticator, pool, commits)
 
 
 def close_store(store: Store) -> None:
     """Finish what was begun, then let go of the store. Blocks."""
+    store.commits.close()
     store.pool.shutdown(wait=True)
     store.authenticator.close()
     store.transport.close()

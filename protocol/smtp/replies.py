@@ -19,6 +19,8 @@ _DETAIL_LIMIT = 200
 
 
 def _clean(text: str, limit: int) -> str:
+    if text.isascii() and text.isprintable():
+        return text[:limit]
     return "".join(char if " " <= char <= "~" else "?" for char in text[:limit])
 
 

@@ -71,7 +71,7 @@ class Commands:
         if session.account is not None:
             check_sender(session.store.recipients, session.account, command.path)
         self._transactions += 1
-        session.transaction = Transaction(f"{session.peer.session}.{self._transactions}", command)
+        session.transaction = Transaction(f"{session.peer.session}.{self._transactions}", command.path.address, command)
         session.state.advance(Event.SENDER)
         session.state.binary = session.transaction.binary
         return replies.SENDER_OK
@@ -87,7 +87,7 @@ class Commands:
         if targets is None:
             _log.info("%s relaying to <%s> denied", session.peer, command.path.address)
             return replies.RELAY_DENIED
-        transaction.recipients.append(Recipient(command, targets))
+        transaction.recipients.append(Recipient(command.path.address, command, targets))
         session.state.advance(Event.RECIPIENT)
         return replies.RECIPIENT_OK
 

@@ -14,24 +14,18 @@ from protocol.smtp.params import Body, MailCommand, RcptCommand
 class Recipient:
     """An accepted RCPT. Without targets the address is elsewhere, and the outbox has it."""
 
+    address: str  # as given
     command: RcptCommand
     targets: tuple[Target, ...]
-
-    @property
-    def address(self) -> str:
-        return self.command.path.address
 
 
 @dataclass(slots=True)
 class Transaction:
     id: str
+    sender: str  # as given; empty: the null sender
     mail: MailCommand
     recipients: list[Recipient] = field(default_factory=list)
     incoming: Incoming | None = None  # once DATA or BDAT has begun
-
-    @property
-    def sender(self) -> str:
-        return self.mail.path.address
 
     @property
     def binary(self) -> bool:
