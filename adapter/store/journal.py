@@ -11,6 +11,7 @@ never cut. A batch that failed after it was written is followed directly by an `
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import zlib
@@ -135,6 +136,8 @@ class Journal:
 
     def append(self, records: list[Record]) -> None:
         """Write the records and make them durable. On failure the journal is as it was before."""
+        if self._fd < 0 and self._segment:
+            raise OSError(errno.EIO, "the end of the journal is unknown until it is read again")
         follows_its_batch = records[0].aborted is not None
         if self._fd < 0 or (self._end >= SEGMENT_BYTES and not follows_its_batch):
             self._rotate()
@@ -223,6 +226,8 @@ class Journal:
                 disk.sync_directory(directory)
             except BaseException:
                 os.close(fd)
+                with contextlib.suppress(OSError):  # others would follow to it, while we go on in the old one
+                    disk.unlink(directory, layout.journal_segment(first))
                 raise
         self.close()
         self._fd, self._segment, self._end = fd, first, 0
@@ -230,11 +235,13 @@ class Journal:
     def _take_back(self) -> None:
         try:
             disk.truncate(self._fd, self._end)
-            disk.sync_data(self._fd)
         except OSError:
-            # What is on disk is unknown now; the next refresh reads it again from the start of the segment.
+            # What is in the file is unknown now; the next refresh reads it again from the start of the segment.
             self.close()
             self._end, self.last_seq = 0, self._segment - 1
+            return
+        with contextlib.suppress(OSError):  # should it come back after a power loss, it is whole and rolled forward
+            disk.sync_data(self._fd)
 
     # --- for readers (no lock) -------------------------------------------------------------------------------------
 

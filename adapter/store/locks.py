@@ -35,6 +35,14 @@ class LockOrderError(RuntimeError):
     """A lock was asked for out of order: a bug in the caller."""
 
 
+class LockTimeout(MailError):  # noqa: N818 - what happened, not a mistake
+    """A lock could not be had in time. ``address`` is the one it belongs to; None: nobody can have the store now."""
+
+    def __init__(self, detail: str, address: str | None = None) -> None:
+        super().__init__(Reason.LOCK_TIMEOUT, detail)
+        self.address = address
+
+
 class Locks:
     def __init__(self, directories: Directories, timeout: float) -> None:
         self._directories = directories
@@ -76,19 +84,21 @@ class Locks:
             raise RuntimeError("a store must be opened again after fork()")
         deadline = time.monotonic() + self._timeout
         if not self._round.acquire(timeout=self._timeout):
-            raise MailError(Reason.LOCK_TIMEOUT, "another thread of this process holds the store's locks")
+            raise LockTimeout("another thread of this process holds the store's locks")
         try:
             try:
                 for address in sorted(set(addresses)):
-                    self._take(0, layout.address_lock(address), deadline)
-                self._take(1, layout.INDEX_LOCK, deadline)
+                    if not self._take(0, layout.address_lock(address), deadline):
+                        raise LockTimeout(f"{address} is locked by another process", address)
+                if not self._take(1, layout.INDEX_LOCK, deadline):
+                    raise LockTimeout("the index is locked by another process")
                 yield
             finally:
                 self._release()
         finally:
             self._round.release()
 
-    def _take(self, rank: int, name: str, deadline: float) -> None:
+    def _take(self, rank: int, name: str, deadline: float) -> bool:
         if self._held and (rank, name) <= self._held[-1]:
             raise LockOrderError(f"{name} after {self._held[-1][1]}")
         pause = 0.0002
@@ -97,12 +107,12 @@ class Locks:
             if lock_descriptor(fd, blocking=False):
                 if os.fstat(fd).st_nlink:
                     self._held.append((rank, name))
-                    return
+                    return True
                 unlock_descriptor(fd)  # the lock file was removed meanwhile: a new one counts
                 os.close(self._descriptors.pop(name))
                 continue
             if time.monotonic() >= deadline:
-                raise MailError(Reason.LOCK_TIMEOUT, f"{name} is held by another process")
+                return False
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, protects nothing
             pause = min(pause * 2, 0.004)
 

@@ -55,7 +55,7 @@ class ChangeFeed:
         self._directories = directories
         self._index = index
         self._journal = Journal(directories)  # for reading only
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a listener may end its own subscription, or begin another
         self._subscriptions: list[Subscription] = []
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False

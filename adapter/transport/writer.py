@@ -21,7 +21,7 @@ from typing import Any
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
-from adapter.store.locks import Locks
+from adapter.store.locks import Locks, LockTimeout
 from adapter.transport import effects, ids
 from adapter.transport.effects.undo import Undo
 from adapter.transport.operations.base import AnyOperation, Plan
@@ -107,18 +107,7 @@ class Writer:
                 self._commit(jobs)
 
     def _commit(self, jobs: list[_Job]) -> None:
-        try:
-            addresses = {address for job in jobs for address in job.operation.addresses()}
-            with self._locks.hold(addresses):
-                self._journal.refresh()
-                self._catch_up()
-                if not self._attempt(jobs) and len(jobs) > 1:
-                    for job in jobs:
-                        self._attempt([job])
-        except Exception as error:
-            for job in jobs:
-                if job.record is None and job.error is None:
-                    job.error = as_mail_error(error)
+        self._commit_locked(jobs)
         records = [job.record for job in jobs if job.record is not None]
         if records:
             self._after_commit(records)
@@ -129,6 +118,29 @@ class Writer:
                 job.future.set_exception(job.error)
             else:
                 job.future.set_result(job.result)
+
+    def _commit_locked(self, jobs: list[_Job]) -> None:
+        """Commit the jobs under their locks; a lock that cannot be had fails those that need it, and nobody else."""
+        locked = False
+        try:
+            with self._locks.hold({address for job in jobs for address in job.operation.addresses()}):
+                locked = True
+                self._journal.refresh()
+                self._catch_up()
+                if not self._attempt(jobs) and len(jobs) > 1:
+                    for job in jobs:
+                        self._attempt([job])
+        except LockTimeout as timeout:
+            free = [job for job in jobs if timeout.address and timeout.address not in job.operation.addresses()]
+            _fail([job for job in jobs if job not in free], timeout)
+            if free:
+                self._commit_locked(free)
+        except Exception as error:
+            if locked or len(jobs) == 1:
+                _fail(jobs, error)
+            else:  # one of them names an address for which there can be no lock
+                for job in jobs:
+                    self._commit_locked([job])
 
     def _attempt(self, jobs: list[_Job]) -> bool:
         """Plan, journal and apply these jobs in one transaction. False: nothing happened, errors are noted."""
@@ -184,3 +196,9 @@ class Writer:
             self._journal.forget_last_batch()
         if not complete:
             _log.error("files of records %s were not all taken back; run markpost check", abort.aborted)
+
+
+def _fail(jobs: list[_Job], error: Exception) -> None:
+    for job in jobs:
+        if job.record is None and job.error is None:
+            job.error = as_mail_error(error)

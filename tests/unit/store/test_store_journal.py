@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -284,17 +284,53 @@ def test_an_append_that_fails_leaves_nothing(
     assert texts(written.records(0, 2)) == ["a", "c"]
 
 
+def failing(*actions: str) -> Callable[[str, int, str], None]:
+    def fail(action: str, fd: int, name: str) -> None:
+        if action in actions:
+            raise OSError(5, "Input/output error")
+
+    return fail
+
+
+def test_a_disk_that_goes_on_failing_takes_nothing_that_was_there(
+    written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.append([record("a")])
+    whole = segment(directories).read_bytes()
+    for actions in (("fsync",), ("append", "fsync"), ("append", "truncate"), ("fsync", "truncate")):
+        monkeypatch.setattr(disk, "on_step", failing(*actions))
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"Input/output|unknown"):
+                written.append([record("b")])
+        monkeypatch.setattr(disk, "on_step", None)
+        written.refresh()
+        assert segment(directories).read_bytes().startswith(whole)
+    written.append([record("c")])
+    assert texts(written.records(0, written.last_seq)) == ["a", "b", "c"]  # the last "b" could not be taken back
+
+
+def test_a_rotation_that_fails_leads_nobody_astray(
+    written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(reopened(directories)) as other:
+        written.append([record("a")])
+        monkeypatch.setattr(disk, "on_step", failing("fsync-directory"))
+        with pytest.raises(OSError, match="Input/output"):
+            written.rotate()
+        monkeypatch.setattr(disk, "on_step", None)
+        written.append([record("b")])
+        other.refresh()
+        other.append([record("c")])
+        written.refresh()
+        assert texts(written.records(0, 3)) == ["a", "b", "c"]
+
+
 def test_when_nothing_can_be_taken_back_the_file_decides(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The append reached the disk, its fsync failed, and so did the truncation: the record is there."""
     written.append([record("a")])
-
-    def fail(action: str, fd: int, name: str) -> None:
-        if action in ("fsync", "truncate"):
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(disk, "on_step", fail)
+    monkeypatch.setattr(disk, "on_step", failing("fsync", "truncate"))
     with pytest.raises(OSError, match="Input/output"):
         written.append([record("b")])
     monkeypatch.setattr(disk, "on_step", None)

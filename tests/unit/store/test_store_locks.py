@@ -208,9 +208,9 @@ def test_addresses_are_taken_in_order_whatever_order_they_come_in(held: Locks, m
     taken: list[str] = []
     take = Locks._take
 
-    def noting(self: Locks, rank: int, name: str, deadline: float) -> None:
+    def noting(self: Locks, rank: int, name: str, deadline: float) -> bool:
         taken.append(name)
-        take(self, rank, name, deadline)
+        return take(self, rank, name, deadline)
 
     monkeypatch.setattr(Locks, "_take", noting)
     with held.hold(["c@x", "a@x", "b@x", "a@x"]):

@@ -1,0 +1,269 @@
+"""The change feed: in this process, across processes, from an old record on, and without inotify."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.store import disk
+from adapter.store.journal import JournalDamaged, Record
+from adapter.transport import changes
+from adapter.transport import operations as op
+from adapter.transport.changes import Subscription, watch
+from adapter.transport.transport import Transport
+from protocol.errors import MailError
+from tests.support.processes import channel, running
+from tests.support.stores import ADA, BOB, deliver, folder, new_store
+
+
+class Ear:
+    """A listener that keeps what it hears, and when."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def __call__(self, records: list[Record]) -> None:
+        now = time.monotonic()
+        self.records += records
+        for _ in records:
+            self._arrived.put(now)
+
+    def wait(self, count: int = 1) -> list[float]:
+        return [self._arrived.get(timeout=20) for _ in range(count)]
+
+    @property
+    def operations(self) -> list[str]:
+        return [record.op for record in self.records]
+
+
+def test_a_listener_hears_everything_in_order_and_once(store: Transport) -> None:
+    ear = Ear()
+    store.changes.subscribe(ear)
+    for number in range(30):
+        store.run(op.Subscribe(ADA, f"f{number}"))
+    ear.wait(30)
+    seqs = [record.seq for record in ear.records]
+    assert seqs == list(range(seqs[0], seqs[0] + 30))
+    assert [record.effects[0]["name"] for record in ear.records] == [f"f{number}" for number in range(30)]
+
+
+def test_what_is_heard_can_be_found(store: Transport) -> None:
+    """A record is passed on when the index has applied it, not before."""
+    found: list[int] = []
+    done = threading.Event()
+
+    def look(records: list[Record]) -> None:
+        for record in records:
+            for effect in record.effects:
+                if effect["do"] == "project":
+                    rows = store.index.query(
+                        "SELECT uid FROM mailbox_projections WHERE folder_id = ? AND uid = ?",
+                        (effect["folder"], effect["items"][0][0]),
+                    )
+                    found.extend(row[0] for row in rows)
+        if len(found) == 10:
+            done.set()
+
+    store.changes.subscribe(look)
+    for _ in range(10):
+        deliver(store, ADA)
+    assert done.wait(20)
+    assert found == list(range(1, 11))
+
+
+def test_several_listeners_and_one_that_goes(store: Transport) -> None:
+    ears = [Ear(), Ear()]
+    first = store.changes.subscribe(ears[0])
+    store.changes.subscribe(ears[1])
+    store.run(op.Subscribe(ADA, "a"))
+    for ear in ears:
+        ear.wait()
+    first.close()
+    first.close()
+    store.run(op.Subscribe(ADA, "b"))
+    ears[1].wait()
+    assert (len(ears[0].records), len(ears[1].records)) == (1, 2)
+
+
+def test_catching_up_from_an_old_record(store: Transport) -> None:
+    start = store.index.applied_seq()
+    for name in ("a", "b", "c"):
+        store.run(op.Subscribe(ADA, name))
+    ear = Ear()
+    subscription = store.changes.subscribe(ear, after=start + 1)
+    assert [record.seq for record in ear.records] == [start + 2, start + 3]
+    store.run(op.Subscribe(ADA, "d"))
+    ear.wait(3)
+    assert [record.seq for record in ear.records] == [start + 2, start + 3, start + 4]
+    assert subscription.seq == start + 4
+
+
+def test_from_the_very_beginning(store: Transport) -> None:
+    ear = Ear()
+    store.changes.subscribe(ear, after=0)
+    assert ear.operations == ["register", "register"]
+
+
+def test_a_record_that_was_compacted_away_cannot_be_caught_up_with(store: Transport) -> None:
+    for name in ("a", "b", "c"):
+        store.run(op.Subscribe(ADA, name))
+        store.snapshot()
+    with pytest.raises(JournalDamaged):
+        store.changes.subscribe(Ear(), after=0)
+    ear = Ear()
+    store.changes.subscribe(ear)
+    store.run(op.Subscribe(ADA, "d"))
+    ear.wait()
+    assert ear.operations == ["subscribe"]
+
+
+def test_a_listener_goes_on_hearing_through_rotation_and_compaction(store: Transport) -> None:
+    ear = Ear()
+    store.changes.subscribe(ear)
+    for number in range(12):
+        store.run(op.Subscribe(ADA, f"f{number}"))
+        if number % 3 == 2:
+            store.snapshot()
+    ear.wait(12)
+    assert len(ear.records) == 12
+
+
+def test_an_aborted_operation_is_never_heard_of(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    ear = Ear()
+    store.changes.subscribe(ear)
+
+    def fail(action: str, fd: int, name: str) -> None:
+        if action == "symlink":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "on_step", fail)
+    with pytest.raises(MailError):
+        deliver(store, ADA)
+    monkeypatch.setattr(disk, "on_step", None)
+    store.run(op.Subscribe(ADA, "x"))
+    ear.wait()
+    assert ear.operations == ["subscribe"]
+    late = Ear()
+    store.changes.subscribe(late, after=0)
+    assert late.operations == ["register", "register", "subscribe"]
+
+
+def test_a_listener_that_fails_harms_nobody(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(records: list[Record]) -> None:
+        raise ZeroDivisionError
+
+    ear = Ear()
+    store.changes.subscribe(fail)
+    store.changes.subscribe(ear)
+    with caplog.at_level(logging.CRITICAL):
+        for name in ("a", "b"):
+            store.run(op.Subscribe(ADA, name))
+        ear.wait(2)
+    assert len(ear.records) == 2
+
+
+def test_a_listener_may_end_its_own_subscription_or_start_another(store: Transport) -> None:
+    ear, other = Ear(), Ear()
+    subscriptions: list[Subscription] = []
+
+    def once(records: list[Record]) -> None:
+        ear(records)
+        subscriptions.pop().close()
+        store.changes.subscribe(other)
+
+    subscriptions.append(store.changes.subscribe(once))
+    store.run(op.Subscribe(ADA, "a"))
+    ear.wait()
+    store.run(op.Subscribe(ADA, "b"))
+    other.wait()
+    assert (len(ear.records), len(other.records)) == (1, 1)
+
+
+def test_watching_as_an_iterator(store: Transport) -> None:
+    records = watch(store.changes, store.index.applied_seq())
+    store.run(op.Subscribe(ADA, "a"))
+
+    def first(found: Iterator[Record]) -> str:
+        return next(found).op
+
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(first(records)))
+    thread.start()
+    time.sleep(0.02)
+    store.run(op.Subscribe(ADA, "b"))
+    thread.join(20)
+    assert results == ["subscribe"]
+    records.close()  # type: ignore[attr-defined]
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+
+def _deliver_on_demand(root: str, orders: Queue[Any], answers: Queue[Any]) -> None:
+    with Transport.open(root) as store:
+        answers.put("ready")
+        while orders.get() is not None:
+            deliver(store, BOB)
+            answers.put(time.monotonic())
+
+
+def _latencies(store: Transport, count: int) -> list[float]:
+    """Seconds from the answer another process got for its delivery until this one hears of it."""
+    orders, answers = channel(), channel()
+    ear = Ear()
+    store.changes.subscribe(ear)
+    found = []
+    with running(_deliver_on_demand, store.root, orders, answers):
+        assert answers.get(timeout=30) == "ready"
+        for _ in range(count):
+            time.sleep(0.02)
+            orders.put("deliver")
+            committed = answers.get(timeout=30)
+            (heard,) = ear.wait()
+            found.append(heard - committed)
+        orders.put(None)
+    assert ear.operations == ["deliver"] * count
+    return found
+
+
+def test_another_process_is_heard_within_milliseconds(store: Transport, capsys: pytest.CaptureFixture[str]) -> None:
+    found = sorted(_latencies(store, 15))
+    with capsys.disabled():
+        print(f"\n  change feed across processes: median {statistics.median(found) * 1000:.1f} ms,", end=" ")
+        print(f"worst {found[-1] * 1000:.1f} ms after the acknowledgement")
+    assert statistics.median(found) < 0.2
+    assert folder(store, address=BOB).messages == 15
+
+
+def test_without_inotify_changes_are_polled_for(
+    store: Transport, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unavailable() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(changes, "INotify", unavailable)
+    found = _latencies(store, 3)
+    assert max(found) < 5
+    assert "polled" in caplog.text
+
+
+def test_two_stores_in_one_process_hear_each_other(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store", ADA, BOB) as one, Transport.open(tmp_path / "store") as two:
+        ears = Ear(), Ear()
+        one.changes.subscribe(ears[0])
+        two.changes.subscribe(ears[1])
+        for number in range(10):
+            deliver((one, two)[number % 2], ADA)
+        for ear in ears:
+            ear.wait(10)
+        assert [record.seq for record in ears[0].records] == [record.seq for record in ears[1].records]
