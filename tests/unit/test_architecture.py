@@ -182,7 +182,7 @@ def foreign_disk_calls(module: str, source: str) -> list[str]:
 #: Names that mean nothing but a place in the store; and words that may also name a table, a field or a key.
 _PLACES = {
     "protocol-version.txt", "index.sqlite", "mailboxes", "snapshots", "staging", "locks", "addresses", "maintenance",
-    "index-backups", "quarantine", "dropped", "checkpoint.json", "manifest.json", "index.lock", "service.lock",
+    "index-backups", "quarantine", "removing", "checkpoint.json", "manifest.json", "index.lock", "service.lock",
     ".mailbox", ".name",
 }  # fmt: skip
 _WORDS = {"messages", "attachments", "journal", "credentials", "passwd", "offline"}
