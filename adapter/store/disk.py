@@ -216,8 +216,13 @@ def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -
     temporary = _temporary(name, threading.get_native_id())  # of this thread alone: others may replace it as well
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
-    write_new(directory, temporary, data, mode=mode, sync=True)
-    rename(directory, temporary, directory, name)
+    try:
+        write_new(directory, temporary, data, mode=mode, sync=True)
+        rename(directory, temporary, directory, name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unlink(directory, temporary)
+        raise
     sync_directory(directory)
 
 

@@ -54,7 +54,12 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
         if not alone:
             raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot")
         _remove_unfinished(directories)
-        _write(directories, source, seq)
+        try:
+            _write(directories, source, seq)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _remove_unfinished(directories)
+            raise
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
 from adapter.store.locks import Locks
-from adapter.transport import checkpoint, compaction, rebuild, recovery
+from adapter.transport import checkpoint, compaction, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.effects import content
@@ -153,6 +153,10 @@ class Transport:
 
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
+        with trouble.of_the_disk():
+            return self._snapshot()
+
+    def _snapshot(self) -> int:
         name = self._staging.fresh_name()
         copy_path = layout.absolute(self.root, *layout.staging_directory(self._staging.session), name)
         copy = sqlite3.connect(copy_path, check_same_thread=False)

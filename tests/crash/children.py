@@ -22,12 +22,13 @@ from typing import Any
 from adapter.store import disk
 from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
+from adapter.transport.operations.base import AnyOperation
 from adapter.transport.transport import Transport
 from adapter.transport.writer import _Job
 from protocol.errors import MailError
 from tests.crash.scenarios import Scenario
 
-_TIME_LIMIT = 60.0
+_TIME_LIMIT = 20.0
 
 #: Called with the number of a step, its action and what it acts on, before it happens.
 OnStep = Callable[[int, str, int, str], None]
@@ -181,11 +182,19 @@ def spill(transport: Transport) -> None:
 def perform(transport: Transport, scenario: Scenario, done: Callable[[int, Any], None]) -> None:
     """Do what the scenario says; ``done(number, result or error)`` is called when an action is acknowledged."""
     if scenario.grouped:
-        jobs = []
-        for action in scenario.actions:
-            operation = action(transport)
-            assert operation is not None
-            jobs.append(_Job(operation))
+        operations: list[AnyOperation] = []
+        try:
+            for action in scenario.actions:
+                operation = action(transport)
+                assert operation is not None
+                operations.append(operation)
+        except (MailError, OSError) as error:  # content could not be staged: the others are given up as well
+            for staged in (staged for operation in operations for staged in operation.staged_content()):
+                transport.discard(staged)
+            for number in range(len(scenario.actions)):
+                done(number, error)
+            return
+        jobs = [_Job(operation) for operation in operations]
         transport._writer._commit(jobs)
         for number, job in enumerate(jobs):
             done(number, job.future.exception(timeout=0) or job.future.result())

@@ -49,7 +49,7 @@ def test_killed_before_each_step_of_recovery(lab: Lab, scenario: Scenario) -> No
     root = lab.fresh(prepared)
     steps = killed_at(root, scenario, None).steps
     world.remove(root)
-    problems = {}
+    problems: dict[str, list[str]] = {}
     for point in _crash_points(steps):
         crashed = lab.fresh(prepared)
         report = killed_at(crashed, scenario, point)

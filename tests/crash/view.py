@@ -107,7 +107,14 @@ def _take(index: sqlite3.Connection, base: Known) -> View:
         (accounts[registration], name)
         for registration, name in index.execute("SELECT registration_id, name FROM subscriptions")
     )
+    outbox = sorted(
+        (names.get(message), *row)
+        for message, *row in index.execute(
+            "SELECT message_id, sender, return_to, recipient, attempts, delay_warned, last_status FROM outbox"
+        )
+    )
     return {
+        "outbox": outbox,
         "registrations": registrations,
         "folders": folders,
         "messages": sorted(messages),

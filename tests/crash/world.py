@@ -1,6 +1,7 @@
 """The store every crash test starts from, made once, and the scenarios' way to name things in it.
 
-Accounts: ada (much mail), bob (a little), carl (none), dora (deactivated, with mail).
+Accounts: ada (much mail), bob (a little), carl (next to none, and files of his own in a folder), dora (deactivated, with
+mail).
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from adapter.store import layout, queries
+from adapter.store import outbox_queries, queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.operations.base import AnyOperation
+from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport, create_store
+from protocol.errors import MailError
 from tests.crash import letters
 
 ADA, BOB, CARL, DORA = (f"{name}@example.test" for name in ("ada", "bob", "carl", "dora"))
 NEW = "eve@example.test"
+REMOTE = ("zoe@elsewhere.test", "yan@elsewhere.test")
 
 #: Its directory's name is shortened, so it has a ``.name`` file.
 LONG = "Long/" + "/".join(["x" * 99] * 3)
@@ -41,8 +45,21 @@ def uids(transport: Transport, folder: int) -> list[int]:
         return [row.uid for row in queries.rows(connection, folder)]
 
 
+def queue_ids(transport: Transport) -> list[str]:
+    with transport.reading() as connection:
+        return [row.queue_id for row in outbox_queries.queued(connection)]
+
+
 def append(transport: Transport, address: str, folder: str, *items: bytes, flags: int = 0) -> op.Append:
-    return op.Append(address, folder, [op.AppendItem(transport.stage(octets), flags) for octets in items])
+    staged: list[Staged] = []
+    try:
+        for octets in items:
+            staged.append(transport.stage(octets))
+    except MailError:
+        for item in staged:
+            transport.discard(item)
+        raise
+    return op.Append(address, folder, [op.AppendItem(item, flags) for item in staged])
 
 
 def _run(transport: Transport, operations: Sequence[AnyOperation]) -> None:
@@ -55,8 +72,9 @@ def make(root: str) -> None:
     create_store(root)
     with Transport.open(root) as transport:
         _run(transport, [op.Register(address) for address in (ADA, BOB, CARL, DORA)])
-        for name in ("Projects/2026/Q1", "Lists", "Red", "Blue", LONG, CLUTTERED, "Empty"):
+        for name in ("Projects/2026/Q1", "Lists", "Red", "Blue", LONG, "Empty"):
             transport.run(op.CreateFolder(ADA, name))
+        transport.run(op.CreateFolder(CARL, CLUTTERED))
         for number in range(1, 4):
             staged = transport.stage(letters.plain(number, reply_to=1 if number == 3 else None))
             transport.run(op.Deliver(staged, "bob@example.test", [ADA, BOB]))
@@ -72,7 +90,7 @@ def make(root: str) -> None:
                 append(transport, ADA, "Red", letters.plain(9), letters.plain(10)),
                 append(transport, ADA, "Blue", letters.plain(11)),
                 append(transport, ADA, LONG, letters.plain(12)),
-                append(transport, ADA, CLUTTERED, letters.plain(13)),
+                append(transport, CARL, CLUTTERED, letters.plain(13)),
                 append(transport, DORA, "INBOX", letters.plain(14), letters.with_files(15, letters.noise(3, 900))),
                 op.Deregister(DORA, "deactivate"),
                 op.ChangeFlags(
@@ -80,11 +98,14 @@ def make(root: str) -> None:
                 ),
             ],
         )
+        # Mail on its way to other hosts.
+        relay = [op.RelayRecipient(address) for address in REMOTE]
+        transport.run(op.Deliver(transport.stage(letters.plain(16)), ADA, [], relay=relay))
         # One message nobody shows any more; its content waits for collection.
         inbox = folder_id(transport, ADA, "INBOX")
         transport.run(op.Expunge(ADA, inbox, [5]))
     for name, data in FOREIGN.items():
-        path = f"{root}/mailboxes/{ADA}/{CLUTTERED}/{name}"
+        path = f"{root}/mailboxes/{CARL}/{CLUTTERED}/{name}"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(data)
@@ -98,7 +119,3 @@ def copy(source: str, target: str) -> str:
 
 def remove(root: str) -> None:
     shutil.rmtree(root, ignore_errors=True)
-
-
-def staging_of(root: str) -> list[str]:
-    return sorted(os.listdir(layout.absolute(root, *layout.STAGING)))
