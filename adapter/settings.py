@@ -13,6 +13,7 @@ from typing import Literal
 
 from adapter.config import Seconds, Size
 from adapter.servers.imap.settings import ImapSettings
+from adapter.upstream.settings import RelaySettings
 
 LineEndRule = Literal["reject", "normalise", "keep"]
 OverQuota = Literal["later", "refuse"]
@@ -144,17 +145,6 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
-    """The smarthost. Without one there is no mail to the outside."""
-
-    host: str = ""
-    port: int = 587
-    tls: Literal["starttls", "implicit", "none"] = "starttls"
-    user: str = ""
-    password_file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     server: Server = field(default_factory=Server)
     listen: Listen = field(default_factory=Listen)
@@ -169,4 +159,4 @@ class Settings:
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # address -> addresses
     quota: Quota = field(default_factory=Quota)
     account: dict[str, Account] = field(default_factory=dict)
-    relay: Relay = field(default_factory=Relay)
+    relay: RelaySettings = field(default_factory=RelaySettings)

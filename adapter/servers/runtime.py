@@ -21,11 +21,12 @@ from adapter.servers import endpoints
 from adapter.servers.admission import Admission
 from adapter.servers.endpoints import Endpoint
 from adapter.servers.listeners import LISTENERS
-from adapter.servers.services import Services, close_store, open_store
+from adapter.servers.services import Services, Store, close_store, open_store
 from adapter.servers.tls import Certificates, TlsError
 from adapter.settings import Settings
 from adapter.store.disk import Directories
 from adapter.transport.opening import offline_reason
+from adapter.upstream import relay
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
@@ -89,26 +90,51 @@ class _Supervisor:
         self._root = root
         self._services = services
         self._directories = directories
+        self._store: Store | None = None
+        self._relay: asyncio.Task[None] | None = None
+        self._stop_relay = asyncio.Event()
 
     async def open(self) -> None:
+        services = self._services
         try:
-            self._services.store = await asyncio.to_thread(open_store, self._root, self._services.settings)
+            self._store = await asyncio.to_thread(open_store, self._root, services.settings)
         except MailError as error:
             if error.reason is not Reason.MAINTENANCE:
                 raise
             _log.warning("%s", error)
+            return
+        services.store = self._store
+        self._stop_relay.clear()
+        self._relay = asyncio.create_task(
+            relay.run(self._store.transport, services.settings.relay, self._stop_relay, hostname=services.hostname)
+        )
 
     async def close(self) -> None:
-        """Let the sessions finish, end those that do not, then let go of the store."""
+        """Let the sessions finish, end those that do not, then let go of the store. May be called again."""
         services = self._services
-        store, services.store = services.store, None
+        services.store = None
+        self._stop_relay.set()
         if not await services.connections.drain(services.settings.server.drain):
             _log.warning("ending %d sessions that did not finish in time", len(services.connections))
             await services.connections.abort(_AFTER_ABORT)
         for let_go in services.before_close:
             await let_go()
-        if store is not None:
+        await self._end_relay(services.settings.server.drain)
+        if self._store is not None:
+            store, self._store = self._store, None
             await asyncio.to_thread(close_store, store)
+
+    async def _end_relay(self, seconds: float) -> None:
+        """What is on its way to the smarthost when the time is up goes out again later."""
+        if self._relay is None:
+            return
+        task, self._relay = self._relay, None
+        _, late = await asyncio.wait([task], timeout=seconds)
+        if late:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the relay ended unexpectedly", exc_info=task.exception())
 
     async def watch(self) -> None:
         """Look at the maintenance marker and, less often, at the registered addresses."""

@@ -78,6 +78,7 @@ class Connections:
 class Store:
     """An open store and everything that lives and ends with it."""
 
+    settings: Settings
     transport: Transport
     recipients: Recipients
     credentials: Credentials
@@ -114,7 +115,7 @@ def open_store(root: str, settings: Settings) -> Store:
         raise
     pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
     commits = Commits(transport, settings.server.threads)
-    return Store(transport, recipients, credentials, authenticator, pool, commits)
+    return Store(settings, transport, recipients, credentials, authenticator, pool, commits)
 
 
 def close_store(store: Store) -> None:

@@ -84,10 +84,10 @@ class Commands:
             return replies.TOO_MANY_RECIPIENTS
         command = params.parse_rcpt(argument, self._rcpt_parameters, smtputf8=transaction.mail.smtputf8)
         targets = await self._targets(command.path)
-        if targets is None:
+        if targets is None and not (session.account and session.store.settings.relay.host):
             _log.info("%s relaying to <%s> denied", session.peer, command.path.address)
             return replies.RELAY_DENIED
-        transaction.recipients.append(Recipient(command.path.address, command, targets))
+        transaction.recipients.append(Recipient(command.path.address, command, targets or ()))
         session.state.advance(Event.RECIPIENT)
         return replies.RECIPIENT_OK
 

@@ -13,6 +13,7 @@ from adapter.servers.networks import Peer
 from adapter.servers.services import Store
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.transaction import Recipient, Transaction
+from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed
 from protocol.errors import MailError, Reason
 from protocol.smtp import replies
@@ -22,16 +23,29 @@ _log = logging.getLogger(__name__)
 
 
 async def deliver(
-    store: Store, transaction: Transaction, incoming: Incoming, account: str | None, peer: Peer
+    store: Store, transaction: Transaction, incoming: Incoming, peer: Peer, account: str | None, *, keep_sent: bool
 ) -> Reply | dict[str, Reply]:
-    """Commit the message; one reply for all, or one by recipient as it was given. ``account`` keeps a copy in Sent."""
+    """Commit the message; one reply for all, or one by recipient as it was given. ``account`` is who submits it."""
     targets = transaction.targets()
     folders = {target.address: target.folder for target in targets.values() if target.folder is not None}
-    sender = account or transaction.sender
+    elsewhere = [
+        RelayRecipient(each.address, each.command.notify, each.command.orcpt and each.command.orcpt.parameter)
+        for each in transaction.remote()
+    ]
     size = incoming.size
+    lifetime = store.settings.relay.expire_after
 
     def prepare() -> Deliver:
-        return Deliver(incoming.stage(), sender, list(targets), folders, keep_sent=account is not None)
+        return Deliver(
+            incoming.stage(),
+            transaction.sender,
+            list(targets),
+            folders,
+            keep_sent=keep_sent,
+            account=account or "",
+            relay=elsewhere,
+            envelope=_envelope(transaction, account, lifetime) if elsewhere else None,
+        )
 
     try:
         delivery = await store.commits.run(prepare)
@@ -53,6 +67,20 @@ async def deliver(
         recipient.address: _reply(recipient, delivery, accepted, transaction, peer)
         for recipient in transaction.recipients
     }
+
+
+def _envelope(transaction: Transaction, account: str | None, lifetime: float) -> RelayEnvelope:
+    """What the next host is told about the message, and where reports about it go."""
+    mail = transaction.mail
+    return RelayEnvelope(
+        ret=mail.ret,
+        envid=mail.envid,
+        body=mail.body,
+        smtputf8=mail.smtputf8,
+        requiretls=mail.requiretls,
+        return_to=account or "",
+        lifetime=lifetime,
+    )
 
 
 def _reply(recipient: Recipient, delivery: Delivery, accepted: Reply, transaction: Transaction, peer: Peer) -> Reply:

@@ -48,7 +48,10 @@ def begin(session: SmtpSession, transaction: Transaction) -> Incoming:
         recipient=recipients[0].address if len(recipients) == 1 else None,
         tls=session.cipher,
     )
-    fields = trace.return_path(transaction.sender) + trace.received(hop)
+    fields = trace.received(hop)
+    # RFC 5321 4.4: Return-Path is for final delivery, and must not be on what goes on to another host.
+    if not any(transaction.remote()):
+        fields = trace.return_path(transaction.sender) + fields
     account = session.account
     if account is None:
         return Incoming(store, intake, fields, _as_it_is)
@@ -91,9 +94,9 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
     await incoming.finish()
     outcome: Reply | dict[str, Reply] | None = incoming.refusal
     if outcome is None:
-        keeps_sent = session.edge.services.settings.submission.keep_sent
+        keep_sent = session.account is not None and session.store.settings.submission.keep_sent
         outcome = await deliver(
-            session.store, transaction, incoming, session.account if keeps_sent else None, session.peer
+            session.store, transaction, incoming, session.peer, session.account, keep_sent=keep_sent
         )
     await session.end_transaction()
     session.state.advance(Event.END)

@@ -56,14 +56,19 @@ class Deliver(Operation[Delivery]):
     recipients: Sequence[str]  # normalised addresses, or (through ``folders``) other folders than INBOX
     folders: Mapping[str, str] = field(default_factory=dict)
     keep_sent: bool = False  # the sender is local and authenticated: project into its Sent folder
+    account: str = ""  # whose Sent folder that is, where the sender goes by another of the account's names
     relay: Sequence[RelayRecipient] = ()  # recipients elsewhere: queued in the same commit
     envelope: RelayEnvelope | None = None  # for those
 
     def addresses(self) -> Iterable[str]:
-        return {*self.recipients, self.sender} if self.keep_sent else set(self.recipients)
+        return {*self.recipients, self._owner} if self.keep_sent else set(self.recipients)
 
     def staged_content(self) -> Iterable[Staged]:
         return (self.staged,)
+
+    @property
+    def _owner(self) -> str:
+        return self.account or self.sender
 
     def plan(self, plan: Plan) -> Delivery:
         outcome: dict[str, Placed | MailError] = {}
@@ -82,7 +87,7 @@ class Deliver(Operation[Delivery]):
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
-        sent = place(plan, self.sender, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
+        sent = place(plan, self._owner, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
         queued = {address: ids.queue_id(plan.now) for address in elsewhere}
         if elsewhere:
             items = [(queued[address], item) for address, item in elsewhere.items()]
@@ -101,7 +106,7 @@ class Deliver(Operation[Delivery]):
 
     def _sent_folder(self, plan: Plan) -> Folder | None:
         """By its use, since its owner may have renamed it, or by its name; None if the owner wants none."""
-        own = queries.folders(plan.connection, plan.registration(self.sender).id)
+        own = queries.folders(plan.connection, plan.registration(self._owner).id)
         by_use = (folder for folder in own if folder.special_use == _SENT_USE)
         by_name = (folder for folder in own if folder.name == _SENT_NAME)
         return next(by_use, None) or next(by_name, None)
