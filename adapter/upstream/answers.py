@@ -28,7 +28,8 @@ class Answer:
 
     @property
     def status(self) -> str:
-        return status_of(self.text)
+        status = status_of(self.text)
+        return f"4{status[1:]}" if self.verdict is Verdict.LATER else status
 
 
 def status_of(text: str) -> str:

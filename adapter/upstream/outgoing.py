@@ -15,7 +15,8 @@ from adapter.transport.transport import Transport
 
 _IN_MEMORY = 1 << 20  # what is larger is read twice
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_LONG_LINE = re.compile(rb"[^\n]{1000}")  # RFC 5321 4.5.3.1.6: 998 octets, and the CR
+_LINE_LENGTH = 998  # RFC 5321 4.5.3.1.6, without CR and LF
+_LONG_LINE = re.compile(rb"[^\n]{%d}" % (_LINE_LENGTH + 2))
 _MAX_HEADER = 1 << 20
 
 
@@ -95,8 +96,9 @@ def examine(chunks: Iterable[bytes]) -> Nature:
     if header:
         eight_bit_header = not header.isascii()
     bare += len(held)
+    binary = binary or bare > 0 or len(line) > _LINE_LENGTH
     ends = last == b"\r\n" or size == 0 or last[-1:] in (b"\r", b"\n")
-    return Nature(size + bare + (0 if ends else 2), eight_bit, eight_bit_header, binary or bare > 0)
+    return Nature(size + bare + (0 if ends else 2), eight_bit, eight_bit_header, binary)
 
 
 class DataEncoder:
