@@ -16,7 +16,7 @@ import sqlite3
 from adapter.store import disk
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import Journal, Record, without_aborted
+from adapter.store.journal import Journal, Record, taken_back, without_aborted
 from adapter.transport import checkpoint, effects, reconcile
 from adapter.transport.effects import content
 
@@ -32,9 +32,9 @@ class Recovery:
         self._index = index
         self._in_step = -1  # journal seq up to which we know the index to be applied
 
-    def committed(self) -> None:
-        """The caller just applied everything the journal holds."""
-        self._in_step = self._journal.last_seq
+    def committed(self, seq: int) -> None:
+        """The caller just applied everything up to this record."""
+        self._in_step = seq
 
     def catch_up(self) -> int:
         """Apply what other processes journaled and, dying, did not apply. Returns how many records that were."""
@@ -48,13 +48,13 @@ class Recovery:
         return count
 
     def _roll_forward(self, applied: int) -> int:
-        records = list(without_aborted(self._journal.records(applied, self._journal.last_seq)))
+        records = list(self._journal.records(applied, self._journal.last_seq))
         with self._index.transaction() as connection:
-            restore_files(self._directories, connection, records, verify=False, apply=True)
+            count = restore_files(self._directories, connection, records, verify=False, apply=True)
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
-        if records:
-            _log.warning("rolled %d operations forward from the journal", len(records))
-        return len(records)
+        if count:
+            _log.warning("rolled %d operations forward from the journal", count)
+        return count
 
 
 def restore_files(
@@ -64,8 +64,13 @@ def restore_files(
     *,
     verify: bool,
     apply: bool,
-) -> None:
-    """Bring content, index (if ``apply``) and directories to where these records lead."""
+) -> int:
+    """Bring content, index (if ``apply``) and directories to where these records lead; returns how many count.
+
+    Records that were taken back count for nothing, but what was done and undone for them may be on disk in part.
+    """
+    undone = taken_back(records)
+    records = list(without_aborted(iter(records)))
     dropped = {
         message_id
         for record in records
@@ -83,12 +88,17 @@ def restore_files(
             touched.add(effect)
             if apply:
                 effects.apply_index(effect, connection, record.at)
+    for effect in (effect for record in undone for effect in record.effects):
+        touched.add(effect)
+        content.settle(effect, directories, connection)
     reconcile.reconcile(directories, connection, touched)
+    return len(records)
 
 
 def lost_power(directories: Directories, journal: Journal) -> checkpoint.Checkpoint | None:
     """The checkpoint to start from, if the machine restarted while records were not durable in all layers."""
-    last = checkpoint.read(directories)
-    if last is None:
-        return checkpoint.Checkpoint(0, "") if journal.last_seq else None
-    return last if last.boot != disk.boot_id() and last.seq < journal.last_seq else None
+    last = checkpoint.read(directories) or checkpoint.Checkpoint(0, "")
+    if last.boot == disk.boot_id() or last.seq >= journal.last_seq:
+        return None
+    # What was compacted away was durable before it went.
+    return checkpoint.Checkpoint(max(last.seq, journal.segments()[0] - 1), last.boot)

@@ -83,10 +83,10 @@ class Deliver(Operation[Delivery]):
         elsewhere = {item.address: item for item in self.relay}
         if not folders and not elsewhere:
             return Delivery(self.staged.content.id, outcome, None)  # what went to nobody was not sent
-        sent_folder = self._sent_folder(plan) if self.keep_sent else None
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
+        sent_folder = self._sent_folder(plan) if self.keep_sent else None  # read now: it may have just got a message
         sent = place(plan, self._owner, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
         queued = {address: ids.queue_id(plan.now) for address in elsewhere}
         if elsewhere:

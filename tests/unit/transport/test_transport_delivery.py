@@ -130,6 +130,12 @@ def test_a_message_to_oneself_is_sent_and_received(store: Transport) -> None:
     assert delivery.sent.folder_name == "Sent"
 
 
+def test_a_message_to_oneself_filed_under_sent_is_there_twice(store: Transport) -> None:
+    delivery = store.run(op.Deliver(store.stage(message()), ADA, [ADA], {ADA: "Sent"}, keep_sent=True))
+    assert delivery.sent is not None
+    assert (placed(delivery).uid, delivery.sent.uid) == (1, 2)
+
+
 def test_the_copy_goes_where_the_sent_folder_went(store: Transport) -> None:
     store.run(op.RenameFolder(BOB, "Sent", "Gesendet"))
     delivery = store.run(op.Deliver(store.stage(message()), BOB, [ADA], keep_sent=True))

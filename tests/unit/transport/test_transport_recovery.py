@@ -169,6 +169,18 @@ def test_a_checkpoint_that_cannot_be_read_means_trust_nothing(
     assert tables(root / "index.sqlite") == story.tables
 
 
+def test_a_lost_checkpoint_of_a_compacted_journal(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA) as store:
+        for number in range(3):
+            deliver(store, ADA, octets=message(str(number)))
+            store.snapshot()
+    assert not (root / "journal" / "0000000000000001.jsonl").exists()
+    (root / "journal" / "checkpoint.json").unlink()
+    before = tables(root / "index.sqlite")
+    assert reopened(root, tmp_path / "scratch") == (0, before)
+
+
 def test_an_index_made_anew_is_the_index(story: Story, tmp_path: Path) -> None:
     with closing(Directories(str(story.root))) as directories, closing(Journal(directories)) as journal:
         journal.refresh()
