@@ -18,6 +18,7 @@ _COMMANDS = {
     "export": ("exchange", "export"),
     "import": ("exchange", "import_"),
     "init": ("store", "init"),
+    "maintenance": ("maintenance", "maintenance"),
     "queue": ("queue", "queue"),
     "serve": ("serve", "serve"),
     "snapshot": ("store", "snapshot"),

@@ -16,7 +16,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from filelock import lock_descriptor, unlock_descriptor
 
@@ -130,6 +130,41 @@ class Locks:
                 fd = _open_lock(directory, name)
         self._descriptors[name] = fd
         return fd
+
+
+@contextlib.contextmanager
+def service_gate(directories: Directories) -> Iterator[Callable[[], bool]]:
+    """For maintenance: a function that tries to take the service lock exclusively; released at the end."""
+    with directories.stable(layout.LOCKS) as directory:
+        fd = _open_lock(directory, layout.SERVICE_LOCK)
+    try:
+        yield lambda: lock_descriptor(fd, blocking=False)
+    finally:
+        os.close(fd)
+
+
+def service_holders(directories: Directories) -> list[str]:
+    """Who holds the service lock, as ``process <pid> (<command>)``, from the kernel's list of locks."""
+    with directories.stable(layout.LOCKS) as directory:
+        try:
+            inode = os.stat(layout.SERVICE_LOCK, dir_fd=directory, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            return []
+    holders = []
+    with open("/proc/locks") as listing:
+        for line in listing:
+            fields = line.split()
+            if "FLOCK" in fields and "->" not in fields and fields[-3].endswith(f":{inode}"):
+                holders.append(int(fields[-4]))
+    return [f"process {pid} ({_command(pid)})" for pid in sorted(set(holders))]
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return "gone"
 
 
 def check_exclusion(directories: Directories) -> None:

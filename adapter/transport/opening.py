@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from adapter.store import disk, layout, locks
+from adapter.store import disk, layout, locks, offline_marker
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
@@ -21,29 +21,36 @@ def open_root(root: str) -> Directories:
 
 
 def check_root(directories: Directories) -> None:
-    """Refuse a root that is no store, of an unknown version, not ours, or on an unfit file system."""
+    """Refuse a root that is no store we can use, or on an unfit file system."""
     root = directories.root
-    _check_version(directories)
-    owner = os.fstat(directories.root_fd)
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-        raise MailError(
-            Reason.UNKNOWN,
-            f"{root} belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}",
-        )
+    check_layout(directories)
     with directories.stable(()) as top:
         for name in (layout.INDEX_FILE,):
             if disk.exists(top, name) and not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 raise MailError(Reason.UNKNOWN, f"{name} in {root} is not a regular file")
+    _check_case(directories)
+    locks.check_exclusion(directories)
+
+
+def check_layout(directories: Directories) -> None:
+    """Refuse what is no store, of an unknown version or not ours; make the directories it lacks."""
+    _check_version(directories)
+    owner = os.fstat(directories.root_fd)
+    if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
+        raise MailError(
+            Reason.UNKNOWN,
+            f"{directories.root} belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}",
+        )
     for parts in layout.DIRECTORIES:
         try:
             with directories.stable(parts, create=True):
                 pass
         except NotADirectoryError:
-            raise MailError(Reason.UNKNOWN, f"{layout.absolute(root, *parts)} is not a directory") from None
+            place = layout.absolute(directories.root, *parts)
+            raise MailError(Reason.UNKNOWN, f"{place} is not a directory") from None
         except OSError as error:
-            raise MailError(Reason.UNKNOWN, f"{layout.absolute(root, *parts)}: {error.strerror}") from error
-    _check_case(directories)
-    locks.check_exclusion(directories)
+            place = layout.absolute(directories.root, *parts)
+            raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
 
 
 def _check_version(directories: Directories) -> None:
@@ -72,10 +79,12 @@ def _check_case(directories: Directories) -> None:
             )
 
 
+def refuse_offline(directories: Directories) -> None:
+    if reason := offline_reason(directories):
+        raise MailError(Reason.MAINTENANCE, f"the store is in maintenance: {reason}")
+
+
 def offline_reason(directories: Directories) -> str | None:
     """What the maintenance marker says, if the store is offline."""
-    with directories.stable(layout.MAINTENANCE) as maintenance:
-        try:
-            return disk.read_file(maintenance, layout.OFFLINE_MARKER).decode("utf-8", "replace").strip() or "offline"
-        except FileNotFoundError:
-            return None
+    marker = offline_marker.read(directories)
+    return str(marker) if marker else None

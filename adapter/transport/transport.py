@@ -25,13 +25,13 @@ from adapter.content.ingest import Buffer, ThreadKeys, default_thread
 from adapter.store import disk, index, layout, locks, queries, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
+from adapter.store.journal import Journal, JournalDamaged, Record
 from adapter.store.locks import Locks
 from adapter.transport import checkpoint, compaction, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.effects import content
-from adapter.transport.opening import check_root, offline_reason, open_root
+from adapter.transport.opening import check_root, open_root, refuse_offline
 from adapter.transport.operations.base import Operation
 from adapter.transport.staging import Spool, Staged, StagingArea, remove_dead_sessions
 from adapter.transport.writer import Writer
@@ -52,9 +52,9 @@ class Transport:
             self._directories = scope.enter_context(contextlib.closing(open_root(root)))
             check_root(self._directories)
             self._locks = scope.enter_context(contextlib.closing(Locks(self._directories, lock_timeout)))
+            refuse_offline(self._directories)
             self._locks.share_service()
-            if reason := offline_reason(self._directories):
-                raise MailError(Reason.MAINTENANCE, f"the store is in maintenance: {reason}")
+            refuse_offline(self._directories)  # again: with the lock held nobody can take the store offline any more
             self._journal = scope.enter_context(contextlib.closing(Journal(self._directories)))
             with self._locks.hold(()):
                 self.index = scope.enter_context(contextlib.closing(self._recover()))
@@ -192,7 +192,7 @@ class Transport:
             opened = Index(self._directories)
             self._recovery = recovery.Recovery(self._directories, self._journal, opened)
             if suspect is not None:
-                records = list(without_aborted(self._journal.records(suspect.seq, self._journal.last_seq)))
+                records = list(self._journal.records(suspect.seq, self._journal.last_seq))
                 with opened.transaction() as connection:
                     recovery.restore_files(self._directories, connection, records, verify=True, apply=False)
         except JournalDamaged as error:
@@ -221,7 +221,7 @@ class Transport:
             return content.is_known(connection, sha256)
 
     def _committed(self, records: list[Record]) -> None:
-        self._recovery.committed()
+        self._recovery.committed(records[-1].seq)
         self._checkpointer.wake()
         self.changes.notify()
 

@@ -1,0 +1,53 @@
+"""``markpost maintenance``: take mail offline and back."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from adapter.cli.failures import CommandError
+from adapter.cli.options import root_option
+from adapter.maintenance import gate
+
+REFUSED = 3
+
+
+@click.group()
+def maintenance() -> None:
+    """Take mail offline, bring it back, or say how it stands."""
+
+
+@maintenance.command()
+@root_option
+@click.option("--reason", default="maintenance", show_default=True, help="What clients and colleagues are told.")
+@click.option("--until", default="", metavar="TIME", help="When mail is expected back; for people.")
+@click.option("--deadline", default=gate.DEADLINE, show_default=True, help="Seconds for what is in flight to finish.")
+def on(root: str, reason: str, until: str, deadline: float) -> None:
+    """Take mail offline: returns when no process has the store open any more."""
+    try:
+        marker = gate.turn_on(root, reason=reason, until=until, deadline=deadline)
+    except gate.NotOffline as error:
+        raise CommandError(f"mail is not offline: {error}; stop it, or give it a longer --deadline", REFUSED) from None
+    click.echo(f"offline: {marker}")
+
+
+@maintenance.command()
+@root_option
+def off(root: str) -> None:
+    """Let mail back in."""
+    click.echo("mail is back" if gate.turn_off(root) else "mail was not offline")
+
+
+@maintenance.command()
+@root_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(root: str, as_json: bool) -> None:
+    """Say whether mail is offline, and who has the store open."""
+    marker, holders = gate.status(root)
+    if as_json:
+        click.echo(json.dumps({"offline": marker is not None, "marker": str(marker or ""), "open_by": holders}))
+        return
+    click.echo(f"offline: {marker}" if marker else "online")
+    for holder in holders:
+        click.echo(f"open by {holder}")

@@ -1,0 +1,89 @@
+"""The gate: taking mail offline, and proving it.
+
+Every process that serves or changes the store holds the service lock shared. The gate writes the offline marker, which
+servers see within a second: they refuse newcomers, finish what is in flight, close, and let go. Then the gate takes the
+lock exclusively. Holding it is the proof: nobody else can change the store. If the gate's process dies, the kernel
+releases the lock and the marker counts for nothing, so mail comes back by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from adapter.store import locks, offline_marker
+from adapter.store.disk import Directories
+from adapter.store.offline_marker import Marker
+from adapter.transport.opening import check_layout, open_root
+
+DEADLINE = 60.0  # seconds that servers get to finish what is in flight
+_POLL = 0.05
+
+
+class NotOffline(Exception):  # noqa: N818 - a state, reported by name
+    """The lock could not be had in time; the text names who holds it."""
+
+
+@contextlib.contextmanager
+def offline(root: str, *, reason: str, deadline: float = DEADLINE) -> Iterator[Directories]:
+    """Take the store offline for the length of the block and hold the service lock exclusively.
+
+    A store that ``maintenance on`` has taken offline stays so afterwards. Raises :class:`NotOffline`.
+    """
+    with contextlib.closing(open_root(root)) as directories:
+        check_layout(directories)
+        before = offline_marker.read(directories)
+        if before is None:
+            offline_marker.write(directories, offline_marker.signed(reason, lasting=False))
+        try:
+            with _exclusive(directories, deadline):
+                yield directories
+        finally:
+            if before is None:
+                offline_marker.remove(directories)
+
+
+def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLINE) -> Marker:
+    """Take the store offline until :func:`turn_off`. Raises :class:`NotOffline`, and leaves it as it was then."""
+    with contextlib.closing(open_root(root)) as directories:
+        check_layout(directories)
+        before = offline_marker.read(directories)
+        marker = offline_marker.signed(reason, lasting=True, until=until)
+        offline_marker.write(directories, marker)
+        try:
+            with _exclusive(directories, deadline):
+                pass
+        except NotOffline:
+            if before is None:
+                offline_marker.remove(directories)
+            raise
+        return marker
+
+
+def turn_off(root: str) -> bool:
+    """Let mail back in; False if it was not kept out."""
+    with contextlib.closing(open_root(root)) as directories:
+        check_layout(directories)
+        was = offline_marker.read(directories) is not None
+        offline_marker.remove(directories)
+        return was
+
+
+def status(root: str) -> tuple[Marker | None, list[str]]:
+    """The marker, if the store is offline, and who has the store open."""
+    with contextlib.closing(open_root(root)) as directories:
+        check_layout(directories)
+        return offline_marker.read(directories), locks.service_holders(directories)
+
+
+@contextlib.contextmanager
+def _exclusive(directories: Directories, deadline: float) -> Iterator[None]:
+    end = time.monotonic() + deadline
+    with locks.service_gate(directories) as try_lock:
+        while not try_lock():
+            if time.monotonic() >= end:
+                holders = ", ".join(locks.service_holders(directories)) or "an unknown process"
+                raise NotOffline(f"still open after {deadline:.0f} s: {holders}")
+            time.sleep(_POLL)
+        yield

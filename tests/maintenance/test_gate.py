@@ -1,0 +1,112 @@
+"""The gate: mail goes offline for sure, and comes back whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from adapter.maintenance import gate
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport, create_store
+from protocol.errors import MailError, Reason
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    where = str(tmp_path / "mail")
+    create_store(where)
+    with Transport.open(where) as transport:
+        transport.run(op.Register("ada@example.test"))
+    return where
+
+
+def _refused(root: str) -> MailError:
+    with pytest.raises(MailError) as caught:
+        Transport.open(root)
+    assert caught.value.reason is Reason.MAINTENANCE
+    return caught.value
+
+
+def test_nobody_gets_in_while_the_gate_is_closed(root: str) -> None:
+    with gate.offline(root, reason="a test"):
+        assert "a test" in _refused(root).detail
+    Transport.open(root).close()
+
+
+def test_the_gate_waits_for_an_open_store_and_names_its_holder(root: str) -> None:
+    with Transport.open(root) as transport:
+        with (
+            pytest.raises(gate.NotOffline, match=f"process {os.getpid()} "),
+            gate.offline(root, reason="x", deadline=0.2),
+        ):
+            raise AssertionError("the lock was had although the store is open")
+        transport.run(op.Subscribe("ada@example.test", "Elsewhere"))  # and nothing happened to it
+    with gate.offline(root, reason="x", deadline=0.2):
+        pass
+
+
+def test_a_marker_removed_by_hand_does_not_open_the_gate(root: str) -> None:
+    with gate.offline(root, reason="x"):
+        os.unlink(f"{root}/maintenance/offline")
+        _refused(root)
+
+
+def test_on_lasts_until_off(root: str) -> None:
+    marker = gate.turn_on(root, reason="disks", until="noon")
+    assert marker.lasting
+    assert "disks" in _refused(root).detail
+    with gate.offline(root, reason="repair meanwhile"):
+        pass
+    found, holders = gate.status(root)
+    assert found is not None
+    assert found.why == "disks"
+    assert holders == []
+    assert gate.turn_off(root)
+    assert not gate.turn_off(root)
+    Transport.open(root).close()
+
+
+def test_a_killed_gate_lets_mail_back_in(root: str) -> None:
+    script = (
+        "import sys, time\nfrom adapter.maintenance import gate\n"
+        "with gate.offline(sys.argv[1], reason='dies'):\n    print('closed', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "closed\n"
+        _refused(root)
+        process.send_signal(signal.SIGKILL)
+    assert os.path.exists(f"{root}/maintenance/offline")
+    Transport.open(root).close()
+    assert gate.status(root)[0] is None
+
+
+def test_a_running_server_lets_go_and_comes_back(root: str) -> None:
+    command = [sys.executable, "-m", "adapter.cli", "serve", "--root", root, "--lmtp", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            while server.stdout.readline() not in ("ready\n", ""):
+                pass
+            started = time.monotonic()
+            with gate.offline(root, reason="x", deadline=20):
+                waited = time.monotonic() - started
+                assert server.poll() is None
+            deadline = time.monotonic() + 10
+            while not gate.status(root)[1]:
+                assert time.monotonic() < deadline, "the server did not open the store again"
+                time.sleep(0.05)
+        finally:
+            server.terminate()
+    assert waited < 15
+
+
+def test_a_marker_that_cannot_be_read_keeps_mail_offline(root: str) -> None:
+    Path(root, "maintenance", "offline").write_text("not JSON")
+    assert "not JSON" in _refused(root).detail
