@@ -6,12 +6,11 @@ only marks what it makes stale, so a busy account costs nothing until somebody a
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from adapter.servers.imap.threads import Threads
 from adapter.store import queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
@@ -44,9 +43,9 @@ class _Entry:
 class AccountCache:
     """All of it belongs to the loop's thread."""
 
-    def __init__(self, transport: Transport, pool: Executor) -> None:
+    def __init__(self, transport: Transport, threads: Threads) -> None:
         self._transport = transport
-        self._pool = pool
+        self._threads = threads
         self._accounts: OrderedDict[str, _Entry] = OrderedDict()  # by address, least recently used first
         self._addresses: dict[str, str] = {}  # of registrations in memory
         self._readings: list[set[str]] = []  # for each reading under way: registrations that changed meanwhile
@@ -60,7 +59,7 @@ class AccountCache:
         changed: set[str] = set()
         self._readings.append(changed)
         try:
-            account = await asyncio.get_running_loop().run_in_executor(self._pool, self._read, address)
+            account = await self._threads.run(self._read, address)
         finally:
             self._readings = [reading for reading in self._readings if reading is not changed]
         if account.registration not in changed:

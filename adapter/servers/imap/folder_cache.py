@@ -16,12 +16,12 @@ import logging
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from typing import Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from adapter.servers.imap.columns import ROW_COST, Columns, Draft, Keywords, Numbers, Row, columns_of, differences
 from adapter.servers.imap.pieces import Budget, Pieces
+from adapter.servers.imap.threads import Threads
 from adapter.store import queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
@@ -32,8 +32,6 @@ from protocol.imap.flag_table import SEEN, FlagTable
 from protocol.imap.view import FolderChange, Uids
 
 _log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 #: Effects that change the messages of a folder; each has a mod-sequence.
 MESSAGE_EFFECTS = frozenset({"project", "unproject", "flags"})
@@ -210,9 +208,9 @@ class FolderState:
 class FolderCache:
     """The folders in memory, the least recently used first. All of it belongs to the loop's thread."""
 
-    def __init__(self, transport: Transport, pool: Executor, budget: Budget) -> None:
+    def __init__(self, transport: Transport, threads: Threads, budget: Budget) -> None:
         self._transport = transport
-        self._pool = pool
+        self._threads = threads
         self._budget = budget
         self._folders: OrderedDict[int, FolderState] = OrderedDict()
         self._loading: dict[int, asyncio.Task[FolderState]] = {}
@@ -244,7 +242,7 @@ class FolderCache:
 
     async def _load(self, folder_id: int) -> FolderState:
         try:
-            folder, columns, keywords = await self._in_thread(self._read, folder_id)
+            folder, columns, keywords = await self._threads.run(self._read, folder_id)
             state = FolderState(folder, columns, keywords, Pieces(self._budget))
             self._folders[folder_id] = state
             self._budget.used += state.cost
@@ -259,9 +257,6 @@ class FolderCache:
             raise _gone(folder_id)
         self.shrink()
         return state
-
-    async def _in_thread(self, read: Callable[[int], Result], folder_id: int) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, read, folder_id)
 
     def _rows(self, folder_id: int) -> tuple[Folder, list[Row]]:
         with self._transport.reading() as connection:
@@ -289,8 +284,7 @@ class FolderCache:
         draft = Draft(state.columns, state.keywords, state.modseq, state.uidnext)
         for effect in effects:
             if effect["do"] == "remove-folder":
-                self.remove(folder_id)
-                return
+                continue
             if effect["modseq"] <= draft.modseq:
                 continue
             if effect["modseq"] > draft.modseq + 1:
@@ -304,6 +298,8 @@ class FolderCache:
             columns, changes = draft.finish()
             state.become(columns, draft.modseq, draft.uidnext, changes)
             self._budget.used += state.cost - before
+        if any(effect["do"] == "remove-folder" for effect in effects):
+            self.remove(folder_id)
 
     async def committed(self, folder_id: int, effects: Sequence[Effect], sizes: Mapping[str, int]) -> None:
         """The same, for effects that may be ahead of others that were committed before them: waits for those."""
@@ -333,7 +329,7 @@ class FolderCache:
         """Changes were missed, so the folder is compared with the index. Should never happen."""
         _log.error("changes of folder %s were missed; it is read again", ids.folder_label(state.id))
         try:
-            folder, rows = await self._in_thread(self._rows, state.id)
+            folder, rows = await self._threads.run(self._rows, state.id)
         except MailError:
             self.remove(state.id)
             return

@@ -23,17 +23,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from adapter.servers.commits import Commits
 from adapter.servers.imap.account_cache import Account, AccountCache
+from adapter.servers.imap.bodies import Bodies
 from adapter.servers.imap.fetching import Fetch
 from adapter.servers.imap.folder_cache import MESSAGE_EFFECTS, FolderCache, FolderListener, FolderState, Watch
 from adapter.servers.imap.pieces import Budget, PieceReader
+from adapter.servers.imap.threads import Threads
 from adapter.store import queries
 from adapter.store.journal import Effect, Record
 from adapter.store.queries import Folder
@@ -72,25 +73,26 @@ class Mailboxes:
         self._transport = transport
         self._commits = commits
         self._limits = limits or CacheLimits()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="markpost-imap")
+        self._threads = Threads(_THREADS)
         budget = Budget(self._limits.folders)
-        self._accounts = AccountCache(transport, self._pool)
-        self._folders = FolderCache(transport, self._pool, budget)
-        self._pieces = PieceReader(transport, self._pool, self._folders.shrink)
+        self._accounts = AccountCache(transport, self._threads)
+        self._folders = FolderCache(transport, self._threads, budget)
+        self._pieces = PieceReader(transport, self._threads, self._folders.shrink)
+        self._bodies = Bodies(transport, self._threads, self._limits.bodies)
         self._feed: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
-        self._loop = loop = asyncio.get_running_loop()
-        self._feed = await loop.run_in_executor(self._pool, self._transport.changes.subscribe, self._heard)
+        self._loop = asyncio.get_running_loop()
+        self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard)
 
     async def close(self) -> None:
         """Stop all of that. Sessions must be gone."""
         if self._feed is not None:
             self._feed.close()
             self._feed = None
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
 
     # --- accounts --------------------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class Mailboxes:
 
     async def vanished(self, folder_id: int, modseq: int) -> list[str]:
         """UIDs expunged after a mod-sequence (RFC 7162 3.2.5), as sequence sets, oldest first."""
-        return await self._in_thread(self._expunged, folder_id, modseq)
+        return await self._threads.run(self._expunged, folder_id, modseq)
 
     def _expunged(self, folder_id: int, modseq: int) -> list[str]:
         with self._transport.reading() as connection:
@@ -145,7 +147,7 @@ class Mailboxes:
         unknown = self._unknown_sizes(effects)
         sizes = _sizes(effects)
         if unknown:
-            sizes |= await self._in_thread(self._read_sizes, unknown)
+            sizes |= await self._threads.run(self._read_sizes, unknown)
         for folder_id, changes in _by_folder(effects).items():
             await self._folders.committed(folder_id, changes, sizes)
 
@@ -188,7 +190,7 @@ class Mailboxes:
 
     def fetch(self, state: FolderState, rows: Rows, items: Sequence[FetchItem], dialect: Dialect) -> Fetch:
         """The FETCH responses of these messages, see :class:`Fetch`."""
-        raise NotImplementedError
+        return Fetch(state, rows, items, dialect, self._pieces, self._bodies)
 
     async def search(self, state: FolderState, program: Program) -> Sequence[int]:
         """UIDs that match, ascending; ``view.visible`` leaves out what the session does not know yet."""
@@ -201,9 +203,6 @@ class Mailboxes:
     async def thread(self, state: FolderState, algorithm: bytes, uids: Sequence[int], numbers: Sequence[int]) -> Forest:
         """The threads of ``uids`` by ``b"REFERENCES"`` or ``b"ORDEREDSUBJECT"``; the forest shows ``numbers``."""
         raise NotImplementedError
-
-    async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
 class _Observed(Operation[Result]):

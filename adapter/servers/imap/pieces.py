@@ -12,13 +12,13 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from enum import Enum
 from typing import Any
 
 import orjson
 
 from adapter.servers.imap.plain_structure import plain_structure
+from adapter.servers.imap.threads import Threads
 from adapter.transport import cache_fill
 from adapter.transport.cache_fill import CacheRow
 from adapter.transport.transport import Transport
@@ -112,9 +112,9 @@ class Pieces:
 class PieceReader:
     """Brings pieces into memory."""
 
-    def __init__(self, transport: Transport, pool: Executor, after_growth: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, threads: Threads, after_growth: Callable[[], None]) -> None:
         self._transport = transport
-        self._pool = pool
+        self._threads = threads
         self._after_growth = after_growth
 
     async def read(
@@ -133,8 +133,7 @@ class PieceReader:
                 uid for kind in kinds for uid, piece in zip(uids, pieces.find(kind, uids), strict=True) if piece is None
             }
             if lacking:
-                loop = asyncio.get_running_loop()
-                read = await loop.run_in_executor(self._pool, self._query, folder_id, tuple(kinds), sorted(lacking))
+                read = await self._threads.run(self._query, folder_id, tuple(kinds), sorted(lacking))
                 for kind, column in read.items():
                     pieces.add(kind, column)
             found = [pieces.find(kind, uids) for kind in kinds]

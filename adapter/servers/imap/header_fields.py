@@ -1,0 +1,40 @@
+"""``HEADER.FIELDS`` of a header block with one regular expression: clients ask it of whole folders.
+
+The result is that of ``protocol.mime.sections``, which reads every field of the block.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from protocol.mime.headers import parse_headers
+from protocol.mime.scanner import Part
+from protocol.mime.sections import Section, section_bytes
+
+# Names that a field can have (RFC 5322 3.6.8) and that differ by case in ASCII alone.
+_NAME = re.compile(r"[!-9;-~]+").fullmatch
+
+
+def header_fields(header: bytes, section: Section) -> bytes:
+    """The wanted (or unwanted) fields of a block, with the blank line that ends it (RFC 3501 6.4.5)."""
+    if section.what == "HEADER.FIELDS" and all(name.isascii() for name in section.fields):
+        return b"".join(_pattern(section.fields).findall(header)) + _blank_line(header)
+    size = len(header)
+    part = Part(0, size, size, "text", "plain", {}, "7bit", [], "", parse_headers(header, 0, size))
+    return section_bytes(header, part, Section((), section.what, section.fields)) or b""
+
+
+@lru_cache(256)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    known = "|".join(re.escape(name) for name in names if _NAME(name)) or "(?!)"
+    field = rf"^(?:{known})[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+\n?"
+    return re.compile(field.encode("ascii"), re.IGNORECASE | re.MULTILINE)
+
+
+def _blank_line(header: bytes) -> bytes:
+    for end in (b"\r\n", b"\n"):
+        if header.endswith(end):
+            before = header[: -len(end)]
+            return end if not before or before.endswith(b"\n") else b""
+    return b""
