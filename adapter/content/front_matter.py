@@ -45,6 +45,7 @@ from adapter.content.yaml_form import (
     MAX_SIZE,
     GuardedHandler,
     block_scalar,
+    fits_yaml,
     flow_scalar,
     hex_scalar,
     quote,
@@ -209,13 +210,14 @@ def _load(head: bytes) -> dict[str, Any]:
         raise MailError(Reason.BAD_CONTENT, "front matter is not UTF-8") from error
 
 
-_SCALAR = r'(?:"(?:[^"\\\n]++|\\[^\n])*+"|[^\s",\[\]{}][^\n",\[\]{}]*+)'
+_SCALAR = r'(?:"(?:[^"\\\n]++|\\[^\n])*+"|[^ \n",\[\]{}][^\n,\[\]{}]*+)'
 _PERSON = re.compile(rf"\{{(?:name: ({_SCALAR}), )?address: ({_SCALAR})\}}(?:, |\]?\Z)")
 _ITEM = re.compile(rf"({_SCALAR})(?:, |\]\Z)")
 _ATTACHMENT = re.compile(
     rf'  - \{{sha256: "?([0-9a-f]{{64}})"?, name: ({_SCALAR}), type: ({_SCALAR}), size: ([0-9]{{1,15}})\}}\n'
 )
 _ENTRY = re.compile(r"([a-z_]+): ([^\n]+)\n")
+_DIGEST_AND_END = re.compile(rb"digest: ([0-9a-f]{64})\n")
 _STRINGS = frozenset({"id", "date", "subject", "message_id", "in_reply_to", "thread"})
 
 
@@ -233,9 +235,10 @@ def _read_ours(file: bytes, end: int, body: int) -> FrontMatter | None:
     if found is None:
         return None
     recipe, wire_end = found
-    tail = file[wire_end:end]
+    digest = _DIGEST_AND_END.fullmatch(file, wire_end, end)
     wire_start = file.find(b"\nwire:\n") + 1
-    if not tail.startswith(b"digest: ") or len(tail) != _DIGEST_LINE:
+    wire = file[wire_start:wire_end]
+    if digest is None or b"\r" in wire or not fits_yaml(wire):
         return None
     try:
         entries = file[:wire_start].decode()
@@ -262,7 +265,7 @@ def _read_ours(file: bytes, end: int, body: int) -> FrontMatter | None:
             AttachmentMeta(digest, _text(name), _text(kind), int(size))
             for digest, name, kind, size in _ATTACHMENT.findall(entries, at)
         )
-    matter = FrontMatter(**values, recipe=recipe, digest=tail[8:-1].decode("latin-1"), body_start=body)
+    matter = FrontMatter(**values, recipe=recipe, digest=digest[1].decode(), body_start=body)
     return matter if _entries(matter) == entries else None
 
 

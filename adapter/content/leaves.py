@@ -49,7 +49,7 @@ class Leaves(NamedTuple):
 
 def safe_name(name: str) -> str:
     """A name a person gave a file, without path, control characters and direction overrides."""
-    name = _UNSAFE.sub("_", name).strip(" ._") or ""
+    name = _UNSAFE.sub("_", name).strip(" .")
     if len(name.encode("utf-8", "replace")) > _LONGEST_NAME:
         stem, dot, extension = name.rpartition(".")
         if not dot or len(extension) > 10:

@@ -28,6 +28,7 @@ _Close = Callable[["_Converter", str], None]
 # Text up to the next tag, and the tag. Quotes count only after "=", as in browsers. Possessive: no backtracking.
 _TAG = re.compile(r"""([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^>"'=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+|["'])*+)>""")
 _PLAIN_TAG = re.compile(r"([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)([^>]*+)>")
+_LOOSE = re.compile(r"(?:<(?![a-zA-Z/!?])[^<]*+)++")
 _QUOTE_FAILURES = 16
 _SKIPPED = {
     name: re.compile(rf"</{name}[^>]*+>", re.IGNORECASE)
@@ -151,9 +152,11 @@ class _Converter:
         following = html[start + 1 : start + 2]
         if following and following in "!?/":
             return html.find(">", start) + 1 or len(html), False
-        if not hidden and start < len(html):
-            self.text("<")
-        return start + 1, following.isalpha()
+        loose = _LOOSE.match(html, start)
+        end = start + 1 if loose is None else loose.end()
+        if not hidden:
+            self.text(html[start:end])
+        return end, loose is None
 
     # -- writing --------------------------------------------------------------------------------------------------
 

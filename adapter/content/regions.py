@@ -7,19 +7,14 @@ in the file, is for a blob.
 
 from __future__ import annotations
 
-import re
-
 from adapter.content import base64_lines, charsets, quoted
 from adapter.content.codings import EIGHT_BIT, SEVEN_BIT, Coding, quoted_coding
 from adapter.content.wire import RAW, TEXT
 from adapter.content.wire_form import Piece
-from adapter.content.yaml_form import SPECIAL
+from adapter.content.yaml_form import NOT_LITERAL, fits_yaml
 
 MAX_RUNS = 64
 MAX_RAW = 8 * 1024
-_CONTROLS = bytes({*range(0x20), 0x7F} - {9, 10, 13})
-# Tab is allowed in a block scalar, line ends were looked at before.
-_NOT_LITERAL = re.compile("(?![\t\n\r])[" + SPECIAL + "]")
 _CODED_CHARSET = "windows-1252"
 
 
@@ -29,16 +24,6 @@ def newline_of(raw: bytes) -> str | None:
     if returns == 0:
         return "lf" if b"\n" in raw else "crlf"
     return "crlf" if returns == raw.count(b"\n") == raw.count(b"\r\n") else None
-
-
-def fits_yaml(raw: bytes) -> bool:
-    """Whether UTF-8 octets may stand in a block scalar."""
-    if raw.isascii():
-        return len(raw.translate(None, _CONTROLS)) == len(raw)
-    try:
-        return _NOT_LITERAL.search(raw.decode()) is None
-    except UnicodeDecodeError:
-        return False
 
 
 def is_literal(raw: bytes) -> bool:
@@ -108,7 +93,7 @@ def _style(line: bytes, before: str) -> str:
         text = core.decode("cp1252")
     except UnicodeDecodeError:
         return "raw"
-    return "raw" if _NOT_LITERAL.search(text) or "\ufffd" in text else f"{newline} {_CODED_CHARSET}"
+    return "raw" if NOT_LITERAL.search(text) or "\ufffd" in text else f"{newline} {_CODED_CHARSET}"
 
 
 def coded_text(raw: bytes, encoding: str, label: str) -> tuple[bytes, Coding] | None:

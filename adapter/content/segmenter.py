@@ -16,9 +16,10 @@ from adapter.content.blobs import LARGE, Drafts, release_pages
 from adapter.content.codings import CHUNK, LINE_ENDS, Coding, encode_blob, encode_text, quoted_coding
 from adapter.content.front_matter import AttachmentMeta
 from adapter.content.leaves import Leaf, Leaves, is_text
-from adapter.content.regions import coded_text, fits_yaml, is_literal, newline_of, text_pieces
+from adapter.content.regions import coded_text, is_literal, newline_of, text_pieces
 from adapter.content.wire import BLOB, BODY, TEXT
 from adapter.content.wire_form import Piece
+from adapter.content.yaml_form import fits_yaml
 from protocol.mime.scanner import Buffer, Part
 from protocol.mime.transfer import decode_base64
 

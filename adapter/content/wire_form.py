@@ -287,7 +287,7 @@ def _yaml_segment(item: object, start: int, body_start: int) -> Segment:
                 return _inline(start, encode_text(text.encode(), coding))
             if isinstance(raw, str):
                 try:
-                    return _inline(start, a2b_base64(raw))
+                    return _inline(start, a2b_base64(raw, strict_mode=True))
                 except ValueError:
                     pass
             elif body is not None:

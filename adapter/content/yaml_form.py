@@ -35,6 +35,8 @@ _TO_ESCAPE = re.compile(rf'["\\{SPECIAL}]')
 _NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNESCAPE = re.compile(r'\\(?:(["\\nrt])|x([0-9A-F]{2})|u([0-9A-F]{4}))')
 _UNNAMED = {escape[1]: character for character, escape in _NAMED.items()}
+_CONTROLS = bytes({*range(0x20), 0x7F} - {9, 10, 13})
+NOT_LITERAL = re.compile("(?![\t\n\r])[" + SPECIAL + "]")
 # A sha256 with one of these cannot be read as a number.
 _HEX_LETTER = re.compile("[acdef]")
 
@@ -80,6 +82,16 @@ def flow_scalar(text: str) -> str:
 
 def hex_scalar(digest: str) -> str:
     return digest if _HEX_LETTER.search(digest) else f'"{digest}"'
+
+
+def fits_yaml(raw: bytes) -> bool:
+    """Whether octets may stand in a block scalar: UTF-8, and no character YAML forbids; CR is the caller's matter."""
+    if raw.isascii():
+        return len(raw.translate(None, _CONTROLS)) == len(raw)
+    try:
+        return NOT_LITERAL.search(raw.decode()) is None
+    except UnicodeDecodeError:
+        return False
 
 
 class _GuardedLoader(SafeLoader):
