@@ -97,6 +97,12 @@ def without_aborted(records: Iterator[Record]) -> Iterator[Record]:
     yield from waiting
 
 
+def taken_back(records: list[Record]) -> list[Record]:
+    """Those among the records that an abort took back."""
+    counting = {record.seq for record in without_aborted(iter(records))}
+    return [record for record in records if not record.aborted and record.seq not in counting]
+
+
 class Journal:
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
@@ -153,6 +159,11 @@ class Journal:
         self._before_batch = (self._end, self.last_seq)
         self._end += len(data)
         self.last_seq += len(records)
+
+    @property
+    def is_known(self) -> bool:
+        """False after a failure that could not be taken back: only :meth:`refresh` tells what the journal holds."""
+        return self._fd >= 0 or not self._segment
 
     def forget_last_batch(self) -> None:
         """Cut the last batch off again: it failed, and there was no room even for an abort record."""

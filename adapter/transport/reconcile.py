@@ -36,6 +36,13 @@ class Touched:
 
 
 def reconcile(directories: Directories, connection: sqlite3.Connection, touched: Touched) -> None:
+    unknown = {
+        registration: entries
+        for registration, entries in touched.mailboxes.items()
+        if _mailbox(connection, registration) is None
+    }
+    for registration, entries in unknown.items():  # first: they may lie where others belong
+        _remove_unknown_mailbox(directories, registration, entries)
     for registration, entries in touched.mailboxes.items():
         _place_mailbox(directories, connection, registration, entries)
     aside = _left_aside(directories)
@@ -73,6 +80,24 @@ def _is_folder(connection: sqlite3.Connection, mailbox: str, name: str) -> bool:
     return row is not None
 
 
+def _mailbox(connection: sqlite3.Connection, registration: str) -> tuple[str, str] | None:
+    """Its directory and its status."""
+    row: tuple[str, str] | None = connection.execute(
+        "SELECT directory, status FROM mailbox_registrations WHERE registration_id = ?", (registration,)
+    ).fetchone()
+    return row
+
+
+def _remove_unknown_mailbox(directories: Directories, registration: str, entries: set[str]) -> None:
+    """A registration was taken back: remove the folders made for it, and the mailbox unless it holds something else."""
+    for mailbox in sorted(entries):
+        for entry, known in _identities_in(directories, mailbox).items():
+            if known.registration == registration:
+                _remove_own_files(directories, (*layout.mailbox_directory(mailbox), entry))
+        with contextlib.suppress(OSError), directories.open(layout.MAILBOXES) as mailboxes:
+            disk.remove_directory(mailboxes, mailbox)
+
+
 def _remove_purged_mailbox(directories: Directories, connection: sqlite3.Connection, registration: str) -> None:
     gone = connection.execute(
         "SELECT directory FROM mailbox_registrations p WHERE registration_id = ? AND status = 'purged' AND NOT EXISTS"
@@ -86,9 +111,9 @@ def _remove_purged_mailbox(directories: Directories, connection: sqlite3.Connect
 def _place_mailbox(
     directories: Directories, connection: sqlite3.Connection, registration: str, entries: set[str]
 ) -> None:
-    row = connection.execute(
-        "SELECT directory, status FROM mailbox_registrations WHERE registration_id = ?", (registration,)
-    ).fetchone()
+    row = _mailbox(connection, registration)
+    if row is None:
+        return
     with directories.open(layout.MAILBOXES) as mailboxes:
         for entry in sorted(entries - {row[0]}):
             moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, row[0])

@@ -92,7 +92,7 @@ class Transport:
         self._closed = True
         self._writer.close()
         durable = self._checkpointer.close()
-        self._staging.close(keep=not durable)
+        self._staging.close(keep=not durable or not self._writer.is_settled)
         self._scope.close()
 
     def __enter__(self) -> Transport:

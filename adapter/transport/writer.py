@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from adapter.store import disk
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
@@ -70,6 +71,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        self.is_settled = True  # False: the journal holds records that neither happened nor were taken back
         self._thread = threading.Thread(target=self._run, name="markpost-writer", daemon=True)
         self._thread.start()
 
@@ -112,8 +114,9 @@ class Writer:
         if records:
             self._after_commit(records)
         for job in jobs:
-            for staged in job.operation.staged_content():
-                self._staging.release(staged, committed=job.record is not None)
+            if job.record is not None or self.is_settled:  # else it may be rolled forward yet, and need its content
+                for staged in job.operation.staged_content():
+                    self._staging.release(staged, committed=job.record is not None)
             if job.error is not None:
                 job.future.set_exception(job.error)
             else:
@@ -127,9 +130,12 @@ class Writer:
                 locked = True
                 self._journal.refresh()
                 self._catch_up()
+                self.is_settled = True
                 if not self._attempt(jobs) and len(jobs) > 1:
                     for job in jobs:
-                        self._attempt([job])
+                        if self.is_settled:
+                            self._catch_up()  # to the abort: it puts right what could not be undone
+                            self._attempt([job])
         except LockTimeout as timeout:
             free = [job for job in jobs if timeout.address and timeout.address not in job.operation.addresses()]
             _fail([job for job in jobs if job not in free], timeout)
@@ -162,8 +168,7 @@ class Writer:
             # would cost each of them more than the plan itself.
             return self._attempt([job for job in jobs if job.error is None])
         except Exception as error:
-            if journaled:
-                self._take_back(journaled, undo)
+            self.is_settled = self._take_back(journaled, undo) if journaled else self._journal.is_known
             failure = as_mail_error(error)
             for job in jobs:
                 job.error = failure
@@ -185,17 +190,28 @@ class Writer:
             return None
         return Record(job.operation.name, plan.now, plan.effects) if plan.effects else None
 
-    def _take_back(self, records: list[Record], undo: Undo) -> None:
-        """The records are in the journal but the files or the index could not follow: undo, and say so there."""
+    def _take_back(self, records: list[Record], undo: Undo) -> bool:
+        """The records are in the journal but the files or the index could not follow: undo, and say so there.
+
+        False: not even that could be done. The records then stand, and the next round rolls them forward: what their
+        callers were told is that it may or may not have happened.
+        """
         complete = undo.run()
         abort = Record("abort", ids.microseconds(), [], aborted=(records[0].seq, records[-1].seq))
         try:
             self._journal.append([abort])
+            return True  # what could not be undone is put right by the next one that catches up
         except OSError as error:
             _log.error("the abort of records %s could not be recorded: %s", abort.aborted, error)
-            self._journal.forget_last_batch()
-        if not complete:
-            _log.error("files of records %s were not all taken back; run markpost check", abort.aborted)
+        if not complete or not self._journal.is_known:
+            return False
+        try:
+            # Nothing will tell of these records any more: the way back must be durable before they go.
+            disk.sync_file_system(self._directories.root_fd)
+        except OSError:
+            return False
+        self._journal.forget_last_batch()
+        return self._journal.is_known
 
 
 def _fail(jobs: list[_Job], error: Exception) -> None:

@@ -190,6 +190,38 @@ def remove_again(effect: Effect, directories: Directories) -> None:
     undo.committed()
 
 
+def settle(effect: Effect, directories: Directories, connection: sqlite3.Connection) -> None:
+    """Recovery: an effect was taken back; make sure its files are as the index says."""
+    if effect["do"] == "content":
+        row = connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (effect["id"],)).fetchone()
+        if row is None:
+            _remove_stray(directories, layout.message_directory(effect["id"]), layout.message_name(effect["id"]))
+        for sha256, _, _, staged in effect["blobs"]:
+            if staged is not None and not is_known(connection, sha256):
+                _remove_stray(directories, layout.blob_directory(sha256), sha256)
+    elif effect["do"] == "drop":
+        for message_id in effect["ids"]:
+            row = connection.execute("SELECT file_sha256 FROM messages WHERE message_id = ?", (message_id,)).fetchone()
+            if row and row[0]:
+                _take_out(directories, layout.message_directory(message_id), layout.message_name(message_id))
+        for sha256 in effect["blobs"]:
+            if is_known(connection, sha256):
+                _take_out(directories, layout.blob_directory(sha256), sha256)
+
+
+def _remove_stray(directories: Directories, where: layout.Parts, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError), directories.open(where) as directory:
+        if disk.exists(directory, name):
+            disk.unlink(directory, name)
+
+
+def _take_out(directories: Directories, where: layout.Parts, name: str) -> None:
+    """Bring a file back from where it waited to be removed."""
+    with contextlib.suppress(FileNotFoundError), directories.open(layout.DROPPED) as dropped:
+        if disk.exists(dropped, name):
+            _bring_back(directories, where, name)
+
+
 # --- index -----------------------------------------------------------------------------------------------------------
 
 

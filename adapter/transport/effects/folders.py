@@ -100,10 +100,16 @@ def _write_full_name_in(directories: Directories, where: str, name: str) -> None
 
 def _write_full_name(directory: int, name: str) -> None:
     """Not synced, and not in one step: recovery writes it again."""
-    if disk.exists(directory, layout.FULL_NAME_FILE):
-        disk.unlink(directory, layout.FULL_NAME_FILE)
-    if names.is_shortened(names.folder_entry(name)):
-        disk.write_new(directory, layout.FULL_NAME_FILE, name.encode())
+    wanted = name.encode() if names.is_shortened(names.folder_entry(name)) else None
+    try:
+        known = disk.read_file(directory, layout.FULL_NAME_FILE)
+    except FileNotFoundError:
+        known = None
+    if known != wanted:
+        if known is not None:
+            disk.unlink(directory, layout.FULL_NAME_FILE)
+        if wanted is not None:
+            disk.write_new(directory, layout.FULL_NAME_FILE, wanted)
 
 
 def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
