@@ -54,6 +54,11 @@ class Incoming:
         return self.intake.refusal or self._refusal
 
     @property
+    def header(self) -> bytes:
+        """The header block as it is kept, without the trace fields; empty until it is complete."""
+        return self._header or b""
+
+    @property
     def size(self) -> int:
         return self._spool.size if self._spool is not None else 0
 
@@ -105,8 +110,9 @@ class Incoming:
         except SmtpError as error:
             self._refusal = error.reply
             return b""
+        self._header = edited
         if self._rewrite is not None and self._rewrites(edited):
-            self._header, self._collected = edited, []
+            self._collected = []
             return b""
         return self._trace + edited
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from adapter.servers.networks import UNIX
-from adapter.servers.smtp import html_alternative
+from adapter.servers.smtp import html_alternative, reports
 from adapter.servers.smtp.delivery import deliver, one_reply
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.pace import Pace, TooSlowError
@@ -98,6 +98,11 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
         outcome = await deliver(
             session.store, transaction, incoming, session.peer, session.account, keep_sent=keep_sent
         )
+        if isinstance(outcome, dict):
+            delivered = [each for each in reports.wanted(transaction) if outcome[each.address].positive]
+            if delivered:
+                hostname = session.edge.services.hostname
+                await reports.report(session.store, transaction, delivered, incoming.header, hostname)
     await session.end_transaction()
     session.state.advance(Event.END)
     if session.edge.service is Service.LMTP:
