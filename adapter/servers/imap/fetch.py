@@ -35,6 +35,9 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         await send_vanished(session, box, command.changed_since, wanted)
     rows, limited = _rows(session, command)
     items = await _set_seen(session, box, rows, command) if command.sets_seen and not box.read_only else command.items
+    if session.dialect.uid_only and len(items) > 1:
+        # RFC 9586 3.3: the response begins with the UID
+        items = tuple(item for item in items if item is not Attribute.UID)
     fetching = session.mailboxes.fetch(box.state, rows, items, session.dialect)
     session.in_response = True
     try:

@@ -19,7 +19,7 @@ from protocol.errors import MailError, ProtocolError
 from protocol.imap import response_codes as codes
 from protocol.imap import responses
 from protocol.imap.capabilities import Situation, offered
-from protocol.imap.commands import Command
+from protocol.imap.commands import Command, Enable
 from protocol.imap.events import CommandLine, Event, Line, LiteralChunk, LiteralStart, Refused
 from protocol.imap.lexer import PLAIN, CommandError, Dialect
 from protocol.imap.parse_command import parse_command
@@ -176,7 +176,7 @@ class Session:
         try:
             self._rule = check(line.name, self.state, self.dialect)
             command = self._parse(line)
-            if enables_condstore(command) and not self.dialect.condstore:
+            if enables_condstore(command) and not self.dialect.condstore and not isinstance(command, Enable):
                 self.speak(replace(self.dialect, condstore=True))
             answer = await HANDLERS[type(command)](self, command)
         except CommandError as error:
