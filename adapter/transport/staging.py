@@ -12,7 +12,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -234,15 +234,21 @@ class Spool:
 
     def stage(self, arrived: int | None = None) -> Staged:
         """Parse what was written; the spool itself is closed either way."""
-        with self:
-            if self._fd < 0:
-                return self._area.stage(b"".join(self._pieces), arrived)
-            with open(self._area.reopen(self._name), "rb") as file:
-                view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            try:
-                return self._area.stage(view, arrived)
-            finally:
-                view.close()
+        with self, self.reading() as octets:
+            return self._area.stage(octets, arrived)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[ingest.Buffer]:
+        """What was written so far, for the length of the block."""
+        if self._fd < 0:
+            yield b"".join(self._pieces)
+            return
+        with open(self._area.reopen(self._name), "rb") as file:
+            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            yield view
+        finally:
+            view.close()
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from adapter.servers import sent_copy
 from adapter.servers.imap.answer import Answer, failed, no
 from adapter.servers.imap.commands_select import find_folder
 from adapter.servers.imap.store_flags import READ_ONLY, check_keywords, split_flags
+from adapter.servers.sent_copy import Existing
+from adapter.store import names
 from adapter.transport import operations as op
 from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
 from protocol.errors import MailError, Reason
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adapter.servers.imap.session import Session
+    from adapter.store.queries import Folder
     from adapter.transport.transport import Transport
+
+_, _SENT = names.STANDARD_FOLDERS["Sent"]
 
 
 class Upload:
@@ -92,8 +98,30 @@ async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
 # RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
 async def append(session: Session, command: commands.Append) -> Answer:
     folder = await find_folder(session, command.mailbox)
+    if folder.special_use == _SENT and len(command.messages) == 1:
+        existing = await _sent_before(session, folder, command.messages[0])
+        if existing is not None:
+            return Answer("The message is there already", codes.appenduid(existing.uidvalidity, [existing.uid]))
     placed = await _commit(session, folder.name, command.messages, None)
     return Answer("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
+
+
+async def _sent_before(session: Session, folder: Folder, message: AppendMessage) -> Existing | None:
+    """Submission has put the message there; the client's own copy only brings its flags."""
+    assert session.upload is not None  # noqa: S101 - the command had a message
+    (spool,) = session.upload.spools
+
+    def look() -> Existing | None:
+        with spool.reading() as octets:
+            return sent_copy.find(session.backend.transport, session.account, folder.name, octets)
+
+    existing = await session.backend.call(look)
+    if existing is not None:
+        flags, keywords = split_flags(message.flags, session.server.settings.imap)
+        await session.mailboxes.commit(
+            op.ChangeFlags(session.account, folder.id, [existing.uid], "add", flags, keywords)
+        )
+    return existing
 
 
 # RFC 8508 3.3: APPENDUID comes before the expunge
