@@ -161,14 +161,13 @@ class _Relay:
             session = self._idle.pop() if self._idle else Smarthost(self._settings, self._helo)
             try:
                 told = await self._attempt(session, work)
-                offers_dsn = session.offers_dsn
-            finally:
-                if session.is_open and not self._stop.is_set():
-                    session.idle_since = time.monotonic()
-                    self._idle.append(session)
-                else:
-                    session.abort()
-            await self._settle(work, told, offers_dsn)
+            except BaseException:
+                session.abort()
+                raise
+            if session.is_open:
+                session.idle_since = time.monotonic()
+                self._idle.append(session)
+            await self._settle(work, told, session.offers_dsn)
         finally:
             self._claimed.difference_update(row.queue_id for row in work.rows)
 

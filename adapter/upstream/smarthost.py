@@ -48,6 +48,7 @@ class Smarthost:
         self._settings = settings
         self._helo = helo
         self._client: SMTP | None = None
+        self._extensions: dict[str, str] = {}  # as of the last connection, also when it is gone
         self._transactions = 0
         self.idle_since = 0.0
 
@@ -60,7 +61,7 @@ class Smarthost:
         return self._offers("dsn")
 
     def _offers(self, extension: str) -> bool:
-        return self._client is not None and self._client.supports_extension(extension)
+        return extension in self._extensions
 
     async def open(self) -> None:
         """Connect, encrypt, log in. Raises :class:`Unreachable`."""
@@ -87,6 +88,7 @@ class Smarthost:
             self.abort()
             where = f"{settings.host}:{settings.port}"
             raise Unreachable(f"cannot {doing} to {where}: {_reason(error)}", status) from error
+        self._extensions = dict(client.esmtp_extensions)
         self._transactions = 0
 
     async def _password(self) -> str:
@@ -159,7 +161,7 @@ class Smarthost:
         host = self._settings.host
         options = []
         if self._offers("size"):
-            limit = _number(self._client.esmtp_extensions["size"] if self._client else "")
+            limit = _number(self._extensions["size"])
             if 0 < limit < nature.size:
                 raise _Refused("5.3.4", f"the message has {nature.size} octets, {host} takes {limit}")
             options.append(f"SIZE={nature.size}")
