@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from adapter.recipients import Target
 from adapter.servers.networks import Peer
 from adapter.servers.smtp import messages
+from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.submission import check_sender
 from adapter.servers.smtp.transaction import Recipient, Transaction
 from protocol import sasl
@@ -120,7 +121,7 @@ class Commands:
             raise SmtpError(replies.NO_ARGUMENTS)
         session.say(replies.START_DATA.wire)
         incoming = transaction.incoming = messages.begin(session, transaction)
-        await messages.pump(session, DataReader(incoming.intake), incoming)
+        await self._pump(DataReader(incoming.intake), incoming)
         return await messages.complete(session, transaction, incoming)
 
     async def bdat(self, argument: bytes) -> Answer:
@@ -129,7 +130,7 @@ class Commands:
         if transaction.incoming is None:
             transaction.incoming = messages.begin(session, transaction)
         incoming = transaction.incoming
-        await messages.pump(session, ChunkReader(chunk, incoming.intake), incoming)
+        await self._pump(ChunkReader(chunk, incoming.intake), incoming)
         if chunk.last:
             return await messages.complete(session, transaction, incoming)
         refusal = incoming.refusal
@@ -138,7 +139,12 @@ class Commands:
 
     async def skip_chunk(self, argument: bytes) -> None:
         """RFC 3030 section 2: the octets of a refused BDAT come all the same."""
-        await messages.pump(self._session, ChunkReader(parse_bdat(argument), None), None)
+        await self._pump(ChunkReader(parse_bdat(argument), None), None)
+
+    async def _pump(self, reader: messages.Reader, incoming: Incoming | None) -> None:
+        self._session.in_step = False
+        await messages.pump(self._session, reader, incoming)
+        self._session.in_step = True
 
     # --- RFC 5321 4.1.1.5 to 4.1.1.10 ------------------------------------------------------------------------------
 

@@ -63,7 +63,10 @@ class Incoming:
         return self._spool.size if self._spool is not None else 0
 
     async def add(self, body: bytes) -> None:
-        """Take what a reader returned; the reader's intake may have completed the header."""
+        """Take what a reader returned; the reader's intake may have completed the header.
+
+        Raises nothing: the rest of the message comes all the same, and must not be taken for commands.
+        """
         if self._header is None:
             if self.intake.header is None:
                 return
@@ -107,8 +110,8 @@ class Incoming:
     def _begin(self, header: bytes) -> bytes:
         try:
             edited = self._edit(header)
-        except SmtpError as error:
-            self._refusal = error.reply
+        except Exception as error:
+            self._refusal = replies.reply_to(error if isinstance(error, SmtpError) else as_mail_error(error))
             return b""
         self._header = edited
         if self._rewrite is not None and self._rewrites(edited):
@@ -129,6 +132,6 @@ class Incoming:
                 spool.write(data)
             else:
                 await asyncio.get_running_loop().run_in_executor(self._store.pool, spool.write, data)
-        except OSError as error:
+        except Exception as error:
             self._refusal = replies.reply_to(as_mail_error(error))
             await self.discard()

@@ -70,7 +70,10 @@ def _as_it_is(header: bytes) -> bytes:
 
 
 async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) -> None:
-    """From the stream through ``reader`` until it is done. A client that is too slow is cut off."""
+    """From the stream through ``reader`` until it is done. A client that is too slow is cut off.
+
+    Whatever this raises ends the session: the next octets are not commands.
+    """
     pace = Pace(session.limits)
     data = session.lines.take()
     while True:

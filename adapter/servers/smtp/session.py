@@ -48,6 +48,7 @@ class SmtpSession(Stream):
         self.cipher: str | None = None  # for people, in trace headers
         self.account: str | None = None  # who logged in
         self.transaction: Transaction | None = None
+        self.in_step = True  # what comes next from the client is a command
         self.ticket: Ticket | None = None
         self._store: Store | None = None
         self._exempt = False
@@ -144,6 +145,10 @@ class SmtpSession(Stream):
         """Let the last words arrive: closing with octets unread would make the network throw them away."""
         try:
             await self.flush(_LINGER)
+        except (PeerGoneError, TimeoutError):
+            self.abort()
+            return
+        try:
             if self.transport is not None and self.transport.can_write_eof() and not self._ended:
                 self.transport.write_eof()
                 until = self.loop.time() + _LINGER
@@ -237,7 +242,7 @@ class SmtpSession(Stream):
             raise
         except Exception:
             _log.exception("%s %s failed", self.peer, command)
-            return replies.INTERNAL_ERROR
+            return replies.INTERNAL_ERROR if self.in_step else replies.SHUTTING_DOWN
 
     def message_accepted(self) -> None:
         """What was said before counts no more."""

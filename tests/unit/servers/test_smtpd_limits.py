@@ -1,0 +1,300 @@
+"""Every limit, with its reply; and that exempt peers are not counted."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.config import Seconds, Size
+from adapter.servers.smtp.pace import Pace
+from adapter.settings import Limits, Settings
+from adapter.store import disk
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from tests.support.messages import message
+from tests.support.smtpd import ConnectionEnded, SmtpClient, make_store, serving
+from tests.support.stores import ADA
+
+
+def limited(**limits: Any) -> Settings:
+    """Loopback counts here."""
+    return Settings(limits=Limits(**{"exempt": (), **limits}))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+async def _last_reply(client: SmtpClient) -> str:
+    """What the server says before it closes."""
+    last = ""
+    try:
+        while True:
+            last = (await client.reply()).text
+    except ConnectionEnded:
+        return last
+
+
+async def test_message_size(root: Path) -> None:
+    async with serving(root, limited(message_size=Size(10_000))) as running:
+        client = await running.hello()
+        assert (await client.ask("MAIL FROM:<x@y.test> SIZE=10001")).enhanced == "5.3.4"
+        reply = await client.mail(message(body="x" * 70 + "\r\n" * 20_000))
+        assert (reply.code, reply.enhanced) == (552, "5.3.4")
+        assert (await client.mail(message())).code == 250
+
+
+async def test_header_size(root: Path) -> None:
+    async with serving(root, limited(header_size=Size(2000))) as running:
+        client = await running.hello()
+        reply = await client.mail(b"X-Long: " + b"x" * 3000 + b"\r\n\r\nbody\r\n")
+        assert (reply.code, reply.enhanced) == (552, "5.3.4")
+        assert (await client.mail(message(body="x" * 5000 + "\r\n"))).code == 250
+
+
+async def test_hops(root: Path) -> None:
+    async with serving(root, limited(hops=3)) as running:
+        client = await running.hello()
+        reply = await client.mail(b"Received: from a\r\n" * 4 + b"\r\nloop\r\n")
+        assert (reply.code, reply.enhanced) == (554, "5.4.6")
+        assert (await client.mail(b"Received: from a\r\n" * 3 + b"\r\nno loop\r\n")).code == 250
+
+
+async def test_recipients(root: Path) -> None:
+    async with serving(root, limited(recipients=3)) as running:
+        client = await running.hello()
+        assert await client.codes("MAIL FROM:<x@y.test>", *[f"RCPT TO:<{ADA}>"] * 5, "DATA") == [
+            250, 250, 250, 250, 452, 452, 354,
+        ]  # fmt: skip
+        client.send(message() + b".\r\n")
+        assert (await client.reply()).code == 250
+
+
+async def test_errors(root: Path) -> None:
+    async with serving(root, limited(errors=5)) as running:
+        client = await running.hello()
+        client.send(b"BOGUS\r\n" * 20)
+        assert "Too many errors" in await _last_reply(client)
+
+
+async def test_commands_without_mail(root: Path) -> None:
+    async with serving(root, limited(commands_without_mail=10)) as running:
+        client = await running.hello()
+        for _ in range(3):  # mail makes good for talk
+            assert await client.codes(*["NOOP"] * 6) == [250] * 6
+            assert (await client.mail(message())).code == 250
+        client.send(b"NOOP\r\n" * 20)
+        assert "Too many commands" in await _last_reply(client)
+
+
+async def test_connections_from_one_address(root: Path) -> None:
+    async with serving(root, limited(connections_per_ip=2)) as running:
+        first, _second = await running.hello(), await running.hello()
+        third = await running.connect()
+        reply = await third.reply()
+        assert (reply.code, reply.enhanced) == (421, "4.7.0")
+        await first.ask("QUIT")
+        assert await first.ended()
+        first.close()
+        for _ in range(100):
+            if running.services.admission.total < 2:
+                break
+            await asyncio.sleep(0.01)
+        assert (await (await running.connect()).reply()).code == 220
+
+
+async def test_connections_in_total_and_exemption(root: Path) -> None:
+    async with serving(root, limited(connections=1)) as running:
+        first = await running.hello()
+        assert (await (await running.connect()).reply()).code == 421
+        first.close()
+    async with serving(root, limited(connections=1, exempt=("127.0.0.0/8",), errors=1)) as running:
+        clients = [await running.hello() for _ in range(4)]
+        assert await clients[0].codes(*["BOGUS"] * 5) == [500] * 5
+
+
+async def test_connections_of_one_user(root: Path) -> None:
+    async with serving(root, limited(connections_per_user=1)) as running:
+        first, second = await running.hello("submission"), await running.hello("submission")
+        assert (await first.login()).code == 235
+        assert (await second.login()).code == 421
+        assert await second.ended()
+
+
+async def test_time_to_first_command_and_idle_time(root: Path) -> None:
+    times = {"first_command": Seconds(0.2), "idle": Seconds(0.4)}
+    async with serving(root, limited(**times)) as running:
+        silent = await running.connect()
+        assert "Idle for too long" in await _last_reply(silent)
+        slow = await running.hello()
+        began = asyncio.get_running_loop().time()
+
+        async def drip() -> None:
+            for octet in b"NOOP" * 100:
+                slow.send(bytes((octet,)))
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        # Octets that make no command do not buy time.
+        assert "Idle for too long" in await _last_reply(slow)
+        assert asyncio.get_running_loop().time() - began < 3
+        dripping.cancel()
+
+
+async def test_minimum_data_rate(root: Path) -> None:
+    limits = {"data_rate": Size(1000), "data_grace": Seconds(0.3), "data_idle": Seconds(5.0)}
+    async with serving(root, limited(**limits)) as running:
+        client = await running.hello()
+        assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
+
+        async def drip() -> None:
+            for _ in range(200):
+                client.send(b"x")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        assert "too slowly" in await _last_reply(client)
+        dripping.cancel()
+        assert running.inbox() == []
+        steady = await running.hello()
+        assert await steady.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
+        for _ in range(8):
+            steady.send(b"x" * 500 + b"\r\n")
+            await asyncio.sleep(0.05)
+        steady.send(b".\r\n")
+        assert (await steady.reply()).code == 250
+
+
+async def test_silence_within_data(root: Path) -> None:
+    async with serving(root, limited(data_idle=Seconds(0.2))) as running:
+        client = await running.hello()
+        assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
+        assert "too slowly" in await _last_reply(client)
+
+
+def test_only_the_clients_time_counts() -> None:
+    pace = Pace(Limits(data_grace=Seconds(10.0), data_rate=Size(100), data_idle=Seconds(8.0)))
+    assert pace.patience == 8.0
+    pace.took(5.0, 0)
+    assert pace.patience == 5.0
+    pace.took(1.0, 1000)
+    assert pace.patience == 8.0
+    pace.took(20.0, 100)
+    assert pace.patience == 0.0
+
+
+async def test_a_client_that_does_not_read_is_dropped(root: Path) -> None:
+    async with serving(root, limited(exempt=("127.0.0.0/8",), idle=Seconds(0.3))) as running:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", running.ports["smtp"]))
+            sending = asyncio.create_task(loop.sock_sendall(client, b"EHLO a\r\n" * 500_000))
+            for wanted in (1, 0):
+                async with asyncio.timeout(20):
+                    while len(running.services.connections) != wanted:  # noqa: ASYNC110 - it has no event
+                        await asyncio.sleep(0.02)
+            assert not sending.done() or sending.exception() is not None
+            sending.cancel()
+            await asyncio.wait([sending])
+
+
+# --- trouble of our own is temporary, and tells nothing ---------------------------------------------------------------
+
+
+def _fail(error: Exception) -> Callable[..., Any]:
+    def raising(*arguments: object, **named: object) -> Any:
+        raise error
+
+    return raising
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "code", "enhanced"),
+    [
+        ("stage", RuntimeError("secret /srv/mail/path"), 451, "4.3.0"),
+        ("stage", OSError(28, "No space left on device", "/srv/mail"), 452, "4.3.1"),
+        ("stage", MailError(Reason.LOCK_TIMEOUT, "locks/index.lock"), 451, "4.3.2"),
+        ("submit", MailError(Reason.LOCK_TIMEOUT, "locks/index.lock"), 451, "4.3.2"),
+        ("submit", MailError(Reason.MAINTENANCE, "repair"), 421, "4.3.2"),
+    ],
+)
+async def test_trouble_is_temporary_and_generic(
+    root: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, code: int, enhanced: str
+) -> None:
+    async with serving(root) as running:
+        client = await running.hello()
+        with monkeypatch.context() as patched:
+            if where == "stage":
+                patched.setattr("adapter.transport.staging.StagingArea.stage", _fail(error))
+            else:
+                patched.setattr(Transport, "submit", _fail(error))
+            reply = await client.mail(message())
+        assert (reply.code, reply.enhanced) == (code, enhanced)
+        assert "srv" not in reply.text
+        if code == 421:
+            assert await client.ended()
+        else:
+            assert (await client.mail(message())).code == 250
+        assert not [path for path in (root / "staging").rglob("*") if path.is_file()]
+
+
+async def test_a_full_disk_while_data_comes_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(root) as running:
+        client = await running.hello()
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "write_all", _fail(OSError(28, "No space left on device")))
+            reply = await client.mail(message(body="0123456789" * 7 + "\r\n" * 400_000))
+            assert (reply.code, reply.enhanced) == (452, "4.3.1")
+        assert (await client.mail(message())).code == 250
+
+
+async def test_a_command_that_fails_unexpectedly(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(root) as running:
+        client = await running.hello()
+        assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
+        with monkeypatch.context() as patched:
+            patched.setattr("adapter.recipients.Recipients.find", _fail(RuntimeError("secret")))
+            reply = await client.ask(f"RCPT TO:<{ADA}>")
+        assert (reply.code, reply.enhanced) == (451, "4.3.0")
+        assert "secret" not in reply.text
+        assert (await client.ask(f"RCPT TO:<{ADA}>")).code == 250
+
+
+async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Transport.submit
+
+    def slow(self: Transport, operation: Any) -> Any:
+        import time
+
+        time.sleep(0.8)
+        return original(self, operation)
+
+    monkeypatch.setattr(Transport, "submit", slow)
+    settings = limited(idle=Seconds(0.3), data_idle=Seconds(0.3), first_command=Seconds(0.3))
+    async with serving(root, settings) as running:
+        client = await running.hello()
+        assert (await client.mail(message())).code == 250
+
+
+async def test_settings_of_one_server_do_not_touch_another(root: Path, tmp_path: Path) -> None:
+    """aiosmtpd keeps its size limits on the class."""
+    make_store(tmp_path / "other")
+    small = dataclasses.replace(Settings(), limits=Limits(message_size=Size(1000)))
+    async with serving(root) as large, serving(tmp_path / "other", small) as limited_one:
+        await (await limited_one.hello()).ask("NOOP")
+        client = await large.hello()
+        assert (await client.ask("MAIL FROM:<x@y.test> SIZE=5000000 BODY=8BITMIME SMTPUTF8")).code == 250
+        other = await limited_one.hello()
+        assert (await other.ask("MAIL FROM:<x@y.test> SIZE=5000000")).code == 552
