@@ -126,13 +126,9 @@ class Index:
         self.writer.execute("BEGIN IMMEDIATE")
         try:
             yield self.writer
-        except BaseException:
-            self.writer.execute("ROLLBACK")
-            raise
-        try:
             disk.step("index-commit", -1, "")
             self.writer.execute("COMMIT")
         except BaseException:
-            if self.writer.in_transaction:
+            if self.writer.in_transaction:  # a full disk makes SQLite roll back by itself
                 self.writer.execute("ROLLBACK")
             raise

@@ -83,7 +83,8 @@ class Transport:
     @classmethod
     def open(cls, root: str | os.PathLike[str], *, lock_timeout: float = LOCK_TIMEOUT) -> Transport:
         """Open an existing store. Raises :class:`MailError` with one clear line if that cannot be done safely."""
-        return cls(os.fspath(root), lock_timeout)
+        with trouble.of_the_disk():
+            return cls(os.fspath(root), lock_timeout)
 
     def close(self) -> None:
         """Finish what is queued, make everything durable, let go of the store."""

@@ -35,5 +35,5 @@ def of_the_disk() -> Iterator[None]:
     """What the disk refuses inside the block is raised as a :class:`MailError`."""
     try:
         yield
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise as_mail_error(error) from error

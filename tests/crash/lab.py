@@ -34,6 +34,10 @@ class Prepared:
     uids: frozenset[Uid]
     uidvalidities: frozenset[int]
 
+    def stage_of(self, seen: View) -> int | None:
+        """How many of the scenario's actions a store shows; None if that is no whole number."""
+        return next((number for number, allowed in enumerate(self.views) if seen == allowed), None)
+
 
 class Lab:
     def __init__(self, scratch: str) -> None:

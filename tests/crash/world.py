@@ -1,7 +1,7 @@
 """The store every crash test starts from, made once, and the scenarios' way to name things in it.
 
-Accounts: ada (much mail), bob (a little), carl (next to none, and files of his own in a folder), dora (deactivated, with
-mail).
+Accounts: ada (much mail), bob (a little), carl (next to none, and files of his own in a folder), dora (deactivated,
+with mail).
 """
 
 from __future__ import annotations
