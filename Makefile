@@ -13,9 +13,7 @@ $(STAMP): pyproject.toml constraints.txt .ci/setup
 	@touch $@
 
 run: setup
-	@$(PYTHON) -m adapter.cli --help
-	@echo
-	@echo "This version serves no network protocol yet: use the commands above on a store."
+	@$(VENV)/bin/markpost demo
 
 lint: setup
 	$(VENV)/bin/ruff check .

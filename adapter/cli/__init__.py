@@ -15,6 +15,7 @@ from protocol.errors import MailError
 _COMMANDS = {
     "account": ("account", "account"),
     "deliver": ("deliver", "deliver"),
+    "demo": ("demo", "demo"),
     "export": ("exchange", "export"),
     "import": ("exchange", "import_"),
     "init": ("store", "init"),

@@ -112,6 +112,8 @@ MAY_MUTATE = {
         "os.unlink",
         "os.utime",
     },
+    # The demo's certificate, beside its store.
+    "adapter/demo/place.py": {"open", "os.makedirs", "os.open"},
     # The root of a new store, before it is one; and a private copy of the index in the session's staging directory.
     "adapter/transport/transport.py": {"os.makedirs", "sqlite3.connect"},
 }

@@ -1,0 +1,77 @@
+"""``markpost demo``: a whole mail server on loopback, with something to read in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import click
+
+from adapter.cli.failures import CommandError
+from adapter.demo import place
+from adapter.servers import endpoints, logs, runtime
+from adapter.servers.tls import TlsError
+from adapter.settings import Server, Settings, Tls
+
+_PORTS = {"imap": 1143, "imaps": 1993, "smtp": 1025, "submission": 1587, "submissions": 1465, "lmtp": 1024}
+_SCREEN = """\
+
+  Markpost is serving mail on this machine. Ctrl-C stops it; the mail stays in {directory}.
+
+  In a mail client (Thunderbird: New account, Configure manually)
+      your name, address    Ada, {ada}      password  {password}
+      incoming   IMAP       {host}  port {imaps}  SSL/TLS       (or {imap}, no encryption)
+      outgoing   SMTP       {host}  port {submissions}  SSL/TLS       (or {submission}, STARTTLS)
+      its certificate       trust {authority}, or accept the exception
+      the other account     {bob}, same password
+
+  Your inbox on disk
+      ls {root}/mailboxes/{ada}/inbox
+
+  Send yourself mail
+      echo "Hello from the shell" | {program} deliver --root {root} --from {bob} --to {ada} -
+      curl -s smtp://127.0.0.1:{smtp} --mail-from you@elsewhere.example --mail-rcpt {ada} -T README.md
+"""
+
+
+@click.command()
+@click.option("--dir", "directory", default="var", show_default=True, help="Where the demo keeps its store.")
+@click.option("--free-ports", is_flag=True, help="Take any ports that are free instead of the usual ones.")
+def demo(directory: str, free_ports: bool) -> None:
+    """Serve two sample accounts on loopback, and say what to type into a mail client."""
+    made = place.prepare(directory)
+    settings = Settings(
+        server=Server(hostname=place.HOSTNAME, log_level="warning"),
+        tls=Tls(certificate=made.certificate),
+    )
+    logs.to_stderr(settings.server)
+    wanted = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
+    screen = _Screen(directory, made)
+    try:
+        runtime.run(made.root, settings, wanted, screen.announce)
+    except TlsError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error.strerror or error}; is another demo running? see --free-ports") from None
+
+
+class _Screen:
+    """Collects where the listeners are, and shows the page when all are ready."""
+
+    def __init__(self, directory: str, made: place.Place) -> None:
+        self._values: dict[str, str] = {
+            "directory": directory,
+            "ada": place.ADA,
+            "bob": place.BOB,
+            "password": place.PASSWORD,
+            "host": place.HOSTNAME,
+            "program": sys.argv[0] if sys.argv[0].endswith("markpost") else "markpost",
+            **dataclasses.asdict(made),
+        }
+
+    def announce(self, line: str) -> None:
+        if line == "ready":
+            click.echo(_SCREEN.format(**self._values))
+        kind, _, where = line.partition(" ")
+        self._values[kind] = where.rpartition(":")[2]
+        click.echo(line)

@@ -1,0 +1,44 @@
+"""Where the demo lives: a store, a certificate and the accounts; made once, kept afterwards."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from adapter.accounts import Credentials
+from adapter.api import Store
+from adapter.demo import authority, sample_mail
+
+HOSTNAME = "localhost"
+ADA, BOB = "ada@example.test", "bob@example.test"
+PASSWORD = "correct horse"  # noqa: S105 - printed on the screen, for loopback only
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    root: str
+    authority: str
+    certificate: str  # with its key
+
+
+def prepare(directory: str) -> Place:
+    """Make what is not there yet."""
+    place = Place(f"{directory}/mail", f"{directory}/authority.pem", f"{directory}/localhost.pem")
+    os.makedirs(directory, exist_ok=True)
+    if not os.path.exists(place.certificate):
+        public, private = authority.make(HOSTNAME)
+        _write(place.authority, public)
+        _write(place.certificate, private)
+    if not os.path.exists(place.root):
+        with Store.create(place.root) as store:
+            ada, bob = store.add_mailbox(ADA), store.add_mailbox(BOB)
+            with Credentials.open(store.transport) as credentials:
+                for address in (ADA, BOB):
+                    credentials.set_password(address, PASSWORD)
+            sample_mail.fill(store, ada, bob)
+    return place
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
