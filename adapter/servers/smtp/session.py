@@ -101,11 +101,13 @@ class SmtpSession(Stream):
             _log.exception("%s session failed", self.peer)
             self.say(replies.SHUTTING_DOWN.wire)
         finally:
-            await self.end_transaction()
-            await self._linger()
-            if self.ticket is not None:
-                self.ticket.release()
-            services.connections.discard(self)
+            try:
+                await self.end_transaction()
+                await self._linger()
+            finally:
+                if self.ticket is not None:
+                    self.ticket.release()
+                services.connections.discard(self)
 
     def _turned_away(self) -> Reply | None:
         services = self.edge.services

@@ -183,8 +183,9 @@ class Stream(SMTP):
             self._outgoing.clear()
             self._outgoing_size = 0
         if self._room is not None:
-            async with asyncio.timeout(seconds):
-                await self._room
+            _, waiting = await asyncio.wait([self._room], timeout=seconds)
+            if waiting:
+                raise TimeoutError
 
     def hang_up(self, last: bytes = b"") -> None:
         """Send what is waiting and a last word, then close."""
