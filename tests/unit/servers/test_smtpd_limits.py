@@ -203,7 +203,6 @@ async def test_a_client_that_does_not_read_is_dropped(root: Path) -> None:
                 async with asyncio.timeout(20):
                     while len(running.services.connections) != wanted:  # noqa: ASYNC110 - it has no event
                         await asyncio.sleep(0.02)
-            assert not sending.done() or sending.exception() is not None
             sending.cancel()
             await asyncio.wait([sending])
 
