@@ -16,7 +16,6 @@ from adapter.transport.transport import Transport
 _IN_MEMORY = 1 << 20  # what is larger is read twice
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _LINE_LENGTH = 998  # RFC 5321 4.5.3.1.6, without CR and LF
-_LONG_LINE = re.compile(rb"[^\n]{%d}" % (_LINE_LENGTH + 2))
 _MAX_HEADER = 1 << 20
 
 
@@ -73,7 +72,7 @@ def examine(chunks: Iterable[bytes]) -> Nature:
     size = bare = 0
     eight_bit = eight_bit_header = binary = False
     header: bytes | None = b""
-    line = b""  # the unfinished one, as far as its length matters
+    line = 0  # the length of the unfinished one
     held = b""  # a CR whose LF may come with the next chunk
     last = b""
     for chunk in chunks:
@@ -90,15 +89,17 @@ def examine(chunks: Iterable[bytes]) -> Nature:
         text = text[: len(text) - len(held)]
         pairs = text.count(b"\r\n")
         bare += text.count(b"\n") + text.count(b"\r") - 2 * pairs
-        binary = binary or b"\0" in text or _LONG_LINE.search(line + text) is not None
-        line = (line + text)[-1000:].rpartition(b"\n")[2]
-        last = (last + chunk[-2:])[-2:]
+        lengths = [len(each) for each in text.split(b"\n")]
+        lengths[0] += line
+        line = lengths[-1]
+        binary = binary or b"\0" in text or max(lengths) > _LINE_LENGTH + 1
+        last = chunk[-1:] or last
     if header:
         eight_bit_header = not header.isascii()
     bare += len(held)
-    binary = binary or bare > 0 or len(line) > _LINE_LENGTH
-    ends = last == b"\r\n" or size == 0 or last[-1:] in (b"\r", b"\n")
-    return Nature(size + bare + (0 if ends else 2), eight_bit, eight_bit_header, binary)
+    binary = binary or bare > 0 or line > _LINE_LENGTH
+    missing = 0 if last in (b"", b"\r", b"\n") else 2  # the last line end
+    return Nature(size + bare + missing, eight_bit, eight_bit_header, binary)
 
 
 class DataEncoder:

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import random
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -41,6 +42,7 @@ _COOL_DOWN = 2.0  # so long no other connection is tried after one that failed
 _NEWS = {"enqueue", "queue-update"}
 _NOBODY = {Reason.NO_SUCH_ADDRESS, Reason.INACTIVE_ADDRESS, Reason.NO_SUCH_FOLDER}
 _LONGEST_PAUSE = 60.0
+_AFTER_TROUBLE = 5.0
 
 Clock = Callable[[], float]
 
@@ -97,7 +99,11 @@ class _Relay:
         try:
             while not self._stop.is_set():
                 self._wake.clear()
-                pause = await self._start_due()
+                try:
+                    pause = await self._start_due()
+                except (MailError, OSError, sqlite3.Error) as error:
+                    _log.error("the outbox cannot be read, it is tried again: %s", error)
+                    pause = _AFTER_TROUBLE
                 await self._close_idle(self._settings.idle)
                 await _wait(self._wake, min(pause, self._settings.idle) if self._idle else pause)
             if self._tasks:

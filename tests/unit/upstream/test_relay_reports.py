@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import pytest
 
 from adapter.config import Seconds
-from adapter.store import disk, queries
+from adapter.store import disk, outbox_queries, queries
+from adapter.store.outbox_queries import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from adapter.upstream import bounce
+from adapter.upstream import bounce, relay
 from protocol.smtp.params import OriginalRecipient, Ret
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, HOST, inbox, queue, read_report, relaying, send, settings, until
@@ -282,6 +285,25 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
         broken[0] = False
         await until(lambda: not queue(transport))
     assert [taken.addresses for taken in sink.taken] == [[DAVE], [ERIN]]
+
+
+async def test_an_outbox_that_cannot_be_read_is_looked_at_again(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = outbox_queries.due
+    broken = [True]
+
+    def due(*arguments: Any) -> list[QueueRow]:
+        if broken.pop() if broken else False:
+            raise sqlite3.OperationalError("disk I/O error")
+        return real(*arguments)
+
+    monkeypatch.setattr(outbox_queries, "due", due)
+    monkeypatch.setattr(relay, "_AFTER_TROUBLE", 0.05)
+    async with Sink() as sink, relaying(transport, settings(sink)):
+        send(transport)
+        await sink.wait_for(1)
+    assert not broken
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------
