@@ -191,6 +191,11 @@ _WORDS = {"messages", "attachments", "journal", "credentials", "passwd", "offlin
 _MAY_NAME_PLACES = {
     "adapter/store/layout.py": _PLACES | _WORDS,
     "adapter/store/snapshots.py": {"messages", "attachments"},  # tables
+    "adapter/cli/__init__.py": {"maintenance"},  # a command
+    "adapter/cli/maintenance.py": {"maintenance"},  # a reason
+    # The kernel's view of processes and locks, not the store's.
+    "adapter/store/locks.py": {"/proc/locks", "f-string with /"},
+    "adapter/store/offline_marker.py": {"os.path.exists()"},
 }
 _OF_THE_STORE = ("adapter/store/", "adapter/transport/")
 
