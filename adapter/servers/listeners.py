@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from adapter.servers.imap.server import imap_server
 from adapter.servers.services import Services
 from adapter.servers.smtp.edge import make_edge
 from adapter.servers.smtp.session import SmtpSession
@@ -31,6 +30,9 @@ def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
 
 def _imap(*, implicit_tls: bool = False) -> Factory:
     def factory(services: Services) -> NewConnection:
+        # Here, not above: a server without IMAP starts sooner and needs less memory.
+        from adapter.servers.imap.server import imap_server
+
         return partial(imap_server(services).connection, implicit_tls=implicit_tls)
 
     return factory

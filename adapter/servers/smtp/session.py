@@ -150,14 +150,13 @@ class SmtpSession(Stream):
         except (PeerGoneError, TimeoutError):
             self.abort()
             return
-        try:
-            if self.transport is not None and self.transport.can_write_eof() and not self._ended:
-                self.transport.write_eof()
-                until = self.loop.time() + _LINGER
+        if not self._ended and not self._finishing and self.end_writing():
+            until = self.loop.time() + _LINGER
+            try:
                 while (left := until - self.loop.time()) > 0:
                     await self.receive(left)
-        except (PeerGoneError, TimeoutError, InterruptedWaitError, OSError):
-            pass
+            except (PeerGoneError, TimeoutError, InterruptedWaitError):
+                pass
         self.hang_up()
 
     def finish(self) -> None:

@@ -187,6 +187,16 @@ class Stream(SMTP):
             if waiting:
                 raise TimeoutError
 
+    def end_writing(self) -> bool:
+        """Tell the client that nothing more comes, and go on reading; False where that cannot be."""
+        if self.transport is None or not self.transport.can_write_eof():
+            return False
+        try:
+            self.transport.write_eof()
+        except OSError:
+            return False
+        return True
+
     def hang_up(self, last: bytes = b"") -> None:
         """Send what is waiting and a last word, then close."""
         if self.transport is None or self.transport.is_closing():
