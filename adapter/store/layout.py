@@ -16,6 +16,7 @@ VERSION_FILE = "protocol-version.txt"
 VERSION = 1
 
 INDEX_FILE = "index.sqlite"
+TEXT_INDEX_FILE = "cache-text.sqlite"  # may be removed at any time
 MESSAGES: Parts = ("messages",)
 ATTACHMENTS: Parts = ("attachments",)
 MAILBOXES: Parts = ("mailboxes",)

@@ -93,11 +93,12 @@ def section_of(octets: bytes, root: Part, section: Section) -> bytes | None:
     if not section.what.startswith("HEADER.FIELDS"):
         ranges = section_ranges(octets, root, section)
         return None if ranges is None else b"".join([octets[start:end] for start, end in ranges])
+    if not section.path:
+        return header_fields(octets[root.start : root.body], section)
     block = section_ranges(octets, root, Section(section.path, "HEADER"))
     if block is None:
         return None
-    header = octets[block[0][0] : block[0][1]] if block else b""
-    return header_fields(header, section)
+    return header_fields(octets[block[0][0] : block[0][1]] if block else b"", section)
 
 
 # RFC 3516 4.2

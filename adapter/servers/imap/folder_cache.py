@@ -20,7 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from adapter.servers.imap.columns import ROW_COST, Columns, Draft, Keywords, Numbers, Row, columns_of, differences
-from adapter.servers.imap.pieces import Budget, Pieces
+from adapter.servers.imap.header_values import HeaderValues
+from adapter.servers.imap.pieces import Pieces
+from adapter.servers.imap.text_rows import TextRows
 from adapter.servers.imap.threads import Threads
 from adapter.store import queries
 from adapter.store.journal import Effect
@@ -78,19 +80,21 @@ class FolderState:
     __slots__ = (
         "_waiting",
         "columns",
+        "header_values",
         "id",
         "keywords",
         "modseq",
         "pieces",
         "registration",
         "removed",
+        "text_rows",
         "uidnext",
         "uidvalidity",
         "used_at",
         "watches",
     )
 
-    def __init__(self, folder: Folder, columns: Columns, keywords: Keywords, pieces: Pieces) -> None:
+    def __init__(self, folder: Folder, columns: Columns, keywords: Keywords) -> None:
         self.id = folder.id
         self.registration = folder.registration
         self.uidvalidity = folder.uidvalidity
@@ -98,7 +102,10 @@ class FolderState:
         self.modseq = folder.highestmodseq  # HIGHESTMODSEQ
         self.columns = columns
         self.keywords = keywords
-        self.pieces = pieces  # sessions use Fetch
+        # What can be read again: for Fetch and for searches.
+        self.pieces = Pieces()
+        self.header_values = HeaderValues()
+        self.text_rows = TextRows()
         self.removed = False  # deleted meanwhile: reading it gives what was there last
         self.watches: dict[Watch, None] = {}
         self.used_at = time.monotonic()
@@ -204,14 +211,28 @@ class FolderState:
     def cost(self) -> int:
         return _STATE_COST + ROW_COST * len(self.columns.uids)
 
+    @property
+    def derived(self) -> int:
+        """The cost of what can be dropped."""
+        return self.pieces.cost + self.header_values.cost + self.text_rows.cost
+
+    @property
+    def derived_used_at(self) -> float:
+        return max(self.pieces.used_at, self.header_values.used_at, self.text_rows.used_at)
+
+    def drop(self) -> None:
+        self.pieces.drop()
+        self.header_values.drop()
+        self.text_rows.drop()
+
 
 class FolderCache:
     """The folders in memory, the least recently used first. All of it belongs to the loop's thread."""
 
-    def __init__(self, transport: Transport, threads: Threads, budget: Budget) -> None:
+    def __init__(self, transport: Transport, threads: Threads, limit: int) -> None:
         self._transport = transport
         self._threads = threads
-        self._budget = budget
+        self._limit = limit
         self._folders: OrderedDict[int, FolderState] = OrderedDict()
         self._loading: dict[int, asyncio.Task[FolderState]] = {}
         # What came while the folder was read.
@@ -243,9 +264,8 @@ class FolderCache:
     async def _load(self, folder_id: int) -> FolderState:
         try:
             folder, columns, keywords = await self._threads.run(self._read, folder_id)
-            state = FolderState(folder, columns, keywords, Pieces(self._budget))
+            state = FolderState(folder, columns, keywords)
             self._folders[folder_id] = state
-            self._budget.used += state.cost
         finally:
             del self._loading[folder_id]
             early = self._early.pop(folder_id)
@@ -294,10 +314,8 @@ class FolderCache:
                 break
             draft.apply(effect, sizes)
         if draft.modseq > state.modseq:
-            before = state.cost
             columns, changes = draft.finish()
             state.become(columns, draft.modseq, draft.uidnext, changes)
-            self._budget.used += state.cost - before
         if any(effect["do"] == "remove-folder" for effect in effects):
             self.remove(folder_id)
 
@@ -334,39 +352,41 @@ class FolderCache:
             self.remove(state.id)
             return
         if folder.highestmodseq > state.modseq and not state.removed:
-            before = state.cost
             columns = columns_of(rows, state.keywords)
             changes = differences(state.columns, columns, state.modseq, folder.highestmodseq)
             state.become(columns, folder.highestmodseq, folder.uidnext, changes)
-            self._budget.used += state.cost - before
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
     def shrink(self) -> None:
-        """Keep to the budget: first the pieces go, then folders that nobody watches; the least recently used first."""
-        budget = self._budget
-        if budget.used <= budget.limit:
+        """Keep to the limit: first what can be read again goes, then folders that nobody watches.
+
+        The least recently used first.
+        """
+        excess = sum(state.cost + state.derived for state in self._folders.values()) - self._limit
+        if excess <= 0:
             return
         for state in self._folders.values():
-            state.pieces.drop()
-            if budget.used <= budget.limit:
+            excess -= state.derived
+            state.drop()
+            if excess <= 0:
                 return
         for state in [state for state in self._folders.values() if not state.watches]:
+            excess -= state.cost
             self._forget(state)
-            if budget.used <= budget.limit:
+            if excess <= 0:
                 return
 
     def let_go(self, unused_since: float) -> None:
         """Drop what was not used since then (of the monotonic clock), but for the columns of watched folders."""
         for state in list(self._folders.values()):
-            if state.pieces.used_at < unused_since:
-                state.pieces.drop()
+            if state.derived_used_at < unused_since:
+                state.drop()
                 if state.used_at < unused_since and not state.watches:
                     self._forget(state)
 
     def _forget(self, state: FolderState) -> None:
-        state.pieces.drop()
-        self._budget.used -= state.cost
+        state.drop()
         del self._folders[state.id]
         self.wanted.discard(state.id)
 

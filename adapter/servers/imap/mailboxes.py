@@ -22,6 +22,7 @@ the operation itself as soon as it is durable. Both end in the same place, which
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,7 +34,11 @@ from adapter.servers.imap.account_cache import Account, AccountCache
 from adapter.servers.imap.bodies import Bodies
 from adapter.servers.imap.fetching import Fetch
 from adapter.servers.imap.folder_cache import MESSAGE_EFFECTS, FolderCache, FolderListener, FolderState, Watch
-from adapter.servers.imap.pieces import Budget, PieceReader
+from adapter.servers.imap.pieces import PieceReader
+from adapter.servers.imap.search_source import FolderSource, Searcher
+from adapter.servers.imap.text_filler import TextFiller
+from adapter.servers.imap.text_index import TextIndex
+from adapter.servers.imap.text_reader import TextReader
 from adapter.servers.imap.threads import Threads
 from adapter.store import queries
 from adapter.store.journal import Effect, Record
@@ -54,6 +59,7 @@ __all__ = ["Account", "CacheLimits", "Fetch", "FolderListener", "FolderState", "
 Result = TypeVar("Result")
 
 _THREADS = 4
+_SEARCH_THREADS = 2
 _OF_FOLDERS = MESSAGE_EFFECTS | {"remove-folder"}
 _SIZES = "SELECT message_id, size FROM messages WHERE message_id IN (SELECT value FROM json_each(?))"
 
@@ -74,25 +80,45 @@ class Mailboxes:
         self._commits = commits
         self._limits = limits or CacheLimits()
         self._threads = Threads(_THREADS)
-        budget = Budget(self._limits.folders)
+        self._search_threads = Threads(_SEARCH_THREADS)
         self._accounts = AccountCache(transport, self._threads)
-        self._folders = FolderCache(transport, self._threads, budget)
+        self._folders = FolderCache(transport, self._threads, self._limits.folders)
         self._pieces = PieceReader(transport, self._threads, self._folders.shrink)
         self._bodies = Bodies(transport, self._threads, self._limits.bodies)
+        self._text_index = TextIndex(transport.root)
+        self._texts = TextReader(transport, self._text_index, self._limits.texts)
+        self._filler = TextFiller(transport, self._text_index, self._texts)
+        self._searcher = Searcher(transport, self._pieces, self._text_index, self._texts, self._filler)
         self._feed: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
         self._loop = asyncio.get_running_loop()
         self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard)
+        self._filler.start()
+        self._upkeep = asyncio.create_task(self._keep_small())
 
     async def close(self) -> None:
         """Stop all of that. Sessions must be gone."""
         if self._feed is not None:
             self._feed.close()
             self._feed = None
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        loop = asyncio.get_running_loop()
+        for part in (self._filler, self._search_threads, self._threads, self._text_index):
+            await loop.run_in_executor(None, part.close)
+
+    async def _keep_small(self) -> None:
+        """Let go of what nobody used for a while."""
+        while True:
+            await asyncio.sleep(self._limits.idle / 4)
+            since = time.monotonic() - self._limits.idle
+            self._folders.let_go(since)
+            self._bodies.let_go(since)
+            self._texts.let_go(since)
 
     # --- accounts --------------------------------------------------------------------------------------------------
 
@@ -164,6 +190,10 @@ class Mailboxes:
     def _apply(self, effects: list[Effect], sizes: dict[str, int]) -> None:
         for effect in effects:
             self._note(effect)
+        self._filler.add([effect["id"] for effect in effects if effect["do"] == "content"])
+        for effect in effects:
+            if effect["do"] == "drop":
+                self._filler.remove(effect["ids"])
         for folder_id, changes in _by_folder(effects).items():
             self._folders.apply(folder_id, changes, sizes)
 
@@ -194,15 +224,24 @@ class Mailboxes:
 
     async def search(self, state: FolderState, program: Program) -> Sequence[int]:
         """UIDs that match, ascending; ``view.visible`` leaves out what the session does not know yet."""
-        raise NotImplementedError
+        found = await self._search_threads.run(self._searcher.search, self._source(state), program)
+        self._folders.shrink()
+        return found
 
     async def sort(self, state: FolderState, criteria: Sequence[SortCriterion], uids: Sequence[int]) -> list[int]:
         """``uids`` (ascending, as a search gives them) in the order asked for (RFC 5256, RFC 5957)."""
-        raise NotImplementedError
+        ordered = await self._search_threads.run(self._searcher.sort, self._source(state), criteria, uids)
+        self._folders.shrink()
+        return ordered
 
     async def thread(self, state: FolderState, algorithm: bytes, uids: Sequence[int], numbers: Sequence[int]) -> Forest:
         """The threads of ``uids`` by ``b"REFERENCES"`` or ``b"ORDEREDSUBJECT"``; the forest shows ``numbers``."""
-        raise NotImplementedError
+        forest = await self._search_threads.run(self._searcher.thread, self._source(state), algorithm, uids, numbers)
+        self._folders.shrink()
+        return forest
+
+    def _source(self, state: FolderState) -> FolderSource:
+        return FolderSource(state, self._searcher)
 
 
 class _Observed(Operation[Result]):

@@ -62,23 +62,12 @@ _ENCODE: dict[Kind, Callable[[Any], bytes]] = {
 }
 
 
-class Budget:
-    """Memory in use, and how much may be."""
-
-    __slots__ = ("limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-
 class Pieces:
     """The pieces of one folder that are in memory."""
 
-    __slots__ = ("_budget", "_by_kind", "cost", "loading", "used_at")
+    __slots__ = ("_by_kind", "cost", "loading", "used_at")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._by_kind: dict[Kind, dict[int, bytes]] = {}
         self.cost = 0
         self.used_at = 0.0
@@ -92,21 +81,17 @@ class Pieces:
         known = self._by_kind.setdefault(kind, {})
         before = len(known)
         known.update(pieces)
-        self._spend(sum(map(len, pieces.values())) + _ENTRY_COST * (len(known) - before))
+        self.cost += sum(map(len, pieces.values())) + _ENTRY_COST * (len(known) - before)
 
     def forget(self, uids: Sequence[int]) -> None:
         """These messages are gone."""
         for known in self._by_kind.values():
             gone = [piece for uid in uids if (piece := known.pop(uid, None)) is not None]
-            self._spend(-sum(map(len, gone)) - _ENTRY_COST * len(gone))
+            self.cost -= sum(map(len, gone)) + _ENTRY_COST * len(gone)
 
     def drop(self) -> None:
         self._by_kind.clear()
-        self._spend(-self.cost)
-
-    def _spend(self, octets: int) -> None:
-        self.cost += octets
-        self._budget.used += octets
+        self.cost = 0
 
 
 class PieceReader:
@@ -133,7 +118,7 @@ class PieceReader:
                 uid for kind in kinds for uid, piece in zip(uids, pieces.find(kind, uids), strict=True) if piece is None
             }
             if lacking:
-                read = await self._threads.run(self._query, folder_id, tuple(kinds), sorted(lacking))
+                read = await self._threads.run(self.query, folder_id, tuple(kinds), sorted(lacking))
                 for kind, column in read.items():
                     pieces.add(kind, column)
             found = [pieces.find(kind, uids) for kind in kinds]
@@ -142,8 +127,8 @@ class PieceReader:
 
     # --- on a thread -----------------------------------------------------------------------------------------------
 
-    def _query(self, folder_id: int, kinds: Sequence[Kind], uids: list[int]) -> dict[Kind, dict[int, bytes]]:
-        """Pieces of those of the (ascending) UIDs that exist and can be read."""
+    def query(self, folder_id: int, kinds: Sequence[Kind], uids: Sequence[int]) -> dict[Kind, dict[int, bytes]]:
+        """Pieces of those of the (ascending) UIDs that exist and can be read, and perhaps of others. Blocks."""
         rows = self._rows(folder_id, kinds, uids)
         if not _OF_CACHE.keys().isdisjoint(kinds):
             lacking = [row for row in rows if row[2] is None]
@@ -158,7 +143,7 @@ class PieceReader:
             for kind, column in zip(kinds, columns[3:], strict=True)
         }
 
-    def _rows(self, folder_id: int, kinds: Sequence[Kind], uids: list[int]) -> list[tuple[Any, ...]]:
+    def _rows(self, folder_id: int, kinds: Sequence[Kind], uids: Sequence[int]) -> list[tuple[Any, ...]]:
         """(UID, message id, message id if there is a cache row, values of the kinds)"""
         cache = "c.message_id" if not _OF_CACHE.keys().isdisjoint(kinds) else "p.message_id"
         sql = f"SELECT p.uid, p.message_id, {cache}, {', '.join(kind.value for kind in kinds)} {_FROM}"
@@ -168,7 +153,7 @@ class PieceReader:
             sql += " JOIN messages m USING (message_id)"
         if uids[-1] - uids[0] < 2 * len(uids):
             return self._transport.index.query(f"{sql} {_IN_RANGE}", (folder_id, uids[0], uids[-1]))
-        return self._transport.index.query(f"{sql} {_IN_LIST}", (folder_id, orjson.dumps(uids).decode()))
+        return self._transport.index.query(f"{sql} {_IN_LIST}", (folder_id, orjson.dumps(list(uids)).decode()))
 
     def _derive(self, kinds: Sequence[Kind], lacking: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Rows for messages the cache does not have, and the cache filled with them."""
