@@ -1,0 +1,218 @@
+"""Networks, admission, throttling, logins, certificates, endpoints and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapter.config import ConfigError, Seconds
+from adapter.servers import endpoints, logs, networks
+from adapter.servers.admission import Admission
+from adapter.servers.login import Authenticator
+from adapter.servers.networks import Networks, Peer
+from adapter.servers.throttle import Throttle
+from adapter.servers.tls import Certificates, TlsError
+from adapter.settings import Certificate, Limits, Login, Settings, Tls
+from protocol.sasl import Failure, Success, Trouble
+from protocol.scram_keys import ScramKeys
+from tests.support.certificates import make_certificate
+
+ADA = "ada@example.test"
+PEER = Peer("test-1", "192.0.2.1")
+
+
+def test_networks() -> None:
+    some = Networks(["127.0.0.0/8", "2001:db8::/32", "unix"])
+    for inside in ("127.0.0.1", "2001:db8::1", "unix", "::ffff:127.0.0.1"):
+        assert inside in some
+    for outside in ("192.0.2.1", "::1", "", "nonsense"):
+        assert outside not in some
+    with pytest.raises(ConfigError):
+        Networks(["localhost"])
+    assert networks.group("2001:db8::1") == networks.group("2001:db8::ffff") != networks.group("2001:db9::1")
+    assert networks.group("192.0.2.1") != networks.group("192.0.2.2")
+
+
+def test_admission_counts_exactly() -> None:
+    admission = Admission(Limits(connections=3, connections_per_ip=2, connections_per_user=1, exempt=("10.0.0.0/8",)))
+    first, second = admission.admit("192.0.2.1"), admission.admit("192.0.2.1")
+    assert first
+    assert second
+    assert admission.admit("192.0.2.1") is None
+    third = admission.admit("192.0.2.2")
+    assert third
+    assert admission.admit("192.0.2.3") is None
+    assert admission.admit("10.0.0.1")
+    assert first.enter(ADA)
+    assert not second.enter(ADA)
+    for _ in range(3):
+        first.release()
+    assert second.enter(ADA)
+    assert admission.total == 3
+    assert admission.admit("10.0.0.2")
+    for ticket in (second, third):
+        ticket.release()
+    assert not admission._by_peer
+    assert not admission._by_user
+
+
+def test_throttle_grows_forgets_and_counts_attempts_under_way() -> None:
+    now = 0.0
+    settings = Login(free_failures=2, delay=Seconds(1.0), longest_delay=Seconds(5.0), forget=Seconds(100.0))
+    throttle = Throttle(settings, lambda: now)
+
+    def fail(*keys: str) -> float:
+        with throttle.attempt(*keys) as attempt:
+            attempt.failed = True
+            return attempt.delay
+
+    assert [fail("user a", "peer x") for _ in range(6)] == [0.0, 0.0, 1.0, 2.0, 4.0, 5.0]
+    assert fail("user b", "peer x") == 5.0  # the address is remembered whoever it tries
+    with throttle.attempt("user a", "peer y") as attempt:
+        attempt.failed = False
+    assert fail("user a", "peer z") == 0.0  # forgiven
+    now = 1000.0
+    assert fail("user b", "peer x") == 0.0
+    with throttle.attempt("k") as one, throttle.attempt("k") as two, throttle.attempt("k") as three:
+        assert [one.delay, two.delay, three.delay] == [0.0, 0.0, 1.0]
+
+
+class _Passwords:
+    """Counts how often it was asked; the salt stands for the password."""
+
+    def __init__(self) -> None:
+        self.password = "right"
+        self.asked = 0
+        self.trouble: OSError | None = None
+
+    def verify(self, address: str, password: str) -> bool:
+        self.asked += 1
+        if self.trouble:
+            raise self.trouble
+        return address.lower() == ADA and password == self.password
+
+    def scram(self, address: str) -> ScramKeys | None:
+        return ScramKeys(self.password.encode(), 4096, b"", b"") if address.lower() == ADA else None
+
+
+async def test_proven_logins_are_not_hashed_again_until_the_password_changes() -> None:
+    passwords = _Passwords()
+    active = {ADA}
+    login = Authenticator(Settings(), passwords, active.__contains__)
+    try:
+        assert await login.check_password("Ada@Example.test", "right", PEER) == Success(ADA)
+        assert await login.check_password(ADA, "right", PEER) == Success(ADA)
+        assert passwords.asked == 1
+        assert await login.check_password(ADA, "wrong", PEER) == Failure(Trouble.REFUSED)
+        passwords.password = "other"
+        assert await login.check_password(ADA, "right", PEER) == Failure(Trouble.REFUSED)
+        assert await login.check_password(ADA, "other", PEER) == Success(ADA)
+        assert all(b"right" not in digest for digest in login._proven)
+        active.clear()
+        assert await login.check_password(ADA, "other", PEER) == Failure(Trouble.REFUSED)
+    finally:
+        login.close()
+
+
+async def test_credentials_that_cannot_be_read_are_no_refusal() -> None:
+    passwords = _Passwords()
+    passwords.trouble = OSError(5, "Input/output error")
+    login = Authenticator(Settings(), passwords, lambda _: True)
+    try:
+        assert await login.check_password(ADA, "right", PEER) == Failure(Trouble.UNAVAILABLE)
+    finally:
+        login.close()
+
+
+async def test_the_line_of_waiting_logins_is_bounded() -> None:
+    passwords = _Passwords()
+    gate = threading.Event()
+    passwords.verify = lambda address, password: gate.wait(10)  # type: ignore[method-assign]
+    login = Authenticator(Settings(login=Login(waiting=2, threads=1)), passwords, lambda _: True)
+    try:
+        waiting = [asyncio.create_task(login.check_password(f"u{n}@example.test", "x", PEER)) for n in range(2)]
+        await asyncio.sleep(0.1)
+        assert await login.check_password("u9@example.test", "x", PEER) == Failure(Trouble.UNAVAILABLE)
+        gate.set()
+        assert all(isinstance(outcome, Success) for outcome in await asyncio.gather(*waiting))
+    finally:
+        gate.set()
+        login.close()
+
+
+def test_certificates_reload_and_names(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, other = make_certificate(tmp_path / "a"), make_certificate(tmp_path / "b", "other.test")
+    assert Certificates(Tls()).context is None
+    names = {"other.test": Certificate(other.certificate, other.key)}
+    certificates = Certificates(Tls(first.certificate, first.key, names))
+    before = certificates.context
+    assert before is not None
+    assert before.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert _presented(certificates, "other.test") != _presented(certificates, "mail.example.test")
+    make_certificate(tmp_path / "a")
+    certificates.reload()
+    assert certificates.context is not before
+    Path(first.certificate).write_text("broken")
+    kept = certificates.context
+    with pytest.raises(TlsError):
+        certificates.reload()
+    assert certificates.context is kept
+    with pytest.raises(TlsError, match="no such file"):
+        Certificates(Tls("/nonexistent/cert.pem"))
+
+
+def _presented(certificates: Certificates, name: str) -> bytes:
+    """The certificate a client sees that asks for ``name``."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    assert certificates.context is not None
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = certificates.context.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    for _ in range(10):
+        for side in (theirs, ours):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+    presented = theirs.getpeercert(binary_form=True)
+    assert presented
+    return presented
+
+
+def test_endpoints() -> None:
+    assert str(endpoints.parse("smtp", "127.0.0.1:25")) == "127.0.0.1:25"
+    assert str(endpoints.parse("smtp", "[::1]:25")) == "[::1]:25"
+    assert endpoints.parse("lmtp", "/run/lmtp").path == endpoints.parse("lmtp", "unix:/run/lmtp").path == "/run/lmtp"
+    for bad in ("25", "host", "host:port", "host:70000", ":25", ""):
+        with pytest.raises(ConfigError):
+            endpoints.parse("smtp", bad)
+
+
+def test_log_lines_keep_their_order_and_warnings_are_written_at_once() -> None:
+    stream = io.StringIO()
+    handler = logs.LogWriter(stream)
+    handler.setFormatter(logs._JsonLines())
+    log = logging.Logger("test", logging.INFO)
+    log.addHandler(handler)
+    for number in range(100):
+        log.info("line %d", number)
+    log.warning("last")
+    lines = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert lines == [*[f"line {number}" for number in range(100)], "last"]
+    read, write = os.pipe()
+    os.close(read)
+    broken = logs.LogWriter(os.fdopen(write, "w"))
+    log.addHandler(broken)
+    log.error("nobody reads this")
+    log.info("nor this")

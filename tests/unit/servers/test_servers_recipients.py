@@ -1,0 +1,174 @@
+"""Who an address is, from memory and from the index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.config import ConfigError, Size
+from adapter.recipients import Recipients, Target
+from adapter.settings import Account, Domains, Quota, Settings
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from protocol.smtp.paths import Path as MailPath
+from tests.support.messages import message
+from tests.support.smtpd import make_store, serving
+from tests.support.stores import ADA, BOB, deliver, new_store
+
+CARL = "carl@other.test"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Transport]:
+    with new_store(tmp_path / "store", ADA, BOB) as transport:
+        yield transport
+
+
+def at(address: str) -> MailPath:
+    local, _, domain = address.rpartition("@")
+    return MailPath(local, domain)
+
+
+def found(recipients: Recipients, address: str) -> list[str]:
+    targets = recipients.find(at(address))
+    assert targets is not None
+    return [target.address for target in targets]
+
+
+def refused(recipients: Recipients, address: str) -> Reason:
+    with pytest.raises(MailError) as failure:
+        recipients.find(at(address))
+    return failure.value.reason
+
+
+def test_exact_addresses_in_any_spelling(store: Transport) -> None:
+    recipients = Recipients(Settings(), store)
+    assert found(recipients, ADA) == found(recipients, "Ada@EXAMPLE.test") == [ADA]
+    assert refused(recipients, "nobody@example.test") is Reason.NO_SUCH_ADDRESS
+    assert recipients.find(at("x@elsewhere.test")) is None
+    assert refused(recipients, f"{'a' * 200}@example.test") is Reason.BAD_ADDRESS
+
+
+def test_deactivated_and_removed(store: Transport) -> None:
+    store.run(op.Deregister(BOB, "deactivate"))
+    recipients = Recipients(Settings(), store)
+    assert refused(recipients, BOB) is Reason.INACTIVE_ADDRESS
+    store.run(op.Deregister(BOB, "purge"))
+    recipients.refresh()
+    assert refused(recipients, BOB) is Reason.NO_SUCH_ADDRESS
+
+
+def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
+    aliases = {
+        "all@example.test": ("team@example.test", ADA, "gone@example.test"),
+        "team@example.test": (BOB, ADA),
+        "dead@example.test": ("gone@example.test",),
+        "circle@example.test": ("circle2@example.test",),
+        "circle2@example.test": ("circle@example.test",),
+        "sales@shop.test": (ADA,),
+    }
+    recipients = Recipients(Settings(aliases=aliases), store)
+    assert found(recipients, "all@example.test") == [BOB, ADA]
+    assert found(recipients, "SALES@shop.test") == [ADA]  # its domain is ours by the alias
+    assert found(recipients, "team+note@example.test") == [BOB, ADA]
+    assert refused(recipients, "dead@example.test") is Reason.NO_SUCH_ADDRESS
+    assert refused(recipients, "circle@example.test") is Reason.NO_SUCH_ADDRESS
+    assert refused(recipients, "x@shop.test") is Reason.NO_SUCH_ADDRESS
+
+
+def test_details(store: Transport) -> None:
+    store.run(op.CreateFolder(ADA, "Lists"))
+    settings = Settings(account={ADA: Account(detail_folders=True)})
+    recipients = Recipients(settings, store)
+    assert recipients.find(at("ada+Lists@example.test")) == (Target(ADA, "Lists"),)
+    assert recipients.find(at("bob+Lists@example.test")) == (Target(BOB),)
+    assert recipients.find(at("ada+@example.test")) == (Target(ADA),)
+    assert recipients.check(Target(ADA, "lists"), 0) == Target(ADA, "Lists")
+    assert recipients.check(Target(ADA, "None"), 0) == Target(ADA, None)
+    assert refused(recipients, "nobody+x@example.test") is Reason.NO_SUCH_ADDRESS
+    minus = Recipients(Settings(domains=Domains(detail="-")), store)
+    assert found(minus, "ada-x@example.test") == [ADA]
+    assert refused(minus, "ada+x@example.test") is Reason.NO_SUCH_ADDRESS
+    assert refused(Recipients(Settings(domains=Domains(detail="")), store), "ada+x@example.test")
+
+
+def test_catch_all_and_local_domains(store: Transport) -> None:
+    store.run(op.Deregister(BOB, "deactivate"))
+    settings = Settings(domains=Domains(local=("Empty.test",), catch_all={"example.test": ADA}))
+    recipients = Recipients(settings, store)
+    assert found(recipients, "anything@example.test") == [ADA]
+    assert refused(recipients, BOB) is Reason.INACTIVE_ADDRESS
+    assert refused(recipients, "x@empty.test") is Reason.NO_SUCH_ADDRESS
+    assert not recipients.owns(ADA, "anything@example.test")
+
+
+def test_postmaster(store: Transport) -> None:
+    assert refused(Recipients(Settings(), store), "@") is Reason.NO_SUCH_ADDRESS
+    here = Recipients(Settings(domains=Domains(postmaster=BOB)), store)
+    assert here.find(MailPath("Postmaster", "")) == (Target(BOB),)
+    aliased = Recipients(Settings(aliases={"postmaster@example.test": (ADA,)}), store)
+    assert aliased.find(MailPath("postmaster", "")) == (Target(ADA),)
+
+
+def test_quota(store: Transport) -> None:
+    deliver(store, ADA, octets=message(body="x" * 1000))
+    settings = Settings(
+        quota=Quota(storage=Size(2000), messages=5),
+        account={BOB: Account(storage=Size(0), messages=0), ADA: Account(over="refuse")},
+    )
+    recipients = Recipients(settings, store)
+    assert recipients.needs_query(Target(ADA))
+    assert not recipients.needs_query(Target(BOB))
+    assert recipients.check(Target(ADA), 100) == Target(ADA)
+    with pytest.raises(MailError) as failure:
+        recipients.check(Target(ADA), 2000)
+    assert failure.value.reason is Reason.OVER_QUOTA
+    few = Recipients(Settings(quota=Quota(messages=1)), store)
+    with pytest.raises(MailError) as failure:
+        few.check(Target(ADA), 0)
+    assert failure.value.reason is Reason.OVER_QUOTA_SOFT
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(aliases={"not an address": (ADA,)}),
+        Settings(aliases={ADA: ("nobody",)}),
+        Settings(domains=Domains(catch_all={"example.test": "x"})),
+        Settings(domains=Domains(postmaster="x")),
+        Settings(account={"x": Account()}),
+    ],
+)
+def test_settings_that_name_no_address(store: Transport, settings: Settings) -> None:
+    with pytest.raises(ConfigError):
+        Recipients(settings, store)
+
+
+async def test_an_address_registered_a_moment_ago_is_known(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    async with serving(tmp_path / "store") as running:
+        await asyncio.to_thread(running.transport.run, op.Register(CARL))
+        client = await running.hello()
+        assert (await client.mail(message(), CARL)).code == 250
+        assert len(running.inbox(CARL)) == 1
+
+
+async def test_quota_and_details_at_rcpt_time(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    settings = Settings(
+        quota=Quota(storage=Size(3000)),
+        account={ADA: Account(detail_folders=True), BOB: Account(over="refuse")},
+    )
+    async with serving(tmp_path / "store", settings) as running:
+        await asyncio.to_thread(running.transport.run, op.CreateFolder(ADA, "Lists"))
+        client = await running.hello()
+        assert (await client.mail(message(), "ada+lists@example.test")).code == 250
+        assert len(running.inbox(ADA, "Lists")) == 1
+        assert (await client.ask("MAIL FROM:<x@y.test> SIZE=5000")).code == 250
+        ada, bob = await client.ask(f"RCPT TO:<{ADA}>"), await client.ask(f"RCPT TO:<{BOB}>")
+        assert (ada.code, ada.enhanced) == (452, "4.2.2")
+        assert (bob.code, bob.enhanced) == (552, "5.2.2")
