@@ -12,7 +12,7 @@ def make_certificate(directory: Path, name: str = "mail.example.test") -> Tls:
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "30", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1",
+         "-days", "30", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},DNS:localhost,IP:127.0.0.1",
          "-keyout", str(key), "-out", str(certificate)],
         check=True,
         capture_output=True,

@@ -1,0 +1,193 @@
+"""A client that believes nothing: it keeps its own picture of the selected mailbox and checks every response against it.
+
+The rules are those of RFC 3501 5.2, 7.3 and 7.4, RFC 7162 3.2 and RFC 9051 7.5: numbers are positions, UIDs ascend,
+EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tests.support.imapd import ImapClient
+
+_NUMBERED = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)(?: \((.*)\))?\Z", re.DOTALL)
+_UID = re.compile(rb"UID (\d+)")
+_FLAGS = re.compile(rb"FLAGS \(([^()]*)\)")
+_MODSEQ = re.compile(rb"MODSEQ \((\d+)\)")
+_VANISHED = re.compile(rb"\* VANISHED (\(EARLIER\) )?([\d:,]+)\Z")
+_CODE = re.compile(rb"\* OK \[(UIDVALIDITY|HIGHESTMODSEQ) (\d+)\]")
+#: Under these message numbers must not change.
+_FROZEN = (b"FETCH", b"STORE", b"SEARCH")
+
+
+def expand(text: bytes) -> list[int]:
+    """The members of a set without ``*``."""
+    found: list[int] = []
+    for part in text.split(b","):
+        first, _, last = part.partition(b":")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+@dataclass
+class Mailbox:
+    """What a client knows of its mailbox."""
+
+    name: str
+    uids: list[int | None] = field(default_factory=list)  # None: told of by EXISTS alone
+    flags: dict[int, frozenset[bytes]] = field(default_factory=dict)
+    uidvalidity: int = 0
+    modseq: int = 0  # all changes up to this one are known
+
+
+class CheckedClient:
+    def __init__(self, client: ImapClient, *, qresync: bool) -> None:
+        self.client = client
+        self.qresync = qresync
+        self.mailbox: Mailbox | None = None
+        self._highest_seen = 0
+        self._told_highest: int | None = None
+
+    async def run(self, command: str | bytes) -> tuple[list[bytes], bytes]:
+        """Run a command and check what is said; the untagged responses and the tagged one."""
+        tag = self.client.start(command)
+        name = (command if isinstance(command, bytes) else command.encode()).split()[0]
+        untagged: list[bytes] = []
+        while True:
+            response = await self.client.response()
+            assert response, "the connection is gone"
+            if response.startswith(tag + b" "):
+                break
+            line = response.removesuffix(b"\r\n")
+            untagged.append(line)
+            self.hear(line, frozen=name in _FROZEN)
+        self.settle()
+        return untagged, response[len(tag) + 1 :].rstrip(b"\r\n")
+
+    def settle(self) -> None:
+        """A command has ended: what was told can be relied on (RFC 7162 3.2)."""
+        if self.mailbox is not None:
+            if self._told_highest is not None:
+                self.mailbox.modseq = self._told_highest
+            else:
+                self.mailbox.modseq = max(self.mailbox.modseq, self._highest_seen)
+        self._highest_seen, self._told_highest = 0, None
+
+    def hear(self, line: bytes, *, frozen: bool) -> None:
+        if code := _CODE.match(line):
+            self._hear_code(code)
+        elif (numbered := _NUMBERED.match(line)) and self.mailbox is not None:
+            number = int(numbered[1])
+            if numbered[2] == b"EXISTS":
+                self._exists(number)
+            elif numbered[2] == b"EXPUNGE":
+                assert not self.qresync, "EXPUNGE in a session with QRESYNC"
+                assert not frozen, "EXPUNGE while numbers must not change"
+                self._expunge(number)
+            else:
+                self._fetch(number, numbered[3])
+        elif (vanished := _VANISHED.match(line)) and self.mailbox is not None:
+            assert self.qresync, "VANISHED without QRESYNC"
+            assert not frozen or vanished[1], "VANISHED while numbers must not change"
+            self._vanished(expand(vanished[2]), earlier=bool(vanished[1]))
+        else:
+            assert line.startswith((b"* ", b"+ ")), line
+
+    def _hear_code(self, code: re.Match[bytes]) -> None:
+        if self.mailbox is None:
+            return
+        if code[1] == b"UIDVALIDITY":
+            self.mailbox.uidvalidity = int(code[2])
+        else:
+            self._told_highest = int(code[2])
+
+    def _exists(self, count: int) -> None:
+        assert self.mailbox is not None
+        known = len(self.mailbox.uids)
+        assert count >= known, f"EXISTS {count} after {known} without an expunge"
+        self.mailbox.uids += [None] * (count - known)
+
+    def _expunge(self, number: int) -> None:
+        assert self.mailbox is not None
+        assert 1 <= number <= len(self.mailbox.uids), f"EXPUNGE {number} of {len(self.mailbox.uids)}"
+        uid = self.mailbox.uids.pop(number - 1)
+        if uid is not None:
+            self.mailbox.flags.pop(uid, None)
+
+    def _vanished(self, uids: list[int], *, earlier: bool) -> None:
+        assert self.mailbox is not None
+        for uid in uids:
+            if uid in self.mailbox.uids:
+                assert not earlier, f"VANISHED (EARLIER) {uid}, which is there"
+                self.mailbox.uids.remove(uid)
+                self.mailbox.flags.pop(uid, None)
+            elif not earlier:
+                # A message whose UID was never fetched: it must be one of the unknown ones.
+                assert None in self.mailbox.uids, f"VANISHED {uid}, which was never there"
+                self._forget_unknown(uid)
+
+    def _forget_unknown(self, uid: int) -> None:
+        """Of the unknown messages, the first after all known UIDs below this one."""
+        assert self.mailbox is not None
+        uids = self.mailbox.uids
+        below = max((at for at, known in enumerate(uids) if known is not None and known < uid), default=-1)
+        place = next(at for at in range(below + 1, len(uids)) if uids[at] is None)
+        del uids[place]
+
+    def _fetch(self, number: int, items: bytes) -> None:
+        assert self.mailbox is not None
+        uids = self.mailbox.uids
+        assert 1 <= number <= len(uids), f"FETCH of {number}, there are {len(uids)}"
+        if found := _UID.search(items):
+            uid = int(found[1])
+            assert uids[number - 1] in (None, uid), f"number {number} was UID {uids[number - 1]} and is {uid}"
+            uids[number - 1] = uid
+            known = [each for each in uids if each is not None]
+            assert known == sorted(set(known)), "UIDs do not ascend"
+        if found := _MODSEQ.search(items):
+            self._highest_seen = max(self._highest_seen, int(found[1]))
+        known_uid = uids[number - 1]
+        if (found := _FLAGS.search(items)) and known_uid is not None:
+            self.mailbox.flags[known_uid] = frozenset(found[1].split())
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    async def select(self, name: str) -> None:
+        """Select a mailbox and learn all of it."""
+        self.mailbox = Mailbox(name)
+        _, status = await self.run(f"SELECT {name}")
+        assert status.startswith(b"OK"), status
+        await self.learn()
+
+    async def resume(self, before: Mailbox) -> None:
+        """Select a mailbox that was known once, and learn only what is new (RFC 7162 3.2.5)."""
+        known = [uid for uid in before.uids if uid is not None]
+        assert known
+        self.mailbox = Mailbox(before.name)
+        resync = f"{before.uidvalidity} {before.modseq} 1:{max(known)}"
+        tag = self.client.start(f"SELECT {before.name} (QRESYNC ({resync}))")
+        untagged, status = await self.client.finish(tag)
+        assert status.startswith(b"OK"), status
+        gone: set[int] = set()
+        for line in untagged:
+            if vanished := _VANISHED.match(line):
+                assert vanished[1], "VANISHED without EARLIER in the answer to SELECT"
+                gone.update(expand(vanished[2]))
+        still = [uid for uid in known if uid not in gone]
+        for line in untagged:
+            if line.endswith(b" EXISTS"):
+                count = int(line.split()[1])
+                assert len(still) <= count, (still, count, untagged)
+                self.mailbox.uids = [*still, *[None] * (count - len(still))]
+                self.mailbox.flags = {uid: before.flags[uid] for uid in still if uid in before.flags}
+            elif not _VANISHED.match(line):
+                self.hear(line, frozen=True)
+        self.settle()
+        # What is new is asked for; what was known is trusted.
+        if None in self.mailbox.uids:
+            await self.run(f"UID FETCH {max(known) + 1}:* (FLAGS)")
+
+    async def learn(self) -> None:
+        if self.mailbox is not None and self.mailbox.uids:
+            await self.run("UID FETCH 1:* (FLAGS)")
