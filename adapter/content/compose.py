@@ -33,7 +33,7 @@ _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _FROM_LINE = re.compile(rb"^From ", re.MULTILINE)
 # RFC 5322 section 2.1.1, and what relays are known to change: blanks at line ends, "From ", controls.
-_FRAGILE = re.compile(rb"^From |[ \t]$|[^\t\n -~]|[^\n]{900}", re.MULTILINE)
+_FRAGILE = re.compile(rb"^From |[ \t]$|[^\t\n -~]|^[^\n]{900}", re.MULTILINE)
 _WORD_OCTETS = 42
 _MAX_SUBJECT = 900
 _QUOTING = Quoting(width=75, final=76)

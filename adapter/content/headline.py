@@ -17,7 +17,7 @@ _MAX_NAME = 200
 _MAX_ADDRESS = 320
 _MAX_SUBJECT = 2000
 _MAX_ID = 500
-_MESSAGE_ID = re.compile(rb"<[^<>\s]{1,498}>")
+_MESSAGE_ID = re.compile(r"<[^<>\s]{1,498}>")
 # RFC 5322 section 3.2.3: what needs no quotes in the local part of an address.
 _is_usual = re.compile(rb"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,255}").fullmatch
 _is_plain_local = re.compile(r"[^\s\"(),:;<>@\[\\\]]+").fullmatch
@@ -89,18 +89,19 @@ def _one_id(raw: bytes | None) -> str | None:
     """The first message id of a field, or what stands in its place."""
     if not raw:
         return None
-    match = _MESSAGE_ID.search(raw)
-    return _text(raw if match is None else match[0])[:_MAX_ID].strip() or None
+    text = _text(raw)
+    match = _MESSAGE_ID.search(text)
+    return (text[:_MAX_ID].strip() or None) if match is None else match[0]
 
 
 def _ids(raw: bytes | None) -> tuple[str, ...]:
     """The root and the latest of the message ids."""
     if not raw:
         return ()
-    found = _MESSAGE_ID.findall(raw)
+    found: list[str] = _MESSAGE_ID.findall(_text(raw))
     if len(found) > MAX_REFERENCES:
         found[1 : len(found) - MAX_REFERENCES + 1] = []
-    return tuple(map(_text, found))
+    return tuple(found)
 
 
 def _moment(raw: bytes | None) -> str | None:

@@ -29,6 +29,7 @@ _Close = Callable[["_Converter", str], None]
 _TAG = re.compile(r"""([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^>"'=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+|["'])*+)>""")
 _PLAIN_TAG = re.compile(r"([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)([^>]*+)>")
 _LOOSE = re.compile(r"(?:<(?![a-zA-Z/!?])[^<]*+)++")
+_BROKEN = re.compile(r"<[^<]*+")
 _QUOTE_FAILURES = 16
 _SKIPPED = {
     name: re.compile(rf"</{name}[^>]*+>", re.IGNORECASE)
@@ -43,34 +44,22 @@ _VOID = frozenset(
 )
 _PARAGRAPHS = ("p", "dl", "table", "form", "figure")
 _LINES = (
-    "div",
-    "section",
-    "article",
-    "header",
-    "footer",
-    "main",
-    "nav",
-    "aside",
-    "center",
-    "address",
-    "li",
-    "dt",
-    "dd",
-    "fieldset",
-    "caption",
+    *("div", "section", "article", "header", "footer", "main", "nav", "aside"),
+    *("center", "address", "li", "dt", "dd", "fieldset", "caption"),
 )
 _EMPHASIS = {"b": "**", "strong": "**", "i": "*", "em": "*", "del": "~~", "s": "~~", "strike": "~~"}
 _SPACE = re.compile(r"[ \t\r\n\f\xa0]+")
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
 )
-_MARKUP = re.compile(r"<(?=[a-zA-Z/!?])|(?<=\])\(")
+# What could become a tag or a link, here or together with the text that comes next.
+_MARKUP = re.compile(r"<(?=[a-zA-Z/!?]|\Z)|\](?=\(|\Z)")
 _SCHEMES = re.compile(r"(?:https?|ftp|mailto|tel|xmpp|cid|mid):", re.IGNORECASE)
 _IN_URL = re.compile(r"[\s()<>\\\x00-\x1f]")
 _LONGEST_URL = 4000
 _DEEPEST = 8
 _LONGEST_ROW = 200
-_TRAILING = re.compile(r"[ \t]+$", re.MULTILINE)
+_TRAILING = re.compile(r"(?<![ \t])[ \t]++$", re.MULTILINE)
 
 
 def html_to_markdown(html: str) -> str:
@@ -152,11 +141,11 @@ class _Converter:
         following = html[start + 1 : start + 2]
         if following and following in "!?/":
             return html.find(">", start) + 1 or len(html), False
-        loose = _LOOSE.match(html, start)
-        end = start + 1 if loose is None else loose.end()
+        loose = _LOOSE.match(html, start) or _BROKEN.match(html, start)
+        end = len(html) if loose is None else loose.end()
         if not hidden:
             self.text(html[start:end])
-        return end, loose is None
+        return end, following.isalpha()
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -178,7 +167,7 @@ class _Converter:
             return
         if words[0] == " ":
             self.space = True
-        if "<" in stripped or "(" in stripped:
+        if "<" in stripped or "]" in stripped:
             stripped = _MARKUP.sub(r"\\\g<0>", stripped)
         self.write(stripped)
         self.space = words[-1] == " "

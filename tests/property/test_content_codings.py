@@ -9,7 +9,7 @@ import re
 from email.mime.text import MIMEText
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.content import base64_lines, charsets, quoted
@@ -18,7 +18,6 @@ from adapter.content.quoted import Quoting
 from adapter.content.regions import coded_text
 from protocol.errors import MailError
 
-_SETTINGS = settings(deadline=None)
 lines = st.lists(
     st.one_of(
         st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200),
@@ -46,7 +45,6 @@ def soft_wrapped(escaped: bytes, width: int) -> bytes:
 
 
 @given(texts)
-@_SETTINGS
 def test_what_python_quotes_is_understood(text: bytes) -> None:
     analysed = quoted.analyse(quopri.encodestring(text))
     assert analysed is not None
@@ -55,7 +53,6 @@ def test_what_python_quotes_is_understood(text: bytes) -> None:
 
 
 @given(lines)
-@_SETTINGS
 def test_what_the_email_package_quotes_is_understood(text: str) -> None:
     charset = email.charset.Charset("utf-8")
     charset.body_encoding = email.charset.QP
@@ -67,7 +64,6 @@ def test_what_the_email_package_quotes_is_understood(text: str) -> None:
 
 
 @given(texts, st.integers(20, 90), st.sampled_from([0, 1]), st.lists(st.integers(33, 126), max_size=3), st.booleans())
-@_SETTINGS
 def test_every_rule_is_found(text: bytes, width: int, more: int, escape: list[int], blanks: bool) -> None:
     rule = Quoting(tuple(sorted({*escape} - {61})), blanks, (), width, width + more)
     encoded = quoted.encode(text, rule)
@@ -80,7 +76,6 @@ def test_every_rule_is_found(text: bytes, width: int, more: int, escape: list[in
 
 
 @given(texts, st.integers(20, 90))
-@_SETTINGS
 def test_word_wrapped_quoting_is_understood(text: bytes, width: int) -> None:
     encoded = soft_wrapped(quoted.encode(text, Quoting()), width)
     analysed = quoted.analyse(encoded)
@@ -89,7 +84,6 @@ def test_word_wrapped_quoting_is_understood(text: bytes, width: int) -> None:
 
 
 @given(st.binary(max_size=200))
-@_SETTINGS
 def test_whatever_is_understood_is_given_back(raw: bytes) -> None:
     analysed = quoted.analyse(raw)
     if analysed is not None:
@@ -97,7 +91,6 @@ def test_whatever_is_understood_is_given_back(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=2000), st.integers(0, 200), st.sampled_from([b"\r\n", b"\n"]), st.data())
-@_SETTINGS
 def test_base64_lines_and_their_ranges(data: bytes, line: int, eol: bytes, draw: st.DataObject) -> None:
     encoded = base64_lines.encode(data, line, eol)
     if data:
@@ -117,7 +110,6 @@ def test_base64_lines_and_their_ranges(data: bytes, line: int, eol: bytes, draw:
 
 
 @given(st.binary(max_size=300))
-@_SETTINGS
 def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
     start, end, line, eol = base64_lines.detect(raw, 0, len(raw))
     try:
@@ -128,7 +120,6 @@ def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=100), st.sampled_from([*charsets.MIME_NAMES.values(), "utf-8", "us-ascii", "", "x-unknown"]))
-@_SETTINGS
 def test_charsets_are_reversible(raw: bytes, label: str) -> None:
     decoded = charsets.decode(raw, label)
     if decoded is not None:
@@ -141,7 +132,6 @@ def test_charsets_are_reversible(raw: bytes, label: str) -> None:
     st.sampled_from(["", "iso-8859-1", "iso-2022-jp", "utf-8"]),
     st.sampled_from([b"\r\n", b"\n"]),
 )
-@_SETTINGS
 def test_coded_text_is_reversible(raw: bytes, encoding: str, label: str, newline: bytes) -> None:
     raw = raw.replace(b"\n", newline)
     if encoding == "base64":

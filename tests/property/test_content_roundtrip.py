@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.content import front_matter
@@ -16,7 +16,6 @@ from adapter.content.ingest import BlobDraft, BlobWriter, Ingested, ingest
 from adapter.content.wire import Recipe, octets, rebuild
 from protocol.errors import MailError
 
-_SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 _ID = "msg-20261115T230601Z-0f3c9a0f3c9a0f3c9a0f"
 _ARRIVED = "2026-11-15T23:06:01Z"
 
@@ -199,13 +198,11 @@ messages = st.builds(bytes.__add__, headers(), st.recursive(leaves(), nested, ma
 
 
 @given(messages)
-@_SETTINGS
 def test_generated_mail_comes_back(raw: bytes) -> None:
     check(raw)
 
 
 @given(messages)
-@_SETTINGS
 def test_generated_mail_comes_back_in_chunks(raw: bytes) -> None:
     sink = Sink()
     with small_limits():
@@ -229,7 +226,6 @@ def check_file(raw: bytes) -> bytes:
 @example(b"\r\n\r\n")
 @example(b"Subject: x\r\n\r\n---\r\n\r\ndigest: x\r\n---\r\n")
 @example(b"\xef\xbb\xbfSubject: x\r\n\r\nx")
-@_SETTINGS
 def test_arbitrary_octets_come_back(raw: bytes) -> None:
     check(raw)
     with small_limits():
@@ -237,7 +233,6 @@ def test_arbitrary_octets_come_back(raw: bytes) -> None:
 
 
 @given(messages, st.data())
-@_SETTINGS
 def test_ranges_are_slices(raw: bytes, data: st.DataObject) -> None:
     with small_limits():
         result = ingest(raw, id=_ID, arrived=_ARRIVED, sink=Sink())
@@ -249,7 +244,6 @@ def test_ranges_are_slices(raw: bytes, data: st.DataObject) -> None:
 
 
 @given(messages, st.data())
-@_SETTINGS
 def test_a_changed_file_never_passes(raw: bytes, data: st.DataObject) -> None:
     """A flipped octet is noticed by the digest; reading what is left raises nothing but the documented error."""
     result = ingest(raw, id=_ID, arrived=_ARRIVED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.content import front_matter
@@ -21,7 +21,6 @@ try:
 except ImportError:
     from yaml import SafeLoader as Loader  # type: ignore[assignment]
 
-_SETTINGS = settings(deadline=None)
 _HOSTILE = (
     "ab:#- ,[]{}'\"\\\n\r\t\x85\u2028\u2029\ufeff?!&*|>%@`~=<.0123456789eE+_\U0001f600é\xa0\x00\x1b\x7f\ud800\uffff"
 )
@@ -42,7 +41,6 @@ def written(text: str) -> str:
 
 @given(strings, strings, strings)
 @example("a", "<<", "=")
-@_SETTINGS
 def test_scalars_are_read_back_by_yaml(one: str, two: str, three: str) -> None:
     document = (
         f"a: {block_scalar(one)}\nb: [{flow_scalar(two)}, {flow_scalar(three)}]\n"
@@ -146,7 +144,6 @@ def _same(one: FrontMatter, two: FrontMatter) -> bool:
 
 
 @given(matters(), pieces(), hashes, st.binary(max_size=60))
-@_SETTINGS
 def test_files_are_read_back_the_same_by_both_readers(
     matter: FrontMatter, segments: list[Piece], sha256: str, body: bytes
 ) -> None:
@@ -168,7 +165,6 @@ def test_files_are_read_back_the_same_by_both_readers(
 
 
 @given(matters(), pieces(), st.data())
-@_SETTINGS
 def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
     matter: FrontMatter, segments: list[Piece], data: st.DataObject
 ) -> None:
@@ -196,7 +192,6 @@ def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
 
 
 @given(texts)
-@_SETTINGS
 def test_text_segments_are_read_back_by_yaml(raw: bytes) -> None:
     found = text_pieces(raw)
     assert found is not None

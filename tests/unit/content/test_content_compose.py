@@ -10,7 +10,7 @@ from email.message import EmailMessage
 
 import orjson
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adapter.content import front_matter
@@ -179,7 +179,6 @@ def test_the_markdown_is_the_body_of_the_file(text: str) -> None:
 
 
 @given(st.text(max_size=300))
-@settings(deadline=None)
 def test_any_markdown_is_the_body_of_the_file(text: str) -> None:
     assume(text.strip(" \t\r\n\xa0\x00\x0b\x0c\ufeff"))
     text = text.encode("utf-8", "replace").decode()
@@ -192,7 +191,6 @@ def test_any_markdown_is_the_body_of_the_file(text: str) -> None:
 
 
 @given(st.text(max_size=120), st.text(max_size=60))
-@settings(deadline=None)
 def test_no_value_adds_a_header(subject: str, name: str) -> None:
     subject, name = (value.encode("utf-8", "replace").decode() for value in (subject, name))
     head = orjson.dumps({"subject": subject, "to": [{"name": name, "address": "bob@example.test"}]}).decode()
