@@ -7,8 +7,10 @@ combination. A folder's directory is recognised by its identity file, wherever i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from adapter.store import disk, identity, layout, names, queries
@@ -17,6 +19,8 @@ from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import folders as folder_effects
 from adapter.transport.effects import registrations as registration_effects
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -58,17 +62,28 @@ def reconcile(directories: Directories, connection: sqlite3.Connection, touched:
     }
     for folder_id, folder in wanted.items():
         if folder is not None:
-            if folder_id in aside:
-                _bring_back(directories, aside.pop(folder_id), folder)
-            _reconcile_folder(directories, connection, folder)
+            with _passing_strangers_by():
+                if folder_id in aside:
+                    _bring_back(directories, aside.pop(folder_id), folder)
+                _reconcile_folder(directories, connection, folder)
     for entry in aside.values():
         _remove_own_files(directories, (*layout.STAGING, entry))
     # Last, what a folder leaves behind that has already lost its identity file, and mailboxes that are empty by now.
     for mailbox, name in sorted({place for places in touched.folders.values() for place in places}):
         if not _is_folder(connection, mailbox, name):
-            _remove_own_files(directories, layout.folder_directory(mailbox, name))
+            with _passing_strangers_by():
+                _remove_own_files(directories, layout.folder_directory(mailbox, name))
     for registration in touched.mailboxes:
         _remove_purged_mailbox(directories, connection, registration)
+
+
+@contextlib.contextmanager
+def _passing_strangers_by() -> Iterator[None]:
+    """A link or a file planted where a directory belongs stops nothing but itself; it is repair's to look at."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        _log.error("%s is not a directory: run markpost repair", error.filename)
 
 
 def _is_folder(connection: sqlite3.Connection, mailbox: str, name: str) -> bool:
@@ -129,7 +144,7 @@ def _identities_in(directories: Directories, mailbox: str) -> dict[str, identity
     try:
         with directories.open(layout.mailbox_directory(mailbox)) as parent:
             entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     for entry in entries:
         with (
