@@ -1,14 +1,15 @@
-"""What SEARCH, SORT and THREAD want to know of a message's header, made once from its ENVELOPE and kept.
+"""What SEARCH, SORT and THREAD want to know of a message's header, made once and kept.
 
 The address fields and the subject are searched as the envelope has them (RFC 3501 6.4.4). Values belong to a UID and
-never change; columns are made for the messages somebody asks about. Used from threads, one at a time for each folder.
+never change; they are made for the messages somebody asks about. Used from threads, one at a time for each folder.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -92,7 +93,8 @@ class Value(Enum):
     DISPLAY_FROM = 7
     DISPLAY_TO = 8
     HEADER_ID = 9  # Message-ID, as threads compare it
-    PARENTS = 10  # In-Reply-To, likewise
+    PARENTS = 10  # In-Reply-To, as it came
+    REFERENCES = 11  # the messages it names, the oldest first; not from the envelope
 
 
 _MAKE: dict[Value, Callable[[EncodedEnvelope], Any]] = {
@@ -115,7 +117,7 @@ _MAKE: dict[Value, Callable[[EncodedEnvelope], Any]] = {
     Value.HEADER_ID: lambda e: _header_id(e.message_id),
     Value.PARENTS: lambda e: _decoded(e.in_reply_to) or "",
 }
-#: Of a message that cannot be read.
+# Of a message that cannot be read.
 _NOTHING = EncodedEnvelope(*[b"NIL"] * 10)
 FIELDS = {value.value: value for value in Value if isinstance(value.value, str)}
 
@@ -131,31 +133,22 @@ class HeaderValues:
         self.cost = 0
         self.used_at = 0.0
 
-    def read(self, reader: PieceReader, folder_id: int, value: Value, uids: Sequence[int]) -> list[Any]:
-        """The value for each of these messages. Blocks. Raises MailError."""
+    def read(self, value: Value, uids: Sequence[int], make: Callable[[Sequence[int]], Iterable[Any]]) -> list[Any]:
+        """The value for each of these messages; ``make`` gives those that are not known. Blocks."""
         with self._mutex:
             self.used_at = time.monotonic()
             column = self._columns.setdefault(value, {})
             lacking = [uid for uid in uids if uid not in column]
             for start in range(0, len(lacking), BATCH):
-                self._make(reader, folder_id, value, column, lacking[start : start + BATCH])
+                batch = lacking[start : start + BATCH]
+                self._add(column, batch, make(batch))
             return list(map(column.__getitem__, uids))
 
-    def _make(
-        self, reader: PieceReader, folder_id: int, value: Value, column: dict[int, Any], uids: Sequence[int]
-    ) -> None:
-        envelopes = reader.query(folder_id, [Kind.ENVELOPE], uids).get(Kind.ENVELOPE, {})
-        make = _MAKE[value]
-        same: dict[Any, Any] = {}  # equal values are one object
-        cost = 0
-        for uid in uids:
-            made = make(_envelope(envelopes.get(uid)))
-            known = same.get(made)
-            if known is None and made is not None:
-                known = same[made] = made
-                cost += len(made) if isinstance(made, str) else 0
-            column[uid] = known
-        self.cost += cost + _ENTRY_COST * len(uids)
+    def _add(self, column: dict[int, Any], uids: Sequence[int], values: Iterable[Any]) -> None:
+        same: dict[Any, Any] = {}  # equal values become one object
+        for uid, made in zip(uids, values, strict=True):
+            column[uid] = same.setdefault(made, made)
+        self.cost += _ENTRY_COST * len(uids) + sum(map(sys.getsizeof, same))
 
     def drop(self) -> None:
         """From any thread, without waiting for one that reads: it goes on with what it has."""
@@ -163,10 +156,13 @@ class HeaderValues:
         self.cost = 0
 
 
-def _envelope(encoded: bytes | None) -> EncodedEnvelope:
-    if encoded is None:
-        return _NOTHING
-    try:
-        return split_envelope(encoded)
-    except ValueError:
-        return _NOTHING
+def envelope_values(reader: PieceReader, folder_id: int, value: Value, uids: Sequence[int]) -> Iterator[Any]:
+    """A column from the envelopes of these messages. Blocks. Raises MailError."""
+    envelopes = reader.query(folder_id, [Kind.ENVELOPE], uids).get(Kind.ENVELOPE, {})
+    make = _MAKE[value]
+    for uid in uids:
+        try:
+            envelope = split_envelope(envelopes[uid])
+        except (KeyError, ValueError):  # gone, or not to be read
+            envelope = _NOTHING
+        yield make(envelope)

@@ -70,7 +70,7 @@ class CacheLimits:
 
     folders: int = 64 << 20  # columns and encoded pieces; folders that are selected keep their columns
     bodies: int = 32 << 20  # octets of small messages, read lately or ahead
-    texts: int = 16 << 20  # folded texts that the text index does not have yet
+    texts: int = 32 << 20  # folded texts that the text index does not have yet
     idle: float = 120.0  # seconds without use after which pieces, bodies and texts are let go
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adapter.servers.imap.header_values import FIELDS, Value
+from adapter.servers.imap.header_values import FIELDS, Value, envelope_values
 from adapter.servers.imap.pieces import Kind, PieceReader
 from adapter.servers.imap.search_text import SearchText, field_of
 from adapter.servers.imap.text_filler import TextFiller
@@ -111,7 +111,8 @@ class FolderSource:
         return [found.get(uid, b"").decode("ascii", "replace") for uid in self.uids]
 
     def _value(self, value: Value, uids: Sequence[int]) -> list[Any]:
-        return self._values.read(self._searcher.pieces, self._folder, value, uids)
+        pieces, folder = self._searcher.pieces, self._folder
+        return self._values.read(value, uids, lambda some: envelope_values(pieces, folder, value, some))
 
     # --- text ------------------------------------------------------------------------------------------------------
 
@@ -181,25 +182,25 @@ class FolderSource:
         return [by_uid.get(uid, 0) for uid in uids]
 
     def thread_messages(self, uids: Sequence[int], numbers: Sequence[int]) -> list[ThreadMessage]:
-        references = self._references(uids)
-        parents = self._value(Value.PARENTS, uids)
+        columns = zip(
+            numbers,
+            self._value(Value.HEADER_ID, uids),
+            self._values.read(Value.REFERENCES, uids, self._references),
+            self._sent(uids),
+            self._value(Value.BASE_SUBJECT, uids),
+            strict=True,
+        )
         return [
-            ThreadMessage(number, header_id, thread.reference_ids(named, parent), sent, subject, reply)
-            for number, header_id, named, parent, sent, (subject, reply) in zip(
-                numbers,
-                self._value(Value.HEADER_ID, uids),
-                references,
-                parents,
-                self._sent(uids),
-                self._value(Value.BASE_SUBJECT, uids),
-                strict=True,
-            )
+            ThreadMessage(number, header_id, references, sent, subject, reply)
+            for number, header_id, references, sent, (subject, reply) in columns
         ]
 
-    def _references(self, uids: Sequence[int]) -> list[str]:
+    def _references(self, uids: Sequence[int]) -> list[tuple[str, ...]]:
         searcher = self._searcher
         ids = searcher.texts.message_ids(self._folder, uids)
         known = searcher.index.references(list(ids.values()))
         lacking = [uid for uid in uids if ids.get(uid) not in known]
         read = dict(zip(lacking, searcher.texts.read(self._folder, lacking), strict=True))
-        return [known[ids[uid]] if uid not in read else read[uid].references for uid in uids]
+        named = [read[uid].references if uid in read else known[ids[uid]] for uid in uids]
+        parents = envelope_values(searcher.pieces, self._folder, Value.PARENTS, uids)
+        return [tuple(thread.reference_ids(*pair)) for pair in zip(named, parents, strict=True)]

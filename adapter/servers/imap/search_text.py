@@ -8,6 +8,7 @@ the charset of the search). Of attachments that are no text their header alone c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ LIMIT = 8 << 20
 _RAW_LIMIT = 3 * LIMIT
 _HEADER_LIMIT = 1 << 20
 _NO_HEADERS = parse_headers(b"", 0, 0)
+_BLANK = b" \t\r\n"
+_NOT_PLAIN = re.compile(rb"[^\t\n -~]")
+_PLAIN_FIELD = re.compile(r"^([!-9;-~]++) *+:([^\n]*+(?:\n [^\n]*+)*+)", re.MULTILINE)
+_LF = "\n"
 
 #: Octets of the message from one offset to another.
 Read = Callable[[int, int], bytes]
@@ -41,7 +46,7 @@ def search_text(root: Part, read: Read) -> SearchText:
     for part in walk(root):
         block = read(part.start, min(part.body, part.start + _HEADER_LIMIT))
         headers = parse_headers(block, 0, len(block))
-        lines = _lines(block, headers)
+        lines = _lines(block)
         if part is root:
             header = _folded(lines)
             references = decode_words(headers.first("references") or b"")
@@ -71,10 +76,18 @@ def _folded(text: str) -> str:
     return fold(text.replace("\0", ""))
 
 
-def _lines(block: bytes, headers: HeaderBlock) -> str:
+def _lines(block: bytes) -> str:
+    """The fields of a header block, decoded."""
+    text = block.replace(b"\r\n", b"\n")
+    if b"=?" not in text and not _NOT_PLAIN.search(text):
+        # Nothing to decode.
+        fields = _PLAIN_FIELD.findall(text.decode("ascii").replace("\t", " "))
+        return "".join(
+            [f"\n{name}: {(value.replace(_LF, '') if _LF in value else value).strip(' ')}" for name, value in fields]
+        )
     lines = []
-    for field in headers.fields:
-        value = block[field.value_start : field.end].replace(b"\r\n", b"").replace(b"\n", b"").strip()
+    for field in parse_headers(text, 0, len(text)).fields:
+        value = text[field.value_start : field.end].replace(b"\n", b"").strip(_BLANK)
         lines.append(f"\n{field.lower}: {decode_words(value)}")
     return "".join(lines)
 
