@@ -210,7 +210,8 @@ def settle(effect: Effect, directories: Directories, connection: sqlite3.Connect
 
 
 def _remove_stray(directories: Directories, where: layout.Parts, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError), directories.open(where) as directory:
+    # Where no directory of ours is, nothing of ours was put.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), directories.open(where) as directory:
         if disk.exists(directory, name):
             disk.unlink(directory, name)
 

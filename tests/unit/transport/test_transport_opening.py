@@ -186,6 +186,7 @@ def test_a_day_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path) 
         with pytest.raises(MailError) as caught:
             deliver(store, ADA)
         assert caught.value.temporary
+        store.run(op.ChangeFlags(ADA, folder(store).id, [1], "add", 1))  # the rest of the store goes on
 
 
 # --- maintenance -----------------------------------------------------------------------------------------------------
