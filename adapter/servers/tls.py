@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import cast
 
 from adapter.settings import Tls
 
@@ -64,14 +65,41 @@ def _context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 async def start(
-    transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, seconds: float
+    transport: asyncio.Transport,
+    protocol: asyncio.BaseProtocol,
+    context: ssl.SSLContext,
+    seconds: float,
+    received: bytes = b"",
 ) -> asyncio.Transport | None:
-    """The handshake on an open connection, as server; None if it failed, and the connection is closed."""
+    """The handshake on an open connection, as server; None if it failed, and the connection is closed.
+
+    ``received`` are octets of the handshake that came before this was called: with TLS from the start, an event loop
+    may read them as soon as the connection is made, whatever the protocol says (uvloop does).
+    """
     loop = asyncio.get_running_loop()
-    try:
-        return await loop.start_tls(
+    transport.pause_reading()  # until the layer is in place: what comes now is for it
+    starting = asyncio.ensure_future(
+        loop.start_tls(
             transport, protocol, context, server_side=True, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=5.0
         )
+    )
+    if received:
+        # Once round the loop for start_tls to begin, once for its layer to be told of the connection.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        _feed(transport.get_protocol(), received)
+    try:
+        return await starting
     except (OSError, ssl.SSLError):
         transport.abort()
         return None
+
+
+def _feed(layer: asyncio.BaseProtocol, octets: bytes) -> None:
+    buffered = cast("asyncio.BufferedProtocol", layer)
+    while octets:
+        room = memoryview(buffered.get_buffer(len(octets)))
+        count = min(len(room), len(octets))
+        room[:count] = octets[:count]
+        buffered.buffer_updated(count)
+        octets = octets[count:]

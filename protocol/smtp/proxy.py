@@ -45,15 +45,6 @@ class ProxyReader:
         self._buffer = b""
         self.leftover = b""
 
-    @property
-    def wanted(self) -> int:
-        """How many octets can be read now without reading any that come after the header."""
-        held = len(self._buffer)
-        if self._buffer.startswith(_V2) and held >= 16:
-            return max(1, 16 + int.from_bytes(self._buffer[14:16], "big") - held)
-        shortest = 16 if _V2.startswith(self._buffer[:12]) and held else len(b"PROXY UNKNOWN\r\n")
-        return max(1, shortest - held)
-
     def feed(self, data: bytes) -> Proxied | None:
         # What is held is bounded, so gluing it to every piece is too.
         buffer = self._buffer = self._buffer + data

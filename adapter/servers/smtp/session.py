@@ -76,7 +76,7 @@ class SmtpSession(Stream):
             self.ticket = services.admission.admit(self.peer_address)
             self._store = services.store
             if self.edge.implicit_tls:
-                await self.secure()
+                await self.secure(from_start=True)
             turned_away = self._turned_away()
             if turned_away is not None:
                 _log.warning("%s turned away: %s", self.peer, turned_away.text)
@@ -123,19 +123,16 @@ class SmtpSession(Stream):
         """Configured peers say first for whom they speak; nobody else is believed."""
         if self.peer_address not in self.edge.proxies:
             return
-        try:
-            proxied = await self.read_proxy_header(self.limits.first_command)
-        except OSError:
-            raise PeerGoneError from None
+        proxied = await self.read_proxy_header(self.limits.first_command)
         if proxied.source is not None:
             self.peer_address = canonical(proxied.source.address)
 
-    async def secure(self) -> None:
+    async def secure(self, *, from_start: bool = False) -> None:
         """The handshake; what was known of the client before is forgotten (RFC 3207 4.2). Raises PeerGoneError."""
         context = self.edge.services.certificates.context
         if context is None:
             raise PeerGoneError
-        await self.start_tls(context, self.edge.services.settings.tls.handshake)
+        await self.start_tls(context, self.edge.services.settings.tls.handshake, from_start=from_start)
         name, version, _ = self.transport.get_extra_info("cipher") if self.transport else ("", "", 0)
         self.cipher = f"{version} {name}"
         self.state.advance(Event.RESTART)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import ssl
 from typing import cast
@@ -66,10 +65,7 @@ class Stream(SMTP):
     # --- called by the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = opened = cast("asyncio.Transport", transport)
-        # Nothing may be read before it is known who reads: this protocol, or TLS.
-        opened.pause_reading()
-        self._throttled = True
+        self.transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer_address = networks.canonical(str(peer[0]))
@@ -213,28 +209,24 @@ class Stream(SMTP):
     # --- what comes before or instead of plain octets --------------------------------------------------------------
 
     async def read_proxy_header(self, seconds: float) -> Proxied:
-        """The PROXY header and not one octet more, since TLS may follow at once. Raises ProtocolError, OSError."""
-        if self.transport is None:
-            raise PeerGoneError
+        """What a proxy says first; what follows is the client's. Raises ProtocolError, TimeoutError, PeerGoneError."""
         reader = ProxyReader()
-        with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as raw:
-            raw.setblocking(False)
-            async with asyncio.timeout(seconds):
-                while True:
-                    data = await self.loop.sock_recv(raw, reader.wanted)
-                    if not data:
-                        raise PeerGoneError
-                    result = reader.feed(data)
-                    if result is not None:
-                        return result
+        until = self.loop.time() + seconds
+        while (result := reader.feed(await self.receive(max(0.0, until - self.loop.time())))) is None:
+            pass
+        if reader.leftover:
+            self.data_received(reader.leftover)
+        return result
 
-    async def start_tls(self, context: ssl.SSLContext, seconds: float) -> None:
-        """What came before the handshake is forgotten (RFC 3207 4.2). Raises PeerGoneError."""
+    async def start_tls(self, context: ssl.SSLContext, seconds: float, *, from_start: bool) -> None:
+        """The handshake. What came before STARTTLS is forgotten (RFC 3207 4.2); with TLS from the start it belongs to
+        the handshake. Raises PeerGoneError."""
         if self.transport is None:
             raise PeerGoneError
+        received = b"".join(self._incoming) if from_start else b""
         self._incoming.clear()
         self._held = 0
-        encrypted = await tls.start(self.transport, self, context, seconds)
+        encrypted = await tls.start(self.transport, self, context, seconds, received)
         if encrypted is None:
             raise PeerGoneError
         self.transport = encrypted
