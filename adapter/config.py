@@ -20,8 +20,8 @@ from typing import Any, NewType, TypeVar
 Size = NewType("Size", int)  # octets
 Seconds = NewType("Seconds", float)
 
-_UNITS = {"B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
-_TIMES = {"MS": 0.001, "S": 1, "MIN": 60, "H": 3600, "D": 86400}
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+_TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*\Z")
 
 Section = TypeVar("Section")
@@ -140,10 +140,11 @@ def _amount(value: Any, units: Mapping[str, float], path: tuple[str, ...], sourc
     if type(value) in (int, float) and value >= 0:
         return float(value)
     match = _AMOUNT.match(value) if isinstance(value, str) else None
-    factor = units.get(match[2].upper()) if match else None
+    factor = {unit.lower(): size for unit, size in units.items()}.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        names = ", ".join(unit.replace("IB", "iB") if len(unit) == 3 else unit.lower() for unit in units)
-        raise ConfigError(f"{source.at(path)}: {'.'.join(path)} must be a number with one of {names}, not {value!r}")
+        raise ConfigError(
+            f"{source.at(path)}: {'.'.join(path)} must be a number with one of {', '.join(units)}, not {value!r}"
+        )
     return float(match[1]) * factor
 
 
