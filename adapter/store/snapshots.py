@@ -125,6 +125,7 @@ def prune(directories: Directories) -> int:
             name = layout.snapshot_directory(seq)[-1]
             disk.rename(parent, name, parent, f".{name}{_UNFINISHED}")  # not to be taken for whole while it goes
         if alone:
+            disk.sync_directory(parent)
             _remove_unfinished(directories)
     return known[-_KEEP] if len(known) >= _KEEP else 0
 

@@ -29,24 +29,22 @@ class Touched:
 
     folders: dict[int, set[tuple[str, str]]] = field(default_factory=dict)  # id -> (mailbox, name) it had
     mailboxes: dict[str, set[str]] = field(default_factory=dict)  # registration -> directories it had
+    places: dict[str, set[tuple[str, str]]] = field(default_factory=dict)  # registration -> those of its folders
 
     def add(self, effect: Effect) -> None:
         if effect["do"] == "registration":
             seen = self.mailboxes.setdefault(effect["registration"], set())
             seen.update(entry for entry in (effect["in"], effect["from"]) if entry)
         elif "folder" in effect and "in" in effect:
-            seen_names = self.folders.setdefault(effect["folder"], set())
-            seen_names.update((effect["in"], name) for name in (effect["name"], effect.get("to")) if name)
+            places = {(effect["in"], name) for name in (effect["name"], effect.get("to")) if name}
+            self.folders.setdefault(effect["folder"], set()).update(places)
+            self.places.setdefault(effect["registration"], set()).update(places)
 
 
 def reconcile(directories: Directories, connection: sqlite3.Connection, touched: Touched) -> None:
-    unknown = {
-        registration: entries
-        for registration, entries in touched.mailboxes.items()
-        if _mailbox(connection, registration) is None
-    }
-    for registration, entries in unknown.items():  # first: they may lie where others belong
-        _remove_unknown_mailbox(directories, registration, entries)
+    for registration, entries in touched.mailboxes.items():  # first: they may lie where others belong
+        if _mailbox(connection, registration) is None:
+            _remove_unknown_mailbox(directories, registration, entries, touched.places.get(registration, set()))
     for registration, entries in touched.mailboxes.items():
         _place_mailbox(directories, connection, registration, entries)
     aside = _left_aside(directories)
@@ -103,12 +101,16 @@ def _mailbox(connection: sqlite3.Connection, registration: str) -> tuple[str, st
     return row
 
 
-def _remove_unknown_mailbox(directories: Directories, registration: str, entries: set[str]) -> None:
+def _remove_unknown_mailbox(
+    directories: Directories, registration: str, entries: set[str], places: set[tuple[str, str]]
+) -> None:
     """A registration was taken back: remove the folders made for it, and the mailbox unless it holds something else."""
     for mailbox in sorted(entries):
-        for entry, known in _identities_in(directories, mailbox).items():
-            if known.registration == registration:
-                _remove_own_files(directories, (*layout.mailbox_directory(mailbox), entry))
+        known = _identities_in(directories, mailbox)
+        for name in sorted(name for where, name in places if where == mailbox):
+            found = known.get(names.folder_entry(name))
+            if found is None or found.registration == registration:  # not somebody else's of the same name
+                _remove_own_files(directories, layout.folder_directory(mailbox, name))
         with contextlib.suppress(OSError), directories.open(layout.MAILBOXES) as mailboxes:
             disk.remove_directory(mailboxes, mailbox)
 

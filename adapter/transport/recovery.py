@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 
-from adapter.store import disk
+from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record, taken_back, without_aborted
@@ -98,7 +98,12 @@ def restore_files(
 def lost_power(directories: Directories, journal: Journal) -> checkpoint.Checkpoint | None:
     """The checkpoint to start from, if the machine restarted while records were not durable in all layers."""
     last = checkpoint.read(directories) or checkpoint.Checkpoint(0, "")
-    if last.boot == disk.boot_id() or last.seq >= journal.last_seq:
+    if last.boot == disk.boot_id():
+        return None
+    with directories.stable(()) as root:
+        # Of a transaction that was never committed. It was not synced: SQLite might take garbage for old pages.
+        interrupted = disk.exists(root, f"{layout.INDEX_FILE}-journal")
+    if last.seq >= journal.last_seq and not interrupted:
         return None
     # What was compacted away was durable before it went.
-    return checkpoint.Checkpoint(max(last.seq, journal.segments()[0] - 1), last.boot)
+    return checkpoint.Checkpoint(max(last.seq, min(journal.segments(), default=1) - 1), last.boot)

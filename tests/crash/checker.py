@@ -20,7 +20,7 @@ from adapter.content import front_matter, wire
 from adapter.store import identity, layout, names, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, without_aborted
-from adapter.transport import rebuild
+from tests.crash.replay import Replayer
 from tests.crash.rows import check_rows
 from tests.crash.view import connect
 
@@ -50,9 +50,15 @@ class Checker:
     """Checks stores; remembers content that verified, since most of it is the same in every copy of a store."""
 
     def __init__(self, scratch: str, foreign: Mapping[str, bytes] | None = None) -> None:
-        self._scratch = scratch
+        self._replayer = Replayer(scratch)
         self._foreign = foreign or {}
         self._verified: set[tuple[str, str, str]] = set()
+
+    def remember(self, root: str) -> None:
+        """Copies of this (closed) store will be checked: what its journal leads to need not be found out each time."""
+        with closing(Directories(root)) as directories, closing(Journal(directories)) as journal:
+            journal.refresh()
+            self._replayer.remember(directories, journal)
 
     def problems(
         self,
@@ -205,22 +211,19 @@ class Checker:
 
     def _check_replay(self, root: str, index: sqlite3.Connection, found: Findings) -> None:
         """A new index made from snapshot and journal has the same rows in every table that is not a cache."""
-        path = f"{self._scratch}/replayed.sqlite"
         with closing(Directories(root)) as directories, closing(Journal(directories)) as journal:
             journal.refresh()
             applied = index.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
             later = list(without_aborted(journal.records(applied, journal.last_seq)))
             found.equal("records that count and are not applied", [record.seq for record in later], [])
-            if os.path.exists(path):
-                os.unlink(path)
             try:
-                rebuild.build(directories, journal, path)
+                replayed = self._replayer.replay(directories, journal)
             except Exception as error:
                 found.add(f"the journal does not replay: {error!r}")
                 return
             for seq in snapshots.available(directories):
                 found.equal(f"snapshot {seq} verifies", snapshots.verify(directories, seq), True)
-        with closing(sqlite3.connect(path)) as replayed:
+        with closing(replayed):
             for table in (*snapshots.TABLES, "meta"):
                 which = "WHERE key <> 'applied_seq'" if table == "meta" else ""
                 one, other = (

@@ -47,6 +47,7 @@ class Lab:
         self._base = f"{scratch}/base"
         with no_background_checkpoints():
             world.make(self._base)
+        self.checker.remember(self._base)
 
     def path(self) -> str:
         self._count += 1

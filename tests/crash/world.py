@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 
 from adapter.store import outbox_queries, queries
@@ -111,9 +110,23 @@ def make(root: str) -> None:
             file.write(data)
 
 
-def copy(source: str, target: str) -> str:
-    """A fresh copy of a closed store; what its locks guard is not copied."""
-    subprocess.run(["cp", "-a", source, target], check=True)
+#: What is written once: a copy may share it.
+_IMMUTABLE = ("messages", "attachments", "snapshots")
+
+
+def copy(source: str, target: str, *, linked: bool = False) -> str:
+    """A fresh copy of a store that nobody has open."""
+    os.mkdir(target, 0o700)
+    for entry in os.scandir(source):
+        path = f"{target}/{entry.name}"
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), path)
+        elif entry.is_dir():
+            copy(entry.path, path, linked=linked or entry.name in _IMMUTABLE)
+        elif linked:
+            os.link(entry.path, path)
+        else:
+            shutil.copy(entry.path, path)
     return target
 
 

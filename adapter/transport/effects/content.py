@@ -135,13 +135,13 @@ def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: 
     )
     for where, name, sha256, data, staged in (*blobs, message):
         with directories.stable(where, create=True) as target:
+            temporary = f".{name[:200]}.restored"
+            if disk.exists(target, temporary):  # of a recovery that was cut short
+                disk.unlink(target, temporary)
             if _is_there(target, name, sha256 if verify else None):
                 continue
             if data is not None:
                 raw = base64.b64decode(data)
-                temporary = f".{name[:200]}.restored"
-                with contextlib.suppress(FileNotFoundError):
-                    disk.unlink(target, temporary)
                 disk.write_new(target, temporary, raw)
                 disk.rename(target, temporary, target, name)
             elif staged is not None:

@@ -1,0 +1,62 @@
+"""Collecting what the disk may hold while a store runs, to look at it afterwards as if the power had gone then."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.crash import world
+from tests.crash.children import Report, used_uids
+from tests.crash.durability import Shadow, Tree, write_out
+from tests.crash.lab import Lab, Prepared
+
+
+@dataclass(frozen=True)
+class State:
+    when: str
+    tree: Tree
+    report: Report  # what had been acknowledged by then
+
+
+class Outage:
+    """Follows a store from step to step. A strict state is taken whenever it may differ from the one before."""
+
+    def __init__(self, shadow: Shadow, seed: str, *, scrambled: float = 1.0) -> None:
+        self.shadow = shadow
+        self.states: list[State] = []
+        self.looking = True
+        self._chance = random.Random(seed)
+        self._scrambled = scrambled  # at how many of the steps a scrambled state is taken as well
+        self._acknowledged: list[dict[str, object]] = []
+        self._last = (-1, -1)
+
+    def on_step(self, number: int, action: str, fd: int, name: str) -> None:
+        self.shadow.before_step(fd, action, name)
+        if self.looking:
+            self.take(f"before step {number}, {action} {name}", self._scrambled)
+        self.shadow.after_announcement(fd, action)
+
+    def acknowledge(self, number: int, result: object) -> None:
+        if not isinstance(result, BaseException):
+            self._acknowledged.append({"action": number, "uids": used_uids(result)})
+
+    def take(self, when: str, scrambled: float = 1.0) -> None:
+        report = Report(acknowledged=list(self._acknowledged))
+        mark = (self.shadow.version, len(self._acknowledged))
+        if mark != self._last:
+            self._last = mark
+            self.states.append(State(f"{when}, strict", self.shadow.strict(), report))
+        if self._chance.random() < scrambled:
+            self.states.append(State(f"{when}, scrambled", self.shadow.scrambled(self._chance), report))
+
+
+def judge_all(
+    lab: Lab, prepared: Prepared, states: list[State], *, boot: str = "the next", exactly: int | None = None
+) -> dict[str, list[str]]:
+    problems = {}
+    for state in states:
+        root = write_out(state.tree, lab.path())
+        if found := lab.judge(root, prepared, state.report, boot=boot, quarantine=True, exactly=exactly):
+            problems[state.when] = found
+        world.remove(root)
+    return problems
