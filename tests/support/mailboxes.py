@@ -1,0 +1,83 @@
+"""An IMAP edge's view of a store, open for the length of a block, and what listens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from adapter.servers.commits import Commits
+from adapter.servers.imap.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
+from adapter.transport.transport import Transport
+from protocol.imap.fetch_items import FetchItem
+from protocol.imap.lexer import PLAIN, Dialect
+from protocol.imap.view import FolderChange, Rows
+from tests.support.stores import ADA
+
+PATIENCE = 20.0
+
+
+@contextlib.asynccontextmanager
+async def open_mailboxes(transport: Transport, limits: CacheLimits | None = None) -> AsyncIterator[Mailboxes]:
+    commits = Commits(transport, 1)
+    mailboxes = Mailboxes(transport, commits, limits)
+    await mailboxes.start()
+    try:
+        yield mailboxes
+    finally:
+        await mailboxes.close()
+        commits.close()
+
+
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.changes: list[FolderChange] = []
+        self.removed = 0
+        self._told = asyncio.Event()
+
+    def folder_changed(self, changes: Sequence[FolderChange]) -> None:
+        assert changes
+        self.changes += changes
+        self._told.set()
+
+    def folder_removed(self) -> None:
+        self.removed += 1
+        self._told.set()
+
+    async def told(self) -> None:
+        """Wait for the next word."""
+        await asyncio.wait_for(self._told.wait(), PATIENCE)
+        self._told.clear()
+
+
+async def open_folder(mailboxes: Mailboxes, name: str = "INBOX", address: str = ADA) -> FolderState:
+    account = await mailboxes.account(address)
+    return await mailboxes.folder(account.folders[name].id)
+
+
+def all_rows(state: FolderState) -> Rows:
+    return Rows(range(1, len(state.uids) + 1), state.uids, False)
+
+
+async def fetched(
+    mailboxes: Mailboxes,
+    state: FolderState,
+    items: Sequence[FetchItem],
+    rows: Rows | None = None,
+    dialect: Dialect = PLAIN,
+) -> tuple[bytes, Fetch]:
+    """The whole answer, and the fetch for what it says of failures."""
+    fetch = mailboxes.fetch(state, rows or all_rows(state), items, dialect)
+    chunks = [chunk async for chunk in fetch.chunks()]
+    assert all(len(chunk) <= 600 << 10 for chunk in chunks)
+    return b"".join(chunks), fetch
+
+
+async def eventually(condition: object, seconds: float = PATIENCE) -> None:
+    """Wait until a function without arguments returns true."""
+    assert callable(condition)
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for knows nothing of it
+            await asyncio.sleep(0.005)
