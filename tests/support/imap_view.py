@@ -40,6 +40,12 @@ class Mailbox:
     uidvalidity: int = 0
     modseq: int = 0  # all changes up to this one are known
 
+    @property
+    def can_resume(self) -> bool:
+        """The UIDs of all messages but perhaps the last ones are known."""
+        known = [uid for uid in self.uids if uid is not None]
+        return bool(known) and self.uids[: len(known)] == known
+
 
 class CheckedClient:
     def __init__(self, client: ImapClient, *, qresync: bool) -> None:

@@ -360,7 +360,7 @@ class Model:
         tree = [name for name in account.folders if name == old or name.startswith(f"{old}/")]
         if not tree:
             raise Refused(Reason.NO_SUCH_FOLDER)
-        if new in account.folders:
+        if new in account.folders or new == old:
             raise Refused(Reason.FOLDER_EXISTS)
         if old == "INBOX":
             self.create(address, new)

@@ -67,7 +67,7 @@ class RenameFolder(Operation[Folder]):
         below = [name for name in existing if name.startswith(old + names.DELIMITER)]
         if old not in existing and not below:
             raise MailError(Reason.NO_SUCH_FOLDER, old)
-        if new in existing:
+        if new in existing or new == old:  # a name that only has children is renamed to another, not to itself
             raise MailError(Reason.FOLDER_EXISTS, new)
         if new.startswith(old + names.DELIMITER) and old != names.INBOX:  # INBOX stays: only its messages move
             raise MailError(Reason.NOT_ALLOWED, "a folder cannot move below itself")

@@ -171,6 +171,7 @@ def test_rename_refusals(store: Transport) -> None:
 def test_a_name_that_only_has_children_can_be_renamed(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b"))
     store.run(op.DeleteFolder(ADA, "a"))
+    assert refused(store, op.RenameFolder(ADA, "a", "a")) is Reason.FOLDER_EXISTS
     store.run(op.RenameFolder(ADA, "a", "c"))
     assert [name for name in folder_names(store) if name not in STANDARD] == ["c/b"]
 
