@@ -34,6 +34,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -97,6 +98,7 @@ class Written(NamedTuple):
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def _mailbox(mailbox: Mailbox) -> str:
     name, address = mailbox
     if name:

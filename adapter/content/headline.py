@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC
+from functools import lru_cache
 from typing import NamedTuple
 
 from protocol.mime.address import Address, Mailbox
@@ -17,6 +18,7 @@ _MAX_NAME = 200
 _MAX_ADDRESS = 320
 _MAX_SUBJECT = 2000
 _MAX_ID = 500
+_CACHED_LENGTH = 200
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,498}>")
 # RFC 5322 section 3.2.3: what needs no quotes in the local part of an address.
 _is_usual = re.compile(rb"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,255}").fullmatch
@@ -66,14 +68,21 @@ def _people(addresses: list[Address]) -> tuple[Mailbox, ...]:
     for name, _, local, host in addresses:
         if local is None or host is None:
             continue
-        person = "" if name is None else _text(name)[:_MAX_NAME].strip()
-        raw = b"%b@%b" % (local, host)
-        address = raw.decode("ascii") if _is_usual(raw) else _address(local, host)[:_MAX_ADDRESS]
-        if person or address:
-            people.append(Mailbox(person, address))
+        short = len(local) + len(host) + len(name or b"") <= _CACHED_LENGTH
+        person = (_person if short else _person.__wrapped__)(name, local, host)
+        if person.name or person.address:
+            people.append(person)
             if len(people) == MAX_PEOPLE:
                 break
     return tuple(people)
+
+
+@lru_cache(maxsize=4096)
+def _person(name: bytes | None, local: bytes, host: bytes) -> Mailbox:
+    """Most mail is between people who have written before."""
+    person = "" if name is None else _text(name)[:_MAX_NAME].strip()
+    raw = b"%b@%b" % (local, host)
+    return Mailbox(person, raw.decode("ascii") if _is_usual(raw) else _address(local, host)[:_MAX_ADDRESS])
 
 
 def _address(local: bytes, host: bytes) -> str:

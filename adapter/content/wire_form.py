@@ -44,6 +44,7 @@ from protocol.errors import MailError, Reason
 _BREAK, _BREAK_CODED = b"\n" + b" " * INDENT, b"\n" + b" " * INDENT_CODED
 _PARAMETERS = Coding._fields[1:]
 _DEFAULTS = Coding._field_defaults
+_DEFAULT_VALUES = Coding("")[1:]
 _NUMBERS = frozenset({"line", "width", "final", "octets"})
 _LISTS = frozenset({"escape", "extra", "breaks", "marks"})
 
@@ -77,6 +78,8 @@ def _value(value: object) -> str:
 
 
 def _parameters(coding: Coding) -> list[str]:
+    if coding[1:] == _DEFAULT_VALUES:
+        return []
     return [f"{name}: {_value(value)}\n" for name, value in zip(_PARAMETERS, coding[1:]) if value != _DEFAULTS[name]]
 
 
