@@ -14,6 +14,7 @@ from protocol.errors import MailError
 #: command -> module of this package and the name it has there
 _COMMANDS = {
     "account": ("account", "account"),
+    "check": ("repair", "check"),
     "deliver": ("deliver", "deliver"),
     "demo": ("demo", "demo"),
     "export": ("exchange", "export"),
@@ -21,6 +22,7 @@ _COMMANDS = {
     "init": ("store", "init"),
     "maintenance": ("maintenance", "maintenance"),
     "queue": ("queue", "queue"),
+    "repair": ("repair", "repair"),
     "serve": ("serve", "serve"),
     "snapshot": ("store", "snapshot"),
 }

@@ -1,0 +1,109 @@
+"""``markpost check`` and ``markpost repair``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import click
+
+from adapter.cli.failures import CommandError
+from adapter.cli.options import root_option
+
+CONFIRMATION = "ALL-SERVICES-ARE-OFFLINE"
+CLEAN, FOUND, REFUSED = 0, 1, 3
+
+
+def _master_option(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")(
+        command
+    )
+    command = click.option(
+        "--scratch", type=click.Path(exists=True, file_okay=False), help="Where temporary files go; default: the store."
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="The report as JSON.")(command)
+
+
+@click.command()
+@root_option
+@_master_option
+def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
+    """Look for everything that is wrong with the store, and change nothing. Mail may go on."""
+    from adapter.maintenance import pipeline
+
+    with pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
+        run.check(report)
+        _show(report.json() if as_json else None, report.table)
+        status = FOUND if report.total else CLEAN
+    sys.exit(status)
+
+
+@click.command()
+@root_option
+@_master_option
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--decide", "decided", multiple=True, metavar="KIND:ID=CHOICE", help="Decide a conflict.")
+@click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds that servers get to finish.")
+@click.option("--i-know-what-im-doing", "confirmation", metavar=CONFIRMATION, help="Nobody else uses the store.")
+def repair(
+    root: str,
+    master: str,
+    scratch: str | None,
+    as_json: bool,
+    dry_run: bool,
+    decided: tuple[str, ...],
+    deadline: float,
+    confirmation: str | None,
+) -> None:
+    """Take mail offline, mend everything that is wrong with the store, and bring mail back."""
+    from adapter.maintenance import gate, pipeline
+
+    if not dry_run and confirmation != CONFIRMATION:
+        raise CommandError(
+            f"repair changes the store and must be its only user: say so with --i-know-what-im-doing {CONFIRMATION}",
+            REFUSED,
+        )
+    decisions = dict(_decision(text) for text in decided)
+    with pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
+        if dry_run:
+            run.check(report)
+        else:
+            try:
+                with gate.offline(root, reason="markpost repair", deadline=deadline) as held:
+                    run.repair(held, report, decisions)
+                    kept = report.keep(held) if report.total else ""
+            except gate.NotOffline as error:
+                raise CommandError(f"the store is not offline, {error}", REFUSED) from error
+            if kept:
+                click.echo(f"the report is kept in {kept}", err=True)
+        _show(report.json() if as_json else None, report.table)
+        left = report.severities["conflict"] or report.verified is False
+    sys.exit(FOUND if left else CLEAN)
+
+
+def _decision(text: str) -> tuple[str, str]:
+    subject, separator, choice = text.rpartition("=")
+    if not separator or ":" not in subject:
+        raise click.BadParameter(f"{text}: write KIND:ID=CHOICE, as the report shows it")
+    return subject, choice
+
+
+def _progress() -> Callable[[str], None]:
+    """A line on the terminal that is overwritten; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+
+    def say(line: str) -> None:
+        click.echo(f"\r\033[Kmarkpost: {line}", err=True, nl=line.startswith("done"))
+
+    return say
+
+
+def _show(pieces: Iterator[bytes] | None, table: Callable[..., None]) -> None:
+    if pieces is None:
+        table(sys.stdout)
+        return
+    out = sys.stdout.buffer
+    for piece in pieces:
+        out.write(piece)
+    out.flush()

@@ -1,0 +1,237 @@
+"""Applying a plan: every finding in an order that leaves a sound store whenever the process dies.
+
+Content first (restored, moved, quarantined), then accounts, folders, links, messages that only their file tells of, and
+last what is lost for good. Every step looks again before it acts and may be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from adapter.maintenance import mend_messages, quarantine, tables
+from adapter.maintenance.compare import COMPARED
+from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.mend_folders import Mender
+from adapter.maintenance.replay import NOTES
+from adapter.maintenance.restore import Wanted
+from adapter.maintenance.state import State
+from adapter.maintenance.survey import Survey, parquet_rows
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+
+_ROWS = {kind for kinds in COMPARED.values() for kind in kinds}
+_INDEX = {*_ROWS, "index-missing", "index-unreadable", "cache-stale"}
+_MISPLACED = {"message-misfiled", "blob-misfiled"}
+_LEAVING = {
+    "message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan", "staging-leftover",
+}  # fmt: skip
+_REGISTRATIONS = {"registration-directory-missing", "registration-directory-orphan", "registration-missing"}
+_FOLDERS = {
+    "folder-row-without-path", "folder-two-ids", "folder-id-at-two-paths", "folder-identity-damaged",
+    "folder-unidentified", "folder-path-without-row",
+}  # fmt: skip
+_LINKS = {
+    "projection-missing", "projection-wrong-target", "projection-dangling", "projection-orphan",
+    "projection-duplicate-uid",
+}  # fmt: skip
+_LOST = {"message-lost", "message-corrupt"}
+_LOST_BLOBS = {"blob-missing", "blob-corrupt"}
+
+
+class Apply:
+    def __init__(
+        self, directories: Directories, survey: Survey, decisions: dict[str, str], tell: Callable[[Outcome], None]
+    ) -> None:
+        self._directories = directories
+        self._survey = survey
+        self._tell = tell
+        self._state = State(directories, survey.facts, survey.scratch)
+        self._mender = Mender(self._state, decisions, passwords=survey.passwords)
+        self._wanted = Wanted(directories, survey.scratch)
+
+    def run(self) -> None:
+        try:
+            self._read_notes()
+            self._content()
+            self._index()
+            self._accounts()
+            for finding in self._from_disk(_FOLDERS):
+                self._tell(self._mender.folder(finding))
+            for finding in self._survey.findings(_LINKS):
+                self._tell(mend_messages.link(self._mender, finding))
+            self._adopt()
+            self._losses()
+            self._state.finish()
+            self._rest()
+        finally:
+            self._wanted.close()
+            self._state.close()
+
+    def _from_disk(self, kinds: set[str]) -> Iterator[Finding]:
+        """Kinds that a missing row of the index gives as well: those are done with the index."""
+        return (finding for finding in self._survey.findings(kinds) if finding.mailbox)
+
+    def _read_notes(self) -> None:
+        with contextlib.closing(tables.connect(f"{self._survey.scratch}/{NOTES}")) as notes:
+            self._mender.removed_folders = {row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")}
+            self._mender.gone_addresses = {row[0] for row in notes.execute("SELECT address FROM gone_addresses")}
+
+    # --- the index -------------------------------------------------------------------------------------------------
+
+    def _index(self) -> None:
+        """What the journal tells is put in place at once; else the private tables are filled until they are sealed."""
+        survey = self._survey
+        wrong = any(survey.found[kind] for kind in _INDEX)
+        if wrong or not survey.facts.complete:
+            self._fill_cache()
+        if survey.facts.complete:
+            self._state.open_journal(replace=wrong)
+        for finding in survey.findings(_INDEX):
+            if not finding.mailbox and not finding.place:
+                self._tell(Outcome.expected(finding))
+
+    def _fill_cache(self) -> None:
+        """Rows of ``cache_messages`` for every message whose file is good, from the same scan."""
+        columns = ["id", "sha", "recipe", "envelope", "structure", "outline", "preview"]
+        place = f"{self._survey.scratch}/files/part=message"
+        connection = self._state.connection
+        connection.execute("BEGIN")
+        with contextlib.suppress(FileNotFoundError):
+            connection.executemany(
+                "INSERT OR IGNORE INTO cache_messages SELECT ?1, ?3, ?4, ?5, ?6, ?7"
+                " WHERE EXISTS (SELECT 1 FROM messages WHERE message_id = ?1 AND file_sha256 = ?2)",
+                (tuple(row.values()) for row in parquet_rows(place, columns) if row["recipe"] is not None),
+            )
+        connection.execute("COMMIT")
+
+    # --- content ---------------------------------------------------------------------------------------------------
+
+    def _content(self) -> None:
+        survey = self._survey
+        for finding in survey.findings(_LEAVING):
+            where = quarantine.move(
+                self._directories, quarantine.parts(finding.place), finding.name, finding.detail or finding.kind
+            )
+            if finding.kind != "staging-leftover":
+                self._tell(Outcome.expected(finding) if not where else _moved(finding, where))
+            else:
+                self._tell(_moved(finding, where))
+        for finding in survey.findings(_MISPLACED):
+            self._tell(self._file(finding))
+        for finding in survey.findings(_LOST | _LOST_BLOBS):
+            if finding.name:
+                why = finding.detail or "does not match its checksum"
+                quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
+            self._wanted.add(finding.id)
+        self._wanted.restore()
+        for finding in survey.findings(_LOST | _LOST_BLOBS):
+            if not self._wanted.has(finding.id):
+                self._tell(Outcome(finding, "repaired", "restored from the journal"))
+
+    def _file(self, finding: Finding) -> Outcome:
+        message = finding.kind.startswith("message")
+        where = layout.message_directory(finding.id) if message else layout.blob_directory(finding.id)
+        with (
+            self._directories.open(quarantine.parts(finding.place)) as source,
+            self._directories.open(where, create=True) as target,
+        ):
+            if disk.exists(source, finding.name) and not disk.exists(target, finding.name):
+                disk.rename(source, finding.name, target, finding.name)
+        return Outcome(finding, "repaired", f"moved to {layout.absolute(*where)}")
+
+    def _losses(self) -> None:
+        """What the journal could not restore. A lost blob takes the messages with it that cannot be had without."""
+        for finding in self._survey.findings(_LOST):
+            if self._wanted.has(finding.id):
+                if self._knows(finding.id):
+                    self._tell(mend_messages.lose(self._mender, finding, "its content is lost"))
+                else:
+                    self._tell(Outcome(finding, "loss", "in quarantine; nothing else tells of it"))
+        for finding in self._survey.findings(_LOST_BLOBS):
+            if self._wanted.has(finding.id):
+                self._lose_blob(finding)
+
+    def _knows(self, message_id: str) -> bool:
+        row = self._state.connection.execute(
+            "SELECT 1 FROM messages WHERE message_id = ? AND file_sha256 <> ''", (message_id,)
+        ).fetchone()
+        return row is not None
+
+    def _lose_blob(self, finding: Finding) -> None:
+        needing = self._state.connection.execute(
+            "SELECT DISTINCT message_id FROM message_attachments WHERE sha256 = ?", (finding.id,)
+        ).fetchall()
+        names = []
+        for (message_id,) in needing:
+            where = layout.message_directory(message_id)
+            quarantine.move(self._directories, where, layout.message_name(message_id), f"its part {finding.id} is lost")
+            lost = Finding(finding.kind, finding.subject, id=message_id)
+            names.append(mend_messages.lose(self._mender, lost, "a part of it is lost").done)
+        self._tell(Outcome(finding, "loss", "; ".join(names) or "no message needs it any more"))
+
+    # --- accounts, messages ----------------------------------------------------------------------------------------
+
+    def _accounts(self) -> None:
+        for finding in self._from_disk(_REGISTRATIONS):
+            self._tell(self._mender.registration(finding))
+        for finding in self._survey.findings({"credentials-orphan"}):
+            self._tell(self._mender.credentials(finding))
+        known = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
+        self._mender.found_accounts = known is not None
+
+    def _adopt(self) -> None:
+        if not any(finding.place for finding in self._survey.findings({"message-not-indexed"})):
+            return
+        for row in self._homes():
+            finding = Finding("message-not-indexed", row["id"], place=row["place"], name=row["name"], id=row["id"])
+            if not row["proper"]:
+                self._file(finding)
+            self._tell(mend_messages.adopt(self._mender, finding, row["homes"] or [], row["meta"]))
+        self._fill_adopted()
+
+    def _homes(self) -> Iterator[dict[str, Any]]:
+        """Messages that only their file tells of, oldest first, with the links that show them."""
+        from adapter.maintenance.reconcile import COLUMNS
+
+        survey = self._survey
+        session = survey.files.sparkSession
+        target = f"{survey.scratch}/homes"
+        session.read.parquet(f"{survey.scratch}/findings").select(*COLUMNS).createOrReplaceTempView("found_rows")
+        session.sql("""
+            SELECT f.id, f.place, f.name, max(f.proper) AS proper, max(f.meta) AS meta,
+              sort_array(collect_list(if(l.id IS NULL, NULL, named_struct(
+                'mailbox', l.mailbox, 'entry', l.entry, 'uid', l.uid)))) AS homes
+            FROM file_rows f
+            JOIN found_rows n ON n.kind = 'message-not-indexed' AND n.id = f.id AND n.place = f.place
+            LEFT JOIN file_rows l ON l.part = 'link' AND l.id = f.id AND l.proper
+            WHERE f.part = 'message'
+            GROUP BY f.id, f.place, f.name ORDER BY f.id
+        """).write.parquet(target)
+        return parquet_rows(target, ["id", "place", "name", "proper", "meta", "homes"])
+
+    def _fill_adopted(self) -> None:
+        """The cache of the messages adopted; the index may be in use by nobody but us."""
+        if not self._survey.facts.complete:
+            self._fill_cache()
+
+    def _rest(self) -> None:
+        """Journal segments and snapshots that do not verify leave once everything is sealed without them."""
+        for finding in self._survey.findings({"journal-damaged", "journal-torn", "snapshot-damaged"}):
+            if finding.kind == "snapshot-damaged":
+                where = quarantine.move(self._directories, layout.SNAPSHOTS, finding.subject, "does not verify")
+                self._tell(_moved(finding, where))
+            elif finding.subject != "records" and (
+                finding.kind == "journal-damaged" or not self._survey.facts.complete
+            ):
+                where = quarantine.move(self._directories, layout.JOURNAL, finding.subject, "does not verify")
+                self._tell(_moved(finding, where))
+            else:
+                self._tell(Outcome.expected(finding))
+
+
+def _moved(finding: Finding, where: str) -> Outcome:
+    done = Outcome.expected(finding)
+    done.done = f"moved to {where}" if where else "gone already"
+    return done

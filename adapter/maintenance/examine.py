@@ -1,0 +1,137 @@
+"""One canonical file against everything it says of itself: digest, name, blobs, octets; and what the cache keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import file_digest, sha256
+from typing import NamedTuple
+
+import orjson
+
+from adapter.content import front_matter, outline, wire
+from adapter.content.ingest import _preview
+from adapter.content.wire import Recipe
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+from protocol.errors import MailError, Reason
+from protocol.imap.fragments import encode_envelope, encode_structure
+from protocol.mime.envelope import envelope
+from protocol.mime.scanner import scan
+from protocol.mime.structure import structure
+
+_ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)
+_LARGEST_FILE = 64 << 20
+
+
+class Examined(NamedTuple):
+    sha256: str = ""
+    problem: str = ""  # why the file is no good; empty if it is
+    blobs: tuple[str, ...] = ()
+    recipe: bytes | None = None
+    envelope: bytes | None = None
+    structure: bytes | None = None
+    outline: bytes | None = None
+    preview: str | None = None
+
+    def cache_hash(self) -> str:
+        return "" if self.recipe is None else cache_hash(self[3:])
+
+
+def cache_hash(values: tuple[object, ...]) -> str:
+    """One short value for the columns of a row of ``cache_messages``."""
+    whole = sha256()
+    for value in values:
+        raw = value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
+        whole.update(b"%d:" % len(raw))
+        whole.update(raw)
+    return whole.hexdigest()[:32]
+
+
+class Blobs:
+    """Reads blobs straight from the store, on an executor."""
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+
+    def read(self, sha256: str, offset: int, length: int) -> bytes:
+        try:
+            with self._directories.open(layout.blob_directory(sha256)) as directory:
+                fd = disk.open_read(directory, sha256)
+        except (OSError, ValueError) as error:
+            raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
+        try:
+            return os.pread(fd, os.fstat(fd).st_size - offset if length < 0 else length, offset)
+        finally:
+            os.close(fd)
+
+    def is_whole(self, sha256: str) -> bool:
+        try:
+            with self._directories.open(layout.blob_directory(sha256)) as directory:
+                return hash_file(directory, sha256) == sha256
+        except OSError:
+            return False
+
+
+def hash_file(directory: int, name: str) -> str:
+    with open(disk.open_read(directory, name), "rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
+    """Never raises for what is in the file."""
+    digest = sha256(file).hexdigest()
+    if len(file) > _LARGEST_FILE:
+        return Examined(digest, "too large to be ours")
+    if not front_matter.verify(file):
+        return Examined(digest, "does not match its digest")
+    try:
+        recipe = front_matter.recipe_of(file)
+        _, body = front_matter.split(file)
+        if not file.startswith(b"---\nid: %b\n" % message_id.encode()) and front_matter.read(file).id != message_id:
+            return Examined(digest, "is another message by its front matter")
+    except MailError as error:
+        return Examined(digest, f"cannot be read: {error}"[:200])
+    needed = tuple(dict.fromkeys((*recipe.blobs, *(raw.decode() for raw in _ATTACHED.findall(file, 0, body)))))
+    try:
+        octets = wire.rebuild(file, recipe, blobs)
+    except MailError:
+        octets = None
+    if octets is None or sha256(octets).hexdigest() != recipe.wire_sha256:
+        if all(blobs.is_whole(blob) for blob in recipe.blobs):
+            return Examined(digest, "does not give the octets it names", needed)
+        return Examined(digest, "", needed)  # the blob is to blame, and is found by itself
+    return Examined(digest, "", needed, recipe.encode(), *_pieces(octets), _preview(file[body : body + 4096]))
+
+
+def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:
+    root = scan(octets)
+    return (
+        encode_envelope(envelope(root.headers)),
+        encode_structure(structure(octets, root), True),
+        outline.encode(root),
+    )
+
+
+def description(file: bytes) -> bytes:
+    """What the index wants to know of a message that only its file tells of, as JSON."""
+    matter = front_matter.read(file)
+    recipe: Recipe = matter.recipe or front_matter.recipe_of(file)
+    attached = [(item.sha256, "attachment", item.name, item.type, item.size) for item in matter.attachments]
+    listed = {item[0] for item in attached}
+    return orjson.dumps(
+        {
+            "id": matter.id,
+            "from": matter.sender.address if matter.sender else "",
+            "subject": matter.subject,
+            "header_id": matter.message_id,
+            "thread": matter.thread,
+            "size": recipe.size,
+            "wire": recipe.wire_sha256,
+            "file": sha256(file).hexdigest(),
+            "to": [person.address for person in matter.to],
+            "cc": [person.address for person in matter.cc],
+            "attachments": attached,
+            "parts": [blob for blob in recipe.blobs if blob not in listed],
+        }
+    )

@@ -1,0 +1,160 @@
+"""The joins: what lies on disk against what journal and snapshots lead to. Each yields rows that are findings.
+
+All of it is DataFrames over the Parquet files that the scan wrote; nothing is collected here.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+#: Columns of a finding; the driver reads them from Parquet one batch at a time.
+COLUMNS = ("kind", "subject", "place", "name", "id", "mailbox", "entry", "folder", "uid", "detail")
+
+_MESSAGES = """
+WITH ranked AS (
+  SELECT f.*, k.sha AS wanted, k.id AS known, row_number() OVER (
+    PARTITION BY f.id ORDER BY coalesce(f.sha = k.sha, false) DESC, f.problem = '' DESC, f.proper DESC, f.place) AS turn
+  FROM file_rows f LEFT JOIN table_rows k ON k.part = 'known' AND k.id = f.id
+  WHERE f.part = 'message' AND f.id <> ''
+)
+SELECT CASE
+    WHEN turn > 1 THEN 'message-duplicate'
+    WHEN known IS NULL AND problem <> '' THEN 'message-corrupt'
+    WHEN known IS NULL THEN 'message-not-indexed'
+    WHEN wanted = '' THEN 'message-dropped'
+    WHEN sha <> wanted OR problem <> '' THEN 'message-corrupt'
+    ELSE 'message-misfiled' END AS kind,
+  id AS subject, place, name, id, NULL AS mailbox, NULL AS entry, NULL AS folder,
+  CAST(proper AS bigint) AS uid, coalesce(nullif(problem, ''), '') AS detail
+FROM ranked
+WHERE turn > 1 OR known IS NULL OR wanted = '' OR sha <> wanted OR problem <> '' OR NOT proper
+UNION ALL
+SELECT 'message-lost', k.id, NULL, NULL, k.id, NULL, NULL, NULL, NULL, 'the index knows it, there is no file'
+FROM table_rows k LEFT ANTI JOIN file_rows f ON f.part = 'message' AND f.id = k.id
+WHERE k.part = 'known' AND k.sha <> ''
+UNION ALL
+SELECT 'message-stray', concat(place, '/', name), place, name, NULL, NULL, NULL, NULL, NULL, problem
+FROM file_rows WHERE part = 'message' AND id = ''
+"""
+_BLOBS = """
+WITH needed AS (
+  SELECT sha, min(id) AS message, count(*) AS uses FROM (
+    SELECT sha, id FROM table_rows WHERE part = 'needed'
+    UNION ALL
+    SELECT explode(f.blobs), f.id FROM file_rows f
+    LEFT ANTI JOIN table_rows k ON k.part = 'known' AND k.id = f.id
+    WHERE f.part = 'message' AND f.problem = '')
+  GROUP BY sha
+), ranked AS (
+  SELECT f.*, n.sha AS wanted, row_number() OVER (
+    PARTITION BY f.id ORDER BY f.problem = '' DESC, f.proper DESC, f.place) AS turn
+  FROM file_rows f LEFT JOIN needed n ON n.sha = f.id
+  WHERE f.part = 'blob' AND f.id <> ''
+)
+SELECT CASE
+    WHEN turn > 1 THEN 'blob-duplicate'
+    WHEN wanted IS NULL THEN 'blob-orphan'
+    WHEN problem <> '' THEN 'blob-corrupt'
+    ELSE 'blob-misfiled' END AS kind,
+  id AS subject, place, name, id, NULL AS mailbox, NULL AS entry, NULL AS folder, NULL AS uid, problem AS detail
+FROM ranked WHERE turn > 1 OR wanted IS NULL OR problem <> '' OR NOT proper
+UNION ALL
+SELECT 'blob-missing', n.sha, NULL, NULL, n.sha, NULL, NULL, NULL, NULL,
+  concat('needed by ', n.message, if(n.uses > 1, concat(' and ', n.uses - 1, ' more'), ''))
+FROM needed n LEFT ANTI JOIN file_rows f ON f.part = 'blob' AND f.id = n.sha
+UNION ALL
+SELECT 'blob-orphan', concat(place, '/', name), place, name, NULL, NULL, NULL, NULL, NULL, problem
+FROM file_rows WHERE part = 'blob' AND id = ''
+"""
+_LINKS = """
+WITH links AS (
+  SELECT coalesce(l.mailbox, p.mailbox) AS mailbox, coalesce(l.entry, p.entry) AS entry,
+    coalesce(l.name, p.name) AS name, coalesce(l.id, p.id) AS id, coalesce(l.uid, p.uid) AS uid,
+    l.name IS NOT NULL AS there, p.name IS NOT NULL AS wanted, l.proper, l.target
+  FROM (SELECT * FROM file_rows WHERE part = 'link') l
+  FULL OUTER JOIN (SELECT * FROM table_rows WHERE part = 'projection') p
+    ON l.mailbox = p.mailbox AND l.entry = p.entry AND l.name = p.name
+  WHERE l.name IS NULL OR p.name IS NULL OR NOT l.proper
+)
+SELECT CASE
+    WHEN there AND wanted THEN 'projection-wrong-target'
+    WHEN wanted THEN 'projection-missing'
+    WHEN k.id IS NULL AND f.id IS NULL THEN 'projection-dangling'
+    WHEN u.uid IS NOT NULL THEN 'projection-duplicate-uid'
+    ELSE 'projection-orphan' END AS kind,
+  concat(x.mailbox, '/', x.entry, '/', x.name) AS subject, NULL AS place, x.name, x.id, x.mailbox, x.entry,
+  b.folder, x.uid, CASE WHEN there AND wanted THEN concat('points to ', x.target) ELSE '' END AS detail
+FROM links x
+LEFT JOIN (SELECT mailbox, entry, folder FROM file_rows WHERE part = 'folder') d
+  ON d.mailbox = x.mailbox AND d.entry = x.entry
+LEFT JOIN (SELECT mailbox, entry, folder FROM table_rows WHERE part = 'base-folder') b
+  ON b.mailbox = x.mailbox AND b.entry = x.entry
+LEFT JOIN (SELECT id FROM table_rows WHERE part = 'known' AND sha <> '') k ON k.id = x.id
+LEFT JOIN (SELECT DISTINCT id FROM file_rows WHERE part = 'message' AND problem = '') f ON f.id = x.id
+LEFT JOIN (SELECT folder, uid FROM table_rows WHERE part = 'projection') u ON u.folder = b.folder AND u.uid = x.uid
+WHERE CASE WHEN wanted AND NOT there THEN d.entry IS NOT NULL
+           WHEN wanted THEN true
+           ELSE b.folder IS NOT NULL AND (d.folder IS NULL OR d.folder = b.folder)
+             AND NOT (k.id IS NULL AND f.id IS NOT NULL AND x.proper) END
+"""
+_FOLDERS = """
+WITH d AS (SELECT * FROM file_rows WHERE part = 'folder'),
+     b AS (SELECT * FROM table_rows WHERE part = 'base-folder')
+SELECT CASE
+    WHEN d.entry IS NULL THEN 'folder-row-without-path'
+    WHEN b.folder IS NOT NULL AND d.folder IS NULL THEN 'folder-identity-damaged'
+    WHEN b.folder IS NOT NULL THEN 'folder-two-ids'
+    WHEN d.folder IS NULL THEN 'folder-unidentified'
+    WHEN other.folder IS NOT NULL THEN 'folder-id-at-two-paths'
+    ELSE 'folder-path-without-row' END AS kind,
+  concat(coalesce(d.mailbox, b.mailbox), '/', coalesce(d.entry, b.entry)) AS subject,
+  NULL AS place, coalesce(b.name, d.full_name) AS name, NULL AS id,
+  coalesce(d.mailbox, b.mailbox) AS mailbox, coalesce(d.entry, b.entry) AS entry,
+  coalesce(b.folder, d.folder) AS folder, d.links AS uid, coalesce(nullif(d.problem, ''), '') AS detail
+FROM d FULL OUTER JOIN b ON d.mailbox = b.mailbox AND d.entry = b.entry
+LEFT JOIN b other ON other.folder = d.folder
+WHERE d.entry IS NULL OR b.folder IS NULL OR d.folder IS NULL OR d.folder <> b.folder
+"""
+_MAILBOXES = """
+WITH m AS (SELECT * FROM file_rows WHERE part = 'mailbox'),
+     r AS (SELECT * FROM table_rows WHERE part = 'registration' AND status <> 'purged'),
+     own AS (SELECT mailbox, count(folder) AS identified, sum(links) AS links
+             FROM file_rows WHERE part = 'folder' GROUP BY mailbox)
+SELECT CASE
+    WHEN m.mailbox IS NULL THEN 'registration-directory-missing'
+    WHEN coalesce(own.identified, 0) + coalesce(own.links, 0) > 0 THEN 'registration-missing'
+    ELSE 'registration-directory-orphan' END AS kind,
+  coalesce(m.mailbox, r.mailbox) AS subject, NULL AS place, r.name, NULL AS id,
+  coalesce(m.mailbox, r.mailbox) AS mailbox,
+  NULL AS entry, NULL AS folder, NULL AS uid, '' AS detail
+FROM m FULL OUTER JOIN r ON m.mailbox = r.mailbox
+LEFT JOIN own ON own.mailbox = m.mailbox
+WHERE m.mailbox IS NULL OR r.mailbox IS NULL
+"""
+_CACHES = """
+SELECT 'cache-stale' AS kind, f.id AS subject, NULL AS place, NULL AS name, f.id, NULL AS mailbox, NULL AS entry,
+  NULL AS folder, NULL AS uid, if(c.id IS NULL, 'no row', 'another row') AS detail
+FROM file_rows f
+JOIN table_rows k ON k.part = 'known' AND k.id = f.id AND k.sha = f.sha
+LEFT JOIN table_rows c ON c.part = 'cache' AND c.id = f.id
+WHERE f.part = 'message' AND f.proper AND f.cache_hash <> '' AND c.id IS NOT NULL AND c.sha <> f.cache_hash
+"""
+_ROWS = """
+SELECT kind, subject, NULL AS place, name, id, NULL AS mailbox, NULL AS entry, folder, uid, detail
+FROM table_rows WHERE part = 'finding'
+"""
+
+
+def reconcile(session: SparkSession, files: DataFrame, rows: DataFrame) -> DataFrame:
+    """Every finding that files and tables give, as one DataFrame."""
+    files.createOrReplaceTempView("file_rows")
+    rows.createOrReplaceTempView("table_rows")
+    found: DataFrame | None = None
+    for query in (_ROWS, _MAILBOXES, _FOLDERS, _LINKS, _MESSAGES, _BLOBS, _CACHES):
+        part = session.sql(query).selectExpr(
+            *(f"coalesce(CAST({name} AS bigint), 0L) AS {name}" for name in ("folder", "uid")),
+            *(f"coalesce(CAST({name} AS string), '') AS {name}" for name in COLUMNS if name not in ("folder", "uid")),
+        )
+        found = part if found is None else found.unionByName(part)
+    assert found is not None  # noqa: S101 - there are queries
+    return found

@@ -1,0 +1,132 @@
+"""The report of a run: JSON of a stable form, a table for people, and the copy that is kept.
+
+Items are written as they come, to a file of the run's scratch directory; only counts, conflicts and losses are held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import IO, Any
+
+import orjson
+
+from adapter.maintenance.findings import KINDS, Outcome
+from adapter.store import disk, layout
+from adapter.store.disk import Directories
+
+SCHEMA = 1
+_SHOWN = 20  # of each kind, in the table
+
+
+class Report:
+    def __init__(self, command: str, root: str, master: str, scratch: str) -> None:
+        self.head: dict[str, Any] = {
+            "schema": SCHEMA,
+            "command": command,
+            "root": os.path.abspath(root),
+            "master": master,
+            "started": _now(),
+        }
+        self.kinds: Counter[str] = Counter()
+        self.severities: Counter[str] = Counter()
+        self.verified: bool | None = None
+        self._shown: dict[str, list[Outcome]] = {}
+        self._path = f"{scratch}/items.jsonl"
+        self._parent = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = disk.open_new(self._parent, "items.jsonl", mode=0o600)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._parent)
+
+    def tell(self, outcome: Outcome) -> None:
+        self.kinds[outcome.finding.kind] += 1
+        self.severities[outcome.severity] += 1
+        shown = self._shown.setdefault(outcome.finding.kind, [])
+        if len(shown) < _SHOWN or outcome.severity in ("conflict", "loss"):
+            shown.append(outcome)
+        disk.write_all(self._fd, orjson.dumps(_item(outcome)) + b"\n")
+
+    @property
+    def total(self) -> int:
+        return sum(self.kinds.values())
+
+    def finish(self, **more: Any) -> None:
+        self.head |= {
+            "finished": _now(),
+            **more,
+            "verified": self.verified,
+            "counts": dict(sorted(self.kinds.items())),
+            "severities": {name: self.severities[name] for name in ("harmless", "repaired", "conflict", "loss")},
+        }
+
+    def json(self) -> Iterator[bytes]:
+        """The whole report, in pieces."""
+        yield orjson.dumps(self.head, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") + b',\n  "items": ['
+        before = b"\n    "
+        with open(self._path, "rb") as items:
+            for line in items:
+                yield before + line.rstrip(b"\n")
+                before = b",\n    "
+        yield b"\n  ]\n}\n"
+
+    def keep(self, directories: Directories) -> str:
+        """Keep the report in the store; returns where."""
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}-{self.head['command']}.json"
+        where = (*layout.MAINTENANCE, "reports")
+        with directories.open(where, create=True) as directory:
+            fd = disk.open_new(directory, name, mode=0o600)
+            try:
+                for piece in self.json():
+                    disk.write_all(fd, piece)
+                disk.sync_data(fd)
+            finally:
+                os.close(fd)
+            disk.sync_directory(directory)
+        return layout.absolute(*where, name)
+
+    def table(self, out: IO[str]) -> None:
+        """What people read."""
+        scanned = self.head.get("scanned", {})
+        looked = ", ".join(f"{count} {what}" for what, count in scanned.items())
+        print(f"looked at {looked}", file=out)
+        if not self.total:
+            print("nothing is wrong", file=out)
+            return
+        for kind, count in sorted(self.kinds.items()):
+            print(f"\n{kind}  {count}  (decided by: {KINDS[kind].authority})", file=out)
+            for outcome in self._shown[kind]:
+                detail = f" - {outcome.finding.detail}" if outcome.finding.detail else ""
+                print(f"  {outcome.severity:8}  {outcome.finding.subject}{detail}: {outcome.done}", file=out)
+                if outcome.decide:
+                    print(f"            {outcome.decide}", file=out)
+            if count > len(self._shown[kind]):
+                print(f"  … and {count - len(self._shown[kind])} more", file=out)
+        print("", file=out)
+        print("  ".join(f"{name}: {self.severities[name]}" for name in self.head["severities"]), file=out)
+
+
+def _item(outcome: Outcome) -> dict[str, Any]:
+    finding = asdict(outcome.finding)
+    seen = {key: value for key, value in finding.items() if value and key not in ("kind", "subject", "detail")}
+    with contextlib.suppress(KeyError):
+        seen["folder"] = f"mbx-{seen['folder']:012x}"
+    return {
+        "kind": outcome.finding.kind,
+        "subject": outcome.finding.subject,
+        "seen": seen,
+        "detail": outcome.finding.detail,
+        "authority": KINDS[outcome.finding.kind].authority,
+        "severity": outcome.severity,
+        "outcome": outcome.done,
+        "decide": outcome.decide,
+    }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,100 @@
+"""The Spark session of a maintenance run: quiet, without a web page, with its files in the run's scratch directory."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+from adapter.maintenance import workspace
+from protocol.errors import MailError, Reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+_CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGES = ("adapter", "protocol")
+_QUIET = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %m%n
+"""
+
+
+def check_java() -> None:
+    """One clear line where there is no Java."""
+    home = os.environ.get("JAVA_HOME")
+    places = [os.path.join(home, "bin")] if home else os.environ.get("PATH", "").split(os.pathsep)
+    if not any(os.access(os.path.join(place, "java"), os.X_OK) for place in places):
+        where = f"JAVA_HOME is {home}, where there is none" if home else "there is none on the PATH"
+        raise MailError(Reason.UNKNOWN, f"check and repair need Java 17 or later: {where}; install openjdk-17-jre")
+
+
+def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
+    """A session whose temporary files lie below ``scratch``, which its owner removes."""
+    check_java()
+    from pyspark.sql import SparkSession
+
+    logging = os.path.join(scratch, "log4j2.properties")
+    workspace.write_file(logging, _QUIET.format(level=log_level).encode())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "")
+    if not os.environ["SPARK_LOCAL_IP"]:
+        del os.environ["SPARK_LOCAL_IP"]
+    path = os.pathsep.join(filter(None, (_CODE, os.environ.get("PYTHONPATH"))))
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": log_level.upper(),
+        "spark.local.dir": scratch,
+        "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
+        "spark.driver.memory": os.environ.get("MARKPOST_SPARK_MEMORY", "1g"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Djava.io.tmpdir={scratch}"
+        " -XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 --add-modules=jdk.incubator.vector",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores
+        "spark.sql.files.openCostInBytes": "0",
+        "spark.sql.files.minPartitionNum": "1",
+        "spark.sql.files.maxPartitionBytes": "16m",
+        "spark.sql.parquet.compression.codec": "uncompressed",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+        "spark.executorEnv.PYTHONPATH": path,
+        "spark.executorEnv.PYTHONHASHSEED": "0",
+    }
+    builder = SparkSession.builder.master(master).appName("markpost")
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = path  # local masters: workers are children of this process
+    try:
+        session = builder.getOrCreate()
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before
+    if not master.startswith("local"):
+        session.sparkContext.addPyFile(_code_archive(scratch))
+    return session
+
+
+def _code_archive(scratch: str) -> str:
+    """The program itself, for executors that do not see this machine's files."""
+    path = os.path.join(scratch, "markpost.zip")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _PACKAGES:
+            for directory, _, files in os.walk(os.path.join(_CODE, package)):
+                for name in files:
+                    if name.endswith((".py", ".sql")):
+                        whole = os.path.join(directory, name)
+                        archive.write(whole, os.path.relpath(whole, _CODE))
+    workspace.write_file(path, packed.getvalue())
+    return path

@@ -1,0 +1,135 @@
+"""The state under repair: where changes of rows go, and how the repaired index comes into place.
+
+Where snapshots and journal tell everything, the index is first made equal to what they say, and every further change is
+a journaled ``repair`` record: a later replay leads to the same. Where they do not, changes go into the private tables,
+and a snapshot of those seals the result: from there on snapshot and journal tell everything again. Whenever the process
+dies, the store is either as before or repaired so far, and a new run starts from a new scan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from adapter.maintenance import tables
+from adapter.maintenance.replay import BASE, Facts
+from adapter.store import disk, layout, snapshots
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from adapter.store.journal import Effect, Journal, Record
+from adapter.transport import checkpoint, effects, ids
+
+
+class State:
+    def __init__(self, directories: Directories, facts: Facts, scratch: str) -> None:
+        self.directories = directories
+        self.facts = facts
+        self._base = f"{scratch}/{BASE}"
+        self._scratch = scratch
+        self._private: sqlite3.Connection | None = tables.connect(self._base, write=True)
+        self._private.execute("PRAGMA cache_size=-65536")
+        self._index: Index | None = None
+        self._journal: Journal | None = None
+        self.changes = 0
+
+    def close(self) -> None:
+        if self._private is not None:
+            self._private.close()
+            self._private = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        connection = self._private if self._index is None else self._index.writer
+        if connection is None:
+            raise RuntimeError("the state is closed")
+        return connection
+
+    def open_journal(self, *, replace: bool) -> None:
+        """The journal tells everything: from here on changes are journaled. ``replace``: the index is not its equal."""
+        if replace:
+            self._swap_index()
+        elif self._private is not None:
+            self._private.close()
+            self._private = None
+        self._journal = Journal(self.directories)
+        last = checkpoint.read(self.directories)
+        self._journal.durable_seq = last.seq if last else 0
+        self._journal.refresh()
+        self._index = Index(self.directories)
+
+    def commit(self, changes: Sequence[Effect]) -> None:
+        """Change rows; in journaled repair that is one record."""
+        if not changes:
+            return
+        self.changes += 1
+        at = ids.microseconds()
+        if self._index is None or self._journal is None:
+            connection = self.connection
+            connection.execute("BEGIN")
+            try:
+                for effect in changes:
+                    effects.apply_index(effect, connection, at)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return
+        with self._index.transaction() as connection:
+            for effect in changes:
+                effects.apply_index(effect, connection, at)
+            self._journal.append([Record("repair", at, list(changes))])
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+
+    def finish(self) -> None:
+        """Seal what was repaired and make it durable."""
+        if self._index is None:
+            self._seal()
+        seq = self.connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
+        checkpoint.write(self.directories, int(seq))
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        seq = self.facts.next_seq
+        self.connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
+        with self.directories.open(layout.SNAPSHOTS, create=True):
+            pass
+        snapshots.write(self.directories, self.connection, seq)
+        with self.directories.open(layout.JOURNAL, create=True) as directory:
+            os.close(disk.open_append(directory, layout.journal_segment(seq + 1), create=True))
+            disk.sync_directory(directory)
+        self._swap_index()
+        self._index = Index(self.directories)
+
+    def _swap_index(self) -> None:
+        """The private tables become the index; the old one is kept."""
+        if self._private is not None:
+            self._private.close()
+            self._private = None
+        kept = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}-{layout.INDEX_FILE}"
+        new_name = f"{layout.INDEX_FILE}.new"
+        with self.directories.open(()) as root, self.directories.open(layout.INDEX_BACKUPS, create=True) as backups:
+            scratch = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(root, new_name)
+                disk.rename(scratch, BASE, root, new_name)
+            finally:
+                os.close(scratch)
+            disk.sync_file_system(root)
+            # SQLite would roll the old rollback journal back into the new index: it must be gone before.
+            if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
+                disk.rename(root, f"{layout.INDEX_FILE}-journal", backups, f"{kept}-journal")
+            if disk.exists(root, layout.INDEX_FILE):
+                disk.link(root, layout.INDEX_FILE, backups, kept)
+            disk.rename(root, new_name, root, layout.INDEX_FILE)
+            disk.sync_directory(root)

@@ -1,0 +1,97 @@
+"""SQLite files of maintenance: private copies of the index and the tables that journal and snapshots lead to.
+
+Nothing here opens the index in place for writing: what is looked at is a copy in the run's scratch directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+
+from adapter.store import index, layout
+
+#: Rows of one table that one task looks at.
+RANGE_ROWS = 20_000
+
+
+def connect(path: str, *, write: bool = False) -> sqlite3.Connection:
+    return index._connect(path, "rw" if write else "ro")
+
+
+def create(path: str) -> sqlite3.Connection:
+    """An empty database, for what a run has to remember."""
+    return index._connect(path, "rwc")
+
+
+def copy_index(root: str, target: str) -> str:
+    """A consistent copy of the index at ``target``; returns what is wrong with it, empty if nothing is."""
+    source = layout.absolute(root, layout.INDEX_FILE)
+    if not os.path.lexists(source):
+        return "missing"
+    try:
+        with contextlib.closing(connect(source)) as live, contextlib.closing(create(target)) as copy:
+            live.execute("PRAGMA busy_timeout=30000")
+            live.backup(copy, pages=4096)
+    except sqlite3.Error as error:
+        return f"{error}"
+    return examine(target)
+
+
+def examine(path: str) -> str:
+    """What SQLite itself finds wrong with a file."""
+    try:
+        with contextlib.closing(connect(path, write=True)) as connection:
+            version = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+            found = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return str(error)
+    if version is None:
+        return "no schema version"
+    return "" if found == ("ok",) else str(found[0])[:200]
+
+
+def applied_seq(path: str) -> int:
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            return int(connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0])
+    except (sqlite3.Error, TypeError, ValueError):
+        return 0
+
+
+def keys(connection: sqlite3.Connection, table: str) -> list[str]:
+    """The names of a table's primary key, in order."""
+    found = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    return [row[1] for row in sorted((row for row in found if row[5]), key=lambda row: int(row[5]))]
+
+
+def ranges(
+    connection: sqlite3.Connection, table: str, rows: int = RANGE_ROWS
+) -> Iterator[tuple[object | None, object | None]]:
+    """Borders of the first key column, ``low < key <= high`` (None: open), of about ``rows`` rows each."""
+    key = keys(connection, table)[0]
+    low: object | None = None
+    while True:
+        where = "" if low is None else f"WHERE {key} > ?"
+        found = connection.execute(
+            f"SELECT {key} FROM {table} {where} ORDER BY {key} LIMIT 1 OFFSET ?",  # noqa: S608 - names of our schema
+            (*(() if low is None else (low,)), rows - 1),
+        ).fetchone()
+        if found is None:
+            yield low, None
+            return
+        yield low, found[0]
+        low = found[0]
+
+
+def within(alias: str, key: str, low: object | None, high: object | None) -> tuple[str, list[object]]:
+    """A condition for one of :func:`ranges`, and its parameters."""
+    conditions, values = ["1"], []
+    if low is not None:
+        conditions.append(f"{alias}.{key} > ?")
+        values.append(low)
+    if high is not None:
+        conditions.append(f"{alias}.{key} <= ?")
+        values.append(high)
+    return " AND ".join(conditions), values

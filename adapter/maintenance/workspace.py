@@ -1,0 +1,69 @@
+"""A run's scratch directory below ``maintenance/``: made for one run and removed with what earlier runs left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from adapter.store import disk, layout, locks
+from adapter.store.disk import Directories
+
+_PREFIX = "run-"
+
+
+@contextlib.contextmanager
+def scratch(directories: Directories, elsewhere: str | None = None) -> Iterator[str]:
+    """The path of a fresh directory; ``elsewhere`` is a directory to make it in instead of the store."""
+    place = Directories(elsewhere) if elsewhere else directories
+    parts: layout.Parts = () if elsewhere else layout.MAINTENANCE
+    name = f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        with place.open(parts, create=True) as parent:
+            _remove_dead(place, parts, parent)
+            disk.make_directory(parent, name)
+            with place.open((*parts, name)) as fd, locks.claim_directory(fd):
+                try:
+                    yield layout.absolute(place.root, *parts, name)
+                finally:
+                    remove_tree(parent, name)
+    finally:
+        if elsewhere:
+            place.close()
+
+
+def _remove_dead(place: Directories, parts: layout.Parts, parent: int) -> None:
+    for name in os.listdir(parent):
+        if name.startswith(_PREFIX):
+            with (
+                contextlib.suppress(OSError),
+                place.open((*parts, name)) as fd,
+                locks.claim_directory(fd) as claimed,
+            ):
+                if claimed:
+                    remove_tree(parent, name)
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove a directory of scratch files with everything in it; never follows a link."""
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        for entry in list(os.scandir(fd)):
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(fd, entry.name)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(fd, entry.name)
+    finally:
+        os.close(fd)
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove_directory(parent, name)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """A new scratch file; the directory it is in is the run's own."""
+    parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        disk.write_new(parent, os.path.basename(path), data, mode=0o600)
+    finally:
+        os.close(parent)
