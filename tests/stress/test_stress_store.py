@@ -217,6 +217,7 @@ def read_on(store: Transport, seed: int, until: float, told: Told) -> None:
     """One thread that reads: what it sees in one block fits together, and what is shown can be read."""
     chance = random.Random(seed)
     while time.monotonic() < until:
+        time.sleep(0.002)  # a reader that never pauses would leave the writers little to show
         try:
             with store.reading() as connection:
                 address = chance.choice(ADDRESSES)
