@@ -75,6 +75,7 @@ class Checker:
         the journal, which takes longer than all the rest. ``leftovers``: whether a clean-up may be due yet.
         """
         found = Findings()
+        _check_journal(root, found)  # first: reading it for a replay cuts a torn end
         with closing(connect(root)) as index:
             found.equal("integrity_check", index.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
             self._check_content(root, index, found)
@@ -82,7 +83,6 @@ class Checker:
             check_rows(index, found.equal)
             if replay:
                 self._check_replay(root, index, found)
-        _check_journal(root, found)
         if not leftovers:
             _check_leftovers(root, found, sessions)
         self._check_foreign(root, found, quarantine)

@@ -75,6 +75,9 @@ class Lab:
         uids, uidvalidities = all_uids(root)
         return Prepared(scenario, root, known, views, frozenset(uids), frozenset(uidvalidities))
 
+    def copy_of_the_base(self) -> str:
+        return world.copy(self._base, self.path())
+
     def fresh(self, prepared: Prepared) -> str:
         return world.copy(prepared.root, self.path())
 
@@ -124,6 +127,7 @@ class Lab:
         try:
             staged = transport.stage(letters.with_files(999, world.SHARED_BLOB, b"afterwards"))
             delivery = transport.run(op.Deliver(staged, "", active))
+            octets = transport.content.octets(delivery.message_id)
         except (MailError, OSError) as error:
             return [f"a delivery afterwards fails: {error!r}"]
         failed = [outcome for outcome in delivery.recipients.values() if isinstance(outcome, MailError)]
@@ -137,7 +141,7 @@ class Lab:
         for folder, uidvalidity in fresh:
             if folder not in prepared.known.folders and uidvalidity in prepared.uidvalidities:
                 problems.append(f"UIDVALIDITY {uidvalidity} was used before")
-        if transport.content.octets(delivery.message_id) != letters.with_files(999, world.SHARED_BLOB, b"afterwards"):
+        if octets != letters.with_files(999, world.SHARED_BLOB, b"afterwards"):
             problems.append("a delivery afterwards comes back with other octets")
         return problems
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from adapter.transport.transport import Transport
 from tests.crash import world
-from tests.crash.children import Report, used_uids
+from tests.crash.children import Report, no_background_checkpoints, perform, stepping, used_uids
 from tests.crash.durability import Shadow, Tree, write_out
 from tests.crash.lab import Lab, Prepared
 
@@ -48,6 +49,21 @@ class Outage:
             self.states.append(State(f"{when}, strict", self.shadow.strict(), report))
         if self._chance.random() < scrambled:
             self.states.append(State(f"{when}, scrambled", self.shadow.scrambled(self._chance), report))
+
+
+def watched(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[State]:
+    """Run a scenario and return what the disk may hold before each step, and at the end."""
+    root = lab.fresh(prepared)
+    outage = Outage(Shadow(root), f"{seed} {prepared.scenario.name}", scrambled=scrambled)
+    outage.looking = False  # opening a store that was closed properly is no news
+    with no_background_checkpoints(), stepping(outage.on_step), Transport.open(root) as transport:
+        outage.looking = True
+        perform(transport, prepared.scenario, outage.acknowledge)
+        outage.take("at the end")
+        outage.looking = prepared.scenario.closing
+    outage.take("closed")
+    world.remove(root)
+    return outage.states
 
 
 def judge_all(

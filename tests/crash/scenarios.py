@@ -217,3 +217,5 @@ SCENARIOS = (
         closing=True,
     ),
 )
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -25,12 +25,11 @@ from tests.crash.children import (
 )
 from tests.crash.faults import TAKES_ROOM, broken_from, full_from, outcome, steps_of
 from tests.crash.lab import Lab, Prepared, report_all, short
-from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.scenarios import BY_NAME, Scenario
 
-_BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 #: Those whose way back is the longest, or needs room.
 _HARD_TO_UNDO = [
-    _BY_NAME[name]
+    BY_NAME[name]
     for name in (
         "register stash",
         "purge with clutter",
@@ -93,7 +92,7 @@ _VICTIMS = {
 
 @pytest.mark.parametrize("victim", _VICTIMS)
 def test_one_of_a_group_fails_alone(lab: Lab, victim: int) -> None:
-    group = _BY_NAME["group"]
+    group = BY_NAME["group"]
     others = [action for number, action in enumerate(group.actions) if number != victim]
     prepared = lab.prepare(replace(group, actions=others))
     root = lab.fresh(prepared)
@@ -121,7 +120,7 @@ def test_one_of_a_group_fails_alone(lab: Lab, victim: int) -> None:
 
 def test_an_index_that_cannot_grow(lab: Lab) -> None:
     """SQLite itself says that the disk is full, in the middle of a plan or at the commit."""
-    prepared = lab.prepare(_BY_NAME["group"])
+    prepared = lab.prepare(BY_NAME["group"])
     root = lab.fresh(prepared)
 
     def body(teller: Teller) -> None:
@@ -168,7 +167,7 @@ def _crashed(lab: Lab, prepared: Prepared) -> str:
 @pytest.mark.parametrize("boot", [None, "the next"])
 @pytest.mark.parametrize("name", ["deliver large file", "rename swap", "purge with clutter"])
 def test_an_error_at_each_step_of_opening(lab: Lab, name: str, boot: str | None) -> None:
-    prepared = lab.prepare(_BY_NAME[name])
+    prepared = lab.prepare(BY_NAME[name])
     crashed = _crashed(lab, prepared)
     root = world.copy(crashed, lab.path())
     steps = reopened_and_killed_at(root, None, boot).steps
@@ -199,7 +198,7 @@ def test_an_error_at_each_step_of_opening(lab: Lab, name: str, boot: str | None)
 
 
 def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
-    prepared = lab.prepare(_BY_NAME["deliver large file"])
+    prepared = lab.prepare(BY_NAME["deliver large file"])
     root = lab.fresh(prepared)
     reference = killed_at(root, prepared.scenario, None)
     world.remove(root)

@@ -27,9 +27,10 @@ from tests.crash.children import (
 )
 from tests.crash.durability import Shadow, write_out
 from tests.crash.faults import steps_of
-from tests.crash.lab import Lab, Prepared, report_all
-from tests.crash.outage import Outage, State, judge_all
+from tests.crash.lab import Lab, report_all
+from tests.crash.outage import Outage, State, judge_all, watched
 from tests.crash.scenarios import (
+    BY_NAME,
     LARGE,
     SCENARIOS,
     Action,
@@ -50,29 +51,12 @@ from tests.crash.scenarios import (
 )
 from tests.crash.world import ADA, BOB, CARL, DORA, LONG, NEW, SHARED_BLOB
 
-_BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-
-
-def _watched(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[State]:
-    """Run a scenario and return what the disk may hold before each step, and at the end."""
-    root = lab.fresh(prepared)
-    outage = Outage(Shadow(root), f"{seed} {prepared.scenario.name}", scrambled=scrambled)
-    outage.looking = False  # opening a store that was closed properly is no news
-    with no_background_checkpoints(), stepping(outage.on_step), Transport.open(root) as transport:
-        outage.looking = True
-        perform(transport, prepared.scenario, outage.acknowledge)
-        outage.take("at the end")
-        outage.looking = prepared.scenario.closing
-    outage.take("closed")
-    world.remove(root)
-    return outage.states
-
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_power_loss_before_each_step(lab: Lab, scenario: Scenario) -> None:
     """At every step what was synced; at half of them, chosen by chance, something of the rest as well."""
     prepared = lab.prepare(scenario)
-    problems = judge_all(lab, prepared, _watched(lab, prepared, "alone", 0.5))
+    problems = judge_all(lab, prepared, watched(lab, prepared, "alone", 0.5))
     world.remove(prepared.root)
     report_all(problems)
 
@@ -115,7 +99,7 @@ def test_power_loss_in_a_long_day(lab: Lab, seed: int) -> None:
         if seed % 2 and chance.random() < 0.4:
             actions.append(chance.choice([checkpoint, checkpoint, snapshot]))
     prepared = lab.prepare(Scenario(f"long day {seed}", actions))
-    states = _watched(lab, prepared, "long", 0.3)
+    states = watched(lab, prepared, "long", 0.3)
     problems = judge_all(lab, prepared, chance.sample(states, min(len(states), 60)))
     world.remove(prepared.root)
     report_all(problems)
@@ -126,9 +110,9 @@ _TWICE = ["deliver large file", "register stash", "rename swap", "delete clutter
 
 @pytest.mark.parametrize("name", _TWICE)
 def test_power_loss_while_recovering_from_a_power_loss(lab: Lab, name: str) -> None:
-    prepared = lab.prepare(_BY_NAME[name])
+    prepared = lab.prepare(BY_NAME[name])
     chance = random.Random(name)
-    lost = [state for state in _watched(lab, prepared, "twice", 0.5) if state.report.acknowledged]
+    lost = [state for state in watched(lab, prepared, "twice", 0.5) if state.report.acknowledged]
     problems: dict[str, list[str]] = {}
     for first in chance.sample(lost, 2):
         root = write_out(first.tree, lab.path())
@@ -146,7 +130,7 @@ def test_power_loss_while_recovering_from_a_power_loss(lab: Lab, name: str) -> N
 @pytest.mark.parametrize("name", _TWICE)
 def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
     """The page cache outlives the process but not the machine: recovery saw what never reached the disk."""
-    prepared = lab.prepare(_BY_NAME[name])
+    prepared = lab.prepare(BY_NAME[name])
     steps = steps_of(lab, prepared)
     commit = next(number for number, step in enumerate(steps) if step.startswith("fsync /") and "/journal/" in step)
     problems: dict[str, list[str]] = {}
@@ -191,7 +175,7 @@ def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
 )
 def test_power_loss_after_an_operation_was_taken_back(lab: Lab, name: str) -> None:
     """Neither what it did nor how that was undone was synced: whatever comes back, the operation does not."""
-    prepared = lab.prepare(_BY_NAME[name])
+    prepared = lab.prepare(BY_NAME[name])
     steps = steps_of(lab, prepared)
     commit = next(number for number, step in enumerate(steps) if step.startswith("fsync /") and "/journal/" in step)
     problems: dict[str, list[str]] = {}
