@@ -55,7 +55,7 @@ class Authenticator:
         self._tokens = TokenCheck(settings.login)
         self._secret = os.urandom(32)
         self._proven: dict[bytes, float] = {}  # digest -> when it expires, the oldest first
-        self._waiting = 0
+        self._asked: dict[bytes, asyncio.Task[bool | None]] = {}  # digest -> the check under way
         self._pool = ThreadPoolExecutor(settings.login.threads, thread_name_prefix="markpost-login")
         wanted = [name.upper() for name in settings.login.mechanisms]
         if self._tokens.configured:
@@ -111,18 +111,16 @@ class Authenticator:
         digest = await asyncio.to_thread(self._digest, user, password)
         if self._proven.get(digest, 0.0) > time.monotonic():
             return await self.settle(user, attempt)
-        if self._waiting >= self._settings.waiting:
+        # A client that opens five connections at once asks the same question five times: one answer is for all.
+        asked = self._asked.get(digest)
+        if asked is None:
+            if len(self._asked) >= self._settings.waiting:
+                return Failure(Trouble.UNAVAILABLE)
+            asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, attempt.delay))
+            asked.add_done_callback(lambda _: self._asked.pop(digest))
+        right = await asyncio.shield(asked)
+        if right is None:
             return Failure(Trouble.UNAVAILABLE)
-        self._waiting += 1
-        try:
-            await asyncio.sleep(attempt.delay)
-            loop = asyncio.get_running_loop()
-            right = await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
-        except OSError as error:
-            _log.error("the credentials cannot be read: %s", error.strerror)
-            return Failure(Trouble.UNAVAILABLE)
-        finally:
-            self._waiting -= 1
         if not right:
             attempt.failed = True
             return Failure(Trouble.REFUSED)
@@ -130,6 +128,16 @@ class Authenticator:
         if isinstance(outcome, Success):
             self._remember(digest)
         return outcome
+
+    async def _verify(self, user: str, password: str, delay: float) -> bool | None:
+        """Whether the password is right; None: nobody can tell."""
+        await asyncio.sleep(delay)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
+        except OSError as error:
+            _log.error("the credentials cannot be read: %s", error.strerror)
+            return None
 
     async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
         """Raises OSError if the credentials cannot be read."""

@@ -5,7 +5,23 @@ from __future__ import annotations
 import base64
 import random
 
-_WORDS = "engine loom pattern brass punched card number mill store barrel analysis note figure wheel axis".split()
+_WORDS = [
+    "engine",
+    "loom",
+    "pattern",
+    "brass",
+    "punched",
+    "card",
+    "number",
+    "mill",
+    "store",
+    "barrel",
+    "analysis",
+    "note",
+    "figure",
+    "wheel",
+    "axis",
+]
 
 
 def varied_message(number: int) -> bytes:
@@ -33,10 +49,13 @@ def varied_message(number: int) -> bytes:
     if kind == 3:
         return f"{head}\r\n".encode()
     if kind == 4:
-        return f"{head}Content-Type: text/plain; charset=iso-8859-1\r\n\r\n".encode() + b"Gr\xfc\xdfe\r\n" + text.encode()
+        return (
+            f"{head}Content-Type: text/plain; charset=iso-8859-1\r\n\r\n".encode() + b"Gr\xfc\xdfe\r\n" + text.encode()
+        )
     if kind == 5:
         return f"{head}\r\nFrom the beginning\r\n.\r\n..dots\r\n{'x' * 2000}\r\n{text}".encode()
     inner = varied_message(number + 1).decode("latin-1")
     return (
-        f"{head}Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\nContent-Type: message/rfc822\r\n\r\n{inner}\r\n--x--\r\n"
+        f"{head}Content-Type: multipart/mixed; boundary=x\r\n\r\n"
+        f"--x\r\nContent-Type: message/rfc822\r\n\r\n{inner}\r\n--x--\r\n"
     ).encode("latin-1")

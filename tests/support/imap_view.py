@@ -1,4 +1,4 @@
-"""A client that believes nothing: it keeps its own picture of the selected mailbox and checks every response against it.
+"""A client that believes nothing: it keeps its own picture of the mailbox and checks every response.
 
 The rules are those of RFC 3501 5.2, 7.3 and 7.4, RFC 7162 3.2 and RFC 9051 7.5: numbers are positions, UIDs ascend,
 EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there.

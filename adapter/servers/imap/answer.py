@@ -13,6 +13,7 @@ class Answer(NamedTuple):
     code: bytes = b""
     status: bytes = b"OK"
     modseq_sent: bool = False  # FETCH responses with MODSEQ were sent (RFC 7162 3.2)
+    tells: bool = True  # of changes in the selected mailbox
     uses_numbers: bool = False  # the criteria of a search had message numbers (RFC 7162 3.2.10)
 
 

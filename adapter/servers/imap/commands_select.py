@@ -67,7 +67,8 @@ async def select(session: Session, command: commands.Select) -> Answer:
     if command.qresync is not None and command.qresync.uid_validity == state.uidvalidity:
         await _resynchronise(session, box, command.qresync)
     what = "Examine" if command.read_only else "Select"
-    return Answer(f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE)
+    # What happened since the mailbox was described is told with the next command.
+    return Answer(f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE, tells=False)
 
 
 # RFC 7162 3.2.5.1: the message numbers the client matched UIDs with (3.2.5.2) are not needed, since no expunge is

@@ -301,9 +301,9 @@ class Connection(asyncio.Protocol):
     async def start_tls(self, context: ssl.SSLContext, seconds: float) -> bool:
         """Go on under TLS; False if that failed, and the connection is closed."""
         self.flush()
-        self._framer.take_buffered()
+        received = self._framer.take_buffered()
         assert self._transport is not None  # noqa: S101 - a command is running
-        secured = await tls.start(self._transport, self, context, seconds)
+        secured = await tls.start(self._transport, self, context, seconds, received if self.implicit_tls else b"")
         if secured is None:
             self.closing = True
             return False

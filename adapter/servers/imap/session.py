@@ -194,7 +194,8 @@ class Session:
         finally:
             append.give_up(self)
         if answer is not None:
-            self.tell(answer)
+            if answer.tells:
+                self.tell(answer)
             self._answer(line.tag, answer)
         self.tag = self.progress = None
 
