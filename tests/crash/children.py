@@ -255,6 +255,22 @@ def killed_at(root: str, scenario: Scenario, step: int | None, *, spilling: bool
     return run_child(body)
 
 
+def killed_in_place(root: str, scenario: Scenario, step: int) -> None:
+    """Run the scenario in this process, which dies before ``step``, or at the end."""
+
+    def on_step(number: int, action: str, fd: int, name: str) -> None:
+        if number == step:
+            die()
+
+    try:
+        with no_background_checkpoints():
+            transport = Transport.open(root)
+            with stepping(on_step):
+                perform(transport, scenario, lambda number, result: None)
+    finally:
+        die()
+
+
 def reopened_and_killed_at(root: str, step: int | None, boot: str | None = None) -> Report:
     """Open and close the store in a child that dies before ``step``."""
 

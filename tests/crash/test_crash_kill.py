@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.crash import world
-from tests.crash.children import killed_at
+from adapter.store import journal
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from tests.crash import view, world
+from tests.crash.children import Teller, killed_at, killed_in_place, no_background_checkpoints, run_child
+from tests.crash.faults import steps_of
 from tests.crash.lab import Lab, report_all, short
-from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.scenarios import BY_NAME, SCENARIOS, Scenario
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -29,6 +35,60 @@ def test_killed_before_each_step(lab: Lab, scenario: Scenario) -> None:
             found.insert(0, "there was no such step this time")
         if found:
             problems[f"killed before step {step}, {short(reference.steps[step])}"] = found
+        world.remove(root)
+    world.remove(prepared.root)
+    report_all(problems)
+
+
+@pytest.mark.parametrize("name", ["deliver to many", "group"])
+def test_killed_while_the_journal_starts_a_new_segment(lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = lab.prepare(BY_NAME[name])
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1)
+    steps = steps_of(lab, prepared)
+    problems = {}
+    first = next(number for number, step in enumerate(steps) if step.startswith("create ") and "/journal/" in step)
+    for step in range(first, first + 6):
+        root = lab.fresh(prepared)
+        if found := lab.judge(root, prepared, killed_at(root, prepared.scenario, step)):
+            problems[f"killed before step {step}, {short(steps[step])}"] = found
+        world.remove(root)
+    world.remove(prepared.root)
+    report_all(problems)
+
+
+_BESIDE = ["deliver large file", "move", "rename swap", "delete cluttered", "collect", "register stash", "group"]
+
+
+@pytest.mark.parametrize("name", _BESIDE)
+def test_killed_beside_a_process_that_lives(lab: Lab, name: str) -> None:
+    """The other one has the store open all the time; its next commit rolls the dead one's forward."""
+    prepared = lab.prepare(BY_NAME[name])
+    steps = steps_of(lab, prepared)
+    commit = next(number for number, step in enumerate(steps) if step.startswith("append "))
+    problems = {}
+    for step in range(commit, len(steps)):
+        root = lab.fresh(prepared)
+
+        def body(teller: Teller, root: str = root, step: int = step) -> None:
+            waiting, go = os.pipe()
+            pid = os.fork()
+            if pid == 0:  # opens the store only when the other has it open
+                os.close(go)
+                os.read(waiting, 1)
+                killed_in_place(root, prepared.scenario, step)
+            with no_background_checkpoints(), Transport.open(root) as transport:
+                os.write(go, b"!")
+                os.waitpid(pid, 0)
+                transport.run(op.Collect(0))
+                found = lab.checker.problems(root, sessions=2, leftovers=True)
+                if prepared.stage_of(view.take(root, prepared.known)) is None:
+                    found.append("neither wholly there nor wholly absent")
+                teller.tell(problems=found)
+
+        report = run_child(body)
+        found = list(report.notes.get("problems", [])) + lab.judge(root, prepared, report)
+        if found:
+            problems[f"killed before step {step}, {short(steps[step])}"] = found
         world.remove(root)
     world.remove(prepared.root)
     report_all(problems)

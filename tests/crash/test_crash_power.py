@@ -12,6 +12,7 @@ import random
 
 import pytest
 
+from adapter.store import journal
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport
@@ -90,9 +91,11 @@ _POOL: list[Action] = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_power_loss_in_a_long_day(lab: Lab, seed: int) -> None:
-    """Many operations, with checkpoints and snapshots in between or without any."""
+def test_power_loss_in_a_long_day(lab: Lab, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many operations, with checkpoints and snapshots in between or without any, in one journal segment or in many."""
     chance = random.Random(seed)
+    if seed >= 2:
+        monkeypatch.setattr(journal, "SEGMENT_BYTES", 3000)
     actions: list[Action] = []
     for action in chance.sample(_POOL, 12):
         actions.append(action)
