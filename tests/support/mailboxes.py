@@ -71,7 +71,7 @@ async def fetched(
     """The whole answer, and the fetch for what it says of failures."""
     fetch = mailboxes.fetch(state, rows or all_rows(state), items, dialect)
     chunks = [chunk async for chunk in fetch.chunks()]
-    assert all(len(chunk) <= 600 << 10 for chunk in chunks)
+    assert all(len(chunk) <= 300 << 10 for chunk in chunks)
     return b"".join(chunks), fetch
 
 

@@ -81,6 +81,7 @@ class Fetch:
         self._pieces = pieces
         self._bodies = bodies
         self._kinds = _kinds(items)
+        self._contents = sum(isinstance(item, _CONTENT) for item in items)
         #: UIDs that were left out: gone meanwhile, or not to be read. Complete when the chunks have ended.
         self.failed: list[int] = []
         #: UIDs of which BINARY was asked that nobody can decode, answered with NIL: UNKNOWN-CTE (RFC 3516 4.3)
@@ -88,14 +89,13 @@ class Fetch:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Raises MailError only where a literal already begun cannot be finished: the connection must be closed."""
-        content = any(isinstance(item, _CONTENT) for item in self._items)
         kinds = self._kinds
         numbers, uids = self._rows.numbers, self._rows.uids
         for start in range(0, len(uids), BATCH):
             block = _Block(numbers[start : start + BATCH], uids[start : start + BATCH])
             if kinds:
                 block.pieces = await self._pieces.read(self._state.id, self._state.pieces, kinds, block.uids)
-            if content:
+            if self._contents:
                 async for chunk in self._with_content(block):
                     yield chunk
                 continue
@@ -223,24 +223,25 @@ class Fetch:
             reading.cancel()
 
     async def _rows_with(self, block: _Block, messages: Sequence[Message | None]) -> AsyncIterator[bytes]:
-        """In order: as many small messages as fit a chunk as one table, large ones each by itself."""
+        """In order: as many messages as fit a chunk as one table, those that fill one by themselves item by item."""
         first, size = 0, 0
         for index, message in enumerate([*messages, None]):
-            small = message is not None and message.octets is not None
-            if first < index and (not small or size > CHUNK):
+            weight = message.size * self._contents if message is not None else 0
+            fits = message is not None and message.octets is not None and weight <= CHUNK
+            if first < index and (not fits or size + weight > CHUNK):
                 yield self._table(block.part(first, index), cast("Sequence[Message]", messages[first:index]))
                 first, size = index, 0
-            if small and message is not None:
-                size += message.size
+            if fits:
+                size += weight
                 continue
             first = index + 1
             if message is not None:
-                async for chunk in self._large(block.part(index, index + 1), message):
+                async for chunk in self._one(block.part(index, index + 1), message):
                     yield chunk
             elif index < len(messages):
                 self.failed.append(block.uids[index])
 
-    async def _large(self, block: _Block, message: Message) -> AsyncIterator[bytes]:
+    async def _one(self, block: _Block, message: Message) -> AsyncIterator[bytes]:
         block, alive, places = self._alive(block, [message])
         if not alive:
             return
@@ -257,7 +258,9 @@ class Fetch:
                 elif span is None:
                     lead += item.label + b" NIL"
                 else:
-                    yield lead + form.literal_head(item.label, span.size, binary=isinstance(item, BinaryPart))
+                    # RFC 3516 4.3: only a literal8 may hold NUL, and of a stream nobody knows yet.
+                    binary = isinstance(item, BinaryPart) and (span.octets is None or b"\0" in span.octets)
+                    yield lead + form.literal_head(item.label, span.size, binary=binary)
                     lead = b""
                     async for chunk in self._bodies.stream(message, span):
                         yield chunk
@@ -265,6 +268,9 @@ class Fetch:
         yield lead[:-1] + form.FETCH_END
 
     async def _span(self, item: Content, uid: int, message: Message) -> Span | None:
+        if message.octets is not None:
+            (value,) = self._values(item, [uid], [message])
+            return None if value is None else Span(len(value), value)
         if isinstance(item, BodyPart):
             return await self._bodies.section(message, item.section, item.partial)
         try:
@@ -307,7 +313,7 @@ def _pick(column: list[int] | Numbers, places: slice | Sequence[int]) -> Iterabl
     return column[places] if isinstance(places, slice) else [column[place] for place in places]
 
 
-# RFC 3501 4.3, RFC 3516 4.3: only a literal8 may hold NUL
+# RFC 3501 4.3, RFC 3516 4.3
 def _literal(value: bytes | None, *, binary: bool) -> bytes:
     if value is None:
         return b"NIL"
