@@ -76,7 +76,7 @@ def test_a_mistake_is_told_where_it_is(tmp_path: Path, text: str, line: str) -> 
 def test_sizes_and_times_have_units(tmp_path: Path) -> None:
     loaded = _load(tmp_path, "[limits]\nmessage_size = '10 MiB'\nidle = '5 min'\n")
     assert loaded.limits.message_size == 10 << 20
-    assert loaded.limits.idle == 300
+    assert loaded.limits.idle == 300.0
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     }
     loaded = _load(tmp_path, "[limits]\nrecipients = 9\n", environment)
     assert loaded.limits.recipients == 7
-    assert loaded.limits.idle == 120
+    assert loaded.limits.idle == 120.0
     assert loaded.imap.compress is False
     assert loaded.listen.imap == ("127.0.0.1:1", "127.0.0.1:2")
 
