@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from adapter.store import queries
 from adapter.store.journal import Record
@@ -39,7 +39,7 @@ PICTURES = [b"one" * 700, b"two" * 700, bytes(range(256)) * 3]
 KEYWORDS = ["work", "WORK", "$Forwarded", "z"]
 LATER = 2**40
 HOWS: list[How] = ["add", "remove", "set"]
-REGISTER: list[RegisterMode] = ["safe", "safe", "force", "stash"]
+REGISTER: list[RegisterMode] = ["safe", "safe", "safe", "force", "stash"]
 DEREGISTER: list[DeregisterMode] = ["deactivate", "deactivate", "stash", "purge"]
 
 addresses = st.sampled_from(ADDRESSES)
@@ -114,9 +114,9 @@ class StoreMachine(RuleBasedStateMachine):
                 store.close()
             shutil.rmtree(self.base, ignore_errors=True)
 
-    @initialize(which=st.integers(1, 3))
-    def begin(self, which: int) -> None:
-        for address in ADDRESSES[:which]:
+    @initialize()
+    def begin(self) -> None:
+        for address in ADDRESSES:
             self.run(self.stores[0], [self.registering(address, "safe")])
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -185,10 +185,9 @@ class StoreMachine(RuleBasedStateMachine):
     def draw_step(self, store: Transport, data: st.DataObject) -> Step:
         kinds = [
             self.draw_deliver, self.draw_deliver, self.draw_append, self.draw_flags, self.draw_flags, self.draw_copy,
-            self.draw_expunge, self.draw_folder, self.draw_folder, self.draw_account, self.draw_collect,
+            self.draw_copy, self.draw_expunge, self.draw_folder, self.draw_folder, self.draw_account, self.draw_collect,
         ]  # fmt: skip
-        kind: Callable[[Transport, st.DataObject], Step] = data.draw(st.sampled_from(kinds))
-        return kind(store, data)
+        return kinds[data.draw(st.integers(0, len(kinds) - 1), label="kind")](store, data)
 
     def draw_deliver(self, store: Transport, data: st.DataObject) -> Step:
         to = data.draw(
@@ -215,7 +214,8 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def draw_append(self, store: Transport, data: st.DataObject) -> Step:
-        address, name = data.draw(addresses), data.draw(odd_names)
+        address = data.draw(addresses)
+        name = self.draw_name(address, data)
         items, given = [], []
         for _ in range(data.draw(st.integers(1, 2))):
             letter, staged = self.letter(store, data, [])
@@ -232,6 +232,14 @@ class StoreMachine(RuleBasedStateMachine):
             lambda: self.model.append(address, name, given, replaces),
             lambda uids, placed: [place.uid for place in placed] == uids,
         )
+
+    def draw_name(self, address: str, data: st.DataObject) -> str:
+        """Mostly a folder there is."""
+        account = self.model.current(address)
+        known = sorted(account.folders) if account is not None else []
+        if len(known) > 0 and data.draw(st.integers(0, 3), label="known"):
+            return known[data.draw(st.integers(0, len(known) - 1), label="name")]
+        return data.draw(odd_names, label="name")
 
     def draw_uids(self, folder: Folder, data: st.DataObject) -> list[int]:
         some = st.lists(st.integers(1, folder.uidnext + 1), max_size=5)
@@ -259,7 +267,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def draw_copy(self, store: Transport, data: st.DataObject) -> Step:
         address, folder = self.draw_place(data)
-        uids, to, move = self.draw_uids(folder, data), data.draw(odd_names), data.draw(st.booleans())
+        uids, to, move = self.draw_uids(folder, data), self.draw_name(address, data), data.draw(st.booleans())
 
         def same(expected: Any, found: op.Copied) -> bool:
             known = expected.target.id in (0, found.folder)  # made in this burst: not seen yet
@@ -285,13 +293,14 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def draw_folder(self, store: Transport, data: st.DataObject) -> Step:
-        address, name, other = data.draw(addresses), data.draw(odd_names), data.draw(odd_names)
+        address = data.draw(addresses)
+        name, other = self.draw_name(address, data), data.draw(odd_names, label="other")
         kind = data.draw(st.sampled_from(["create", "rename", "rename", "delete", "subscribe"]))
         if kind == "create":
             use = data.draw(st.sampled_from(["", "", "\\Sent", "\\Archive", "\\Flagged"]))
             return Step(
-                op.CreateFolder(address, name, use),
-                lambda: self.model.create(address, name, use),
+                op.CreateFolder(address, other, use),
+                lambda: self.model.create(address, other, use),
                 lambda _, folder: folder.special_use == use,
             )
         if kind == "rename":
@@ -307,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def draw_account(self, store: Transport, data: st.DataObject) -> Step:
         address = data.draw(addresses)
-        if data.draw(st.booleans()):
+        if data.draw(st.integers(0, 2)):
             return self.registering(address, data.draw(st.sampled_from(REGISTER)))
         mode = data.draw(st.sampled_from(DEREGISTER))
         return Step(op.Deregister(address, mode), lambda: self.model.deregister(address, mode), equal)
@@ -318,60 +327,84 @@ class StoreMachine(RuleBasedStateMachine):
     # --- rules -----------------------------------------------------------------------------------------------------
 
     @rule(data=st.data(), which=st.integers(0, 1))
-    def do_one(self, data: st.DataObject, which: int) -> None:
-        store = self.stores[which]
-        self.run(store, [self.draw_step(store, data)])
+    def deliver(self, data: st.DataObject, which: int) -> None:
+        self.run(self.stores[which], [self.draw_deliver(self.stores[which], data)])
 
     @rule(data=st.data(), which=st.integers(0, 1))
-    def deliver_one(self, data: st.DataObject, which: int) -> None:
-        store = self.stores[which]
-        self.run(store, [self.draw_deliver(store, data)])
+    def append(self, data: st.DataObject, which: int) -> None:
+        self.run(self.stores[which], [self.draw_append(self.stores[which], data)])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def change_flags(self, data: st.DataObject, which: int) -> None:
+        self.run(self.stores[which], [self.draw_flags(self.stores[which], data)])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def copy_or_move(self, data: st.DataObject, which: int) -> None:
+        self.run(self.stores[which], [self.draw_copy(self.stores[which], data)])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def delete_and_expunge(self, data: st.DataObject, which: int) -> None:
+        address, folder = self.draw_place(data)
+        uids = self.draw_uids(folder, data)
+        mark = Step(
+            op.ChangeFlags(address, folder.id, uids, "add", 8),
+            lambda: self.model.change_flags(address, folder, uids, "add", 8, (), None),
+            lambda expected, found: (found.modseq, found.changed) == expected[:2],
+        )
+        sweep = Step(
+            op.Expunge(address, folder.id),
+            lambda: self.model.expunge(address, folder, None),
+            lambda expected, found: found.uids == expected,
+        )
+        self.run(self.stores[which], [mark, sweep])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def change_folders(self, data: st.DataObject, which: int) -> None:
+        self.run(self.stores[which], [self.draw_folder(self.stores[which], data)])
 
     @rule(data=st.data(), which=st.integers(0, 1), count=st.integers(2, 6))
-    def do_a_burst(self, data: st.DataObject, which: int, count: int) -> None:
+    def burst(self, data: st.DataObject, which: int, count: int) -> None:
         """All are prepared before any is submitted; they are carried out in order."""
-        store = self.stores[which]
-        self.run(store, [self.draw_step(store, data) for _ in range(count)])
+        self.run(self.stores[which], [self.draw_step(self.stores[which], data) for _ in range(count)])
+
+    @rule(data=st.data(), which=st.integers(0, 1), count=st.integers(2, 6))
+    def another_burst(self, data: st.DataObject, which: int, count: int) -> None:
+        self.run(self.stores[which], [self.draw_step(self.stores[which], data) for _ in range(count)])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def collect_or_change_accounts(self, data: st.DataObject, which: int) -> None:
+        draw = self.draw_collect if data.draw(st.booleans()) else self.draw_account
+        self.run(self.stores[which], [draw(self.stores[which], data)])
+
+    @rule(kind=st.sampled_from(["reopen", "snapshot", "snapshot", "forget caches", "save index", "save index"]))
+    def look_after_the_store(self, kind: str) -> None:
+        if kind == "reopen":
+            self.close()
+            self.open()
+            assert [store.recovered for store in self.stores] == [0, 0]
+        elif kind == "snapshot":
+            assert self.stores[1].snapshot() == self.stores[0].index.applied_seq()
+            self.saved_index = None  # the journal may no longer reach back to it
+        elif kind == "forget caches":
+            with closing(sqlite3.connect(self.root / "index.sqlite", timeout=30)) as index:
+                index.execute("DELETE FROM cache_messages")
+                index.commit()
+        else:
+            self.saved_index = (self.stores[0].index.applied_seq(), (self.root / "index.sqlite").read_bytes())
 
     @rule()
-    def reopen(self) -> None:
-        self.close()
-        self.open()
-        assert [store.recovered for store in self.stores] == [0, 0]
-
-    @rule(which=st.integers(0, 1))
-    def snapshot(self, which: int) -> None:
-        assert self.stores[which].snapshot() == self.stores[which].index.applied_seq()
-        self.saved_index = None  # the journal may no longer reach back to it
-
-    @rule()
-    def forget_caches(self) -> None:
-        with closing(sqlite3.connect(self.root / "index.sqlite", timeout=30)) as index:
-            index.execute("DELETE FROM cache_messages")
-            index.commit()
-
-    @rule()
-    def save_index(self) -> None:
-        self.saved_index = (self.stores[0].index.applied_seq(), (self.root / "index.sqlite").read_bytes())
-
-    @precondition(lambda self: self.saved_index is not None)
-    @rule()
-    def lose_what_the_index_learned_since(self) -> None:
-        assert self.saved_index is not None
+    def lose_the_index_or_what_it_learned_since(self) -> None:
         applied = self.stores[0].index.applied_seq()
-        seq, old = self.saved_index
         self.close()
-        (self.root / "index.sqlite").write_bytes(old)
-        self.open()
-        assert [store.recovered for store in self.stores] == [applied - seq, 0]
-
-    @rule()
-    def lose_the_index(self) -> None:
-        """As after a power loss: no checkpoint is to be trusted, and the index is torn."""
-        self.close()
-        (self.root / "journal" / "checkpoint.json").unlink()
-        (self.root / "index.sqlite").write_bytes(b"torn")
-        self.open()
+        if self.saved_index is not None:
+            seq, old = self.saved_index
+            (self.root / "index.sqlite").write_bytes(old)
+            self.open()
+            assert [store.recovered for store in self.stores] == [applied - seq, 0]
+        else:  # as after a power loss: no checkpoint is to be trusted, and the index is torn
+            (self.root / "journal" / "checkpoint.json").unlink()
+            (self.root / "index.sqlite").write_bytes(b"torn")
+            self.open()
 
     # --- what must hold --------------------------------------------------------------------------------------------
 
