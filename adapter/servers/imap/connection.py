@@ -173,19 +173,17 @@ class Connection(asyncio.Protocol):
     def framer(self) -> Framer:
         return self._framer
 
-    def _next_event(self) -> Event:
-        """The next event; ProtocolError if the stream can not be followed."""
-        while True:
-            event = self._framer.next_event()
-            if event is not NEED_DATA or self._inflater is None:
-                return event
-            try:
-                piece = self._inflater.read()
-            except ValueError as error:
-                raise ProtocolError("Compressed data is damaged") from error
-            if not piece:
-                return event
+    def _inflate(self) -> bool:
+        """Give the framer another piece of what came in compressed; False if there is none."""
+        if self._inflater is None:
+            return False
+        try:
+            piece = self._inflater.read()
+        except ValueError as error:
+            raise ProtocolError("Compressed data is damaged") from error
+        if piece:
             self._framer.feed(piece)
+        return bool(piece)
 
     def occupy(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something else before the conversation begins."""
@@ -208,11 +206,11 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         try:
-            event = self._next_event()
+            event = self._framer.next_event()
         except ProtocolError as error:
             self.bye(str(error))
             return
-        if event is not NEED_DATA:
+        if event is not NEED_DATA or self._inflater is not None:
             self._task = self._loop.create_task(self._converse(event))
 
     async def _converse(self, event: Event) -> None:
@@ -221,13 +219,14 @@ class Connection(asyncio.Protocol):
         assert conversation is not None  # noqa: S101 - set before the first octet can come
         self._turn_ends = self._loop.time() + _TURN
         try:
-            while event is not NEED_DATA and not self.closing:
-                await conversation.handle(event)
-                if self.closing:
+            while not self.closing:
+                if event is not NEED_DATA:
+                    await conversation.handle(event)
+                elif not self._inflate():
                     break
                 self._read_on()
-                event = self._next_event()
-                if event is not NEED_DATA:
+                event = self._framer.next_event()
+                if event is not NEED_DATA or self._inflater is not None:
                     await self.breathe()
         except asyncio.CancelledError:
             return
@@ -255,9 +254,11 @@ class Connection(asyncio.Protocol):
         self._framer.expect_line()
         self.flush()
         while True:
-            event = self._next_event()
+            event = self._framer.next_event()
             if event is not NEED_DATA:
                 return event if isinstance(event, Line) else None
+            if self._inflate():
+                continue
             self._read_on()
             self._waiting = self._loop.create_future()
             await self._waiting

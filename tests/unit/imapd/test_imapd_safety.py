@@ -1,0 +1,374 @@
+"""Limits, slow and hostile peers, and who may see what."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.servers import networks
+from adapter.servers.imap.connection import Connection
+from adapter.servers.imap.mailboxes import Mailboxes
+from adapter.settings import Settings
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from tests.support.corpus import varied_message
+from tests.support.imapd import PASSWORD, ImapClient, Running, make_store, serving
+from tests.support.stores import ADA, BOB, append, rows
+
+Start = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    @asynccontextmanager
+    async def run(**sections: dict[str, Any]) -> AsyncIterator[Running]:
+        settings = Settings()
+        for section, values in sections.items():
+            changed: dict[str, Any] = {section: replace(getattr(settings, section), **values)}
+            settings = replace(settings, **changed)
+        root = tmp_path / "store"
+        await asyncio.to_thread(make_store, root, ADA, BOB)
+        async with serving(root, settings) as running:
+            yield running
+
+    return run
+
+
+def _connection(server: Running) -> Connection:
+    """The server's side of the only connection."""
+    assert server.services.imap is not None
+    (session,) = server.services.imap._sessions
+    return session.connection
+
+
+# --- slow peers and large answers --------------------------------------------------------------------------------------
+
+
+async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> None:
+    async with start() as server:
+        large = b"Subject: large\r\n\r\n" + os.urandom(30 << 20).hex()[: 40 << 20].encode() + b"\r\n"
+        await asyncio.to_thread(append, server.transport, "INBOX", large)
+        slow = await server.login(ADA)
+        await slow.ok("SELECT INBOX")
+        # A buffer of the size of a real connection's, so that the network itself takes little.
+        slow._writer.get_extra_info("socket").setsockopt(1, 8, 1 << 16)
+        slow._reader._limit = 1 << 16  # type: ignore[attr-defined]
+        tag = slow.start("FETCH 1 BODY.PEEK[]")
+        await asyncio.sleep(0.5)
+        connection = _connection(server)
+        assert connection.stuck_since is not None
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < 2 << 20
+        started = time.perf_counter()
+        other = await server.login(ADA)
+        await other.ok("NOOP")
+        await other.ok("SELECT INBOX")
+        assert time.perf_counter() - started < 1
+        head = await slow.line()
+        assert head == b"* 1 FETCH (BODY[] {%d}\r\n" % len(large)
+        assert await slow._reader.readexactly(len(large)) == large
+        assert await slow.line() == b")\r\n"
+        assert (await slow.finish(tag))[1].startswith(b"OK")
+        await slow.close()
+        await other.close()
+
+
+async def test_who_takes_nothing_is_given_up(start: Start) -> None:
+    async with start(imap={"send": 0.5, "progress": 1.0}) as server:
+        large = b"Subject: large\r\n\r\n" + b"x" * (30 << 20)
+        await asyncio.to_thread(append, server.transport, "INBOX", large)
+        stuck = await server.login(ADA)
+        await stuck.ok("SELECT INBOX")
+        stuck._reader._limit = 1 << 10  # type: ignore[attr-defined]
+        stuck.start("FETCH 1 BODY.PEEK[]")
+        async with asyncio.timeout(10):
+            while server.services.connections:
+                await asyncio.sleep(0.05)
+        await stuck.close()
+
+
+async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
+    async with start() as server:
+        client = await server.login(ADA)
+        client.send(b"".join(b"p%d NOOP\r\n" % number for number in range(1000)))
+        for number in range(1000):
+            assert (await client.line()).startswith(b"p%d OK" % number)
+        await client.close()
+
+
+async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(self: Mailboxes, *arguments: object) -> Sequence[int]:
+        await asyncio.sleep(1.0)
+        return []
+
+    monkeypatch.setattr(Mailboxes, "search", slow)
+    async with start(imap={"progress": 0.2}) as server:
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        untagged, status = await client.run("SEARCH ALL")
+        assert status.startswith(b"OK")
+        assert untagged[0].startswith(b'* OK [INPROGRESS ("t3" NIL NIL)] ')
+        assert 2 <= len(untagged) <= 6
+        await client.close()
+
+
+# --- hostile peers -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
+    async with start() as server:
+        client = await server.login(ADA)
+        await client.ok("COMPRESS DEFLATE")
+        packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        bomb = packer.compress(b"a NOOP " + b" " * (200 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
+        assert len(bomb) < 1 << 20
+        client.start_compression()
+        client._deflate = None
+        connection = _connection(server)
+        other = await server.login(ADA)
+        client.send(bomb)
+        longest = 0.0
+        for _ in range(50):
+            started = time.perf_counter()
+            await other.ok("NOOP")
+            longest = max(longest, time.perf_counter() - started)
+            assert connection.unread < 1 << 20
+        assert longest < 0.2
+        client.send(packer.compress(b"\r\nb NOOP\r\n") + packer.flush(zlib.Z_SYNC_FLUSH))
+        assert (await client.line()).startswith(b"a BAD Command line is too long")
+        assert (await client.line()).startswith(b"b OK")
+        await client.close()
+        await other.close()
+
+
+async def test_what_is_not_compressed_ends_the_connection(start: Start) -> None:
+    async with start() as server:
+        client = await server.login(ADA)
+        await client.ok("COMPRESS DEFLATE")
+        client.start_compression()
+        client._deflate = None
+        client.send(b"\xff\xff\xff\xff not deflate at all")
+        assert (await client.line()).startswith(b"* BYE Compressed data is damaged")
+        assert await client.line() == b""
+        await client.close()
+
+
+async def test_an_oversized_literal_that_does_not_wait_is_drained(start: Start) -> None:
+    async with start(limits={"message_size": 1000}) as server:
+        client = await server.login(ADA)
+        assert (await client.append("INBOX", b"x" * 200_000)).startswith(b"NO [TOOBIG]")
+        assert (await client.append("INBOX", b"A: b\r\n\r\n")).startswith(b"OK [APPENDUID")
+        await client.close()
+
+
+async def test_literal_minus(start: Start) -> None:
+    async with start(imap={"literal_plus": False}) as server:
+        client = await server.connect()
+        assert b" LITERAL- " in await client.line()
+        await client.ok(f"LOGIN {ADA} {PASSWORD}")
+        assert (await client.append("INBOX", b"A: b\r\n\r\n" + b"x" * 5000)).startswith(b"BAD")
+        assert (await client.append("INBOX", b"A: b\r\n\r\n")).startswith(b"OK")
+        await client.close()
+
+
+async def test_huge_sets_cost_what_exists(start: Start) -> None:
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(5)))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        started = time.perf_counter()
+        many = ",".join(f"{number}:4294967295" for number in range(1, 5))
+        assert len(await client.ok(f"UID FETCH {many} (FLAGS)")) == 5
+        await client.ok("UID STORE 1:4294967295 +FLAGS.SILENT (\\Seen)")
+        await client.ok("UID COPY 1:4294967295 Trash")
+        assert time.perf_counter() - started < 2
+        await client.close()
+
+
+# --- limits on connections and logins ----------------------------------------------------------------------------------
+
+
+async def test_connections_of_one_user(start: Start) -> None:
+    async with start(limits={"connections_per_user": 2}) as server:
+        clients = [await server.login(ADA) for _ in range(2)]
+        third = await server.connect()
+        await third.line()
+        assert (await third.run(f"LOGIN {ADA} {PASSWORD}"))[1].startswith(b"NO [LIMIT]")
+        await third.ok(f"LOGIN {BOB} {PASSWORD}")
+        await clients[0].ok("LOGOUT")
+        await clients[0].close()
+        clients.append(await server.login(ADA))
+        for client in (*clients[1:], third):
+            await client.close()
+
+
+async def test_connections_of_one_address(start: Start) -> None:
+    async with start(limits={"connections_per_ip": 2, "exempt": ()}) as server:
+        clients = [await server.connect() for _ in range(3)]
+        assert (await clients[0].line()).startswith(b"* OK")
+        assert (await clients[1].line()).startswith(b"* OK")
+        assert (await clients[2].line()).startswith(b"* BYE [UNAVAILABLE] Too many connections")
+        assert await clients[2].line() == b""
+        for client in clients:
+            await client.close()
+
+
+async def test_many_connections_at_once_log_in_at_once(start: Start) -> None:
+    async with start() as server:
+        started = time.perf_counter()
+        clients = await asyncio.gather(*(server.login(ADA) for _ in range(12)))
+        assert time.perf_counter() - started < 3
+        for client in clients:
+            await client.close()
+
+
+async def test_guessing_is_slowed_down_and_ended(start: Start) -> None:
+    async with start(login={"free_failures": 1, "delay": 0.2}, imap={"bad_commands": 3}) as server:
+        client = await server.connect()
+        await client.line()
+        started = time.perf_counter()
+        for guess in ("a", "b"):
+            assert (await client.run(f"LOGIN {ADA} {guess}"))[1].startswith(b"NO [AUTHENTICATIONFAILED]")
+        assert time.perf_counter() - started > 0.2
+        client.start(f"LOGIN {ADA} c")
+        assert (await client.line()).startswith(b"* BYE")
+        await client.close()
+
+
+async def test_no_password_without_tls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "is_loopback", lambda peer: False)
+    async with start() as server:
+        client = await server.connect()
+        greeting = await client.line()
+        assert b" LOGINDISABLED " in greeting
+        assert b"AUTH=PLAIN" not in greeting
+        assert b"AUTH=SCRAM-SHA-256" in greeting
+        assert (await client.run(f"LOGIN {ADA} {PASSWORD}"))[1].startswith(b"NO [PRIVACYREQUIRED]")
+        assert (await client.run("AUTHENTICATE PLAIN AGEAYg=="))[1].startswith(b"NO")
+        await _scram(client)
+        await client.ok("SELECT INBOX")
+        await client.close()
+
+
+async def _scram(client: ImapClient) -> None:
+    """RFC 7677, the client's side."""
+    first = f"n={ADA.replace('@', '@')},r=clientnonce"
+    client.send(b"s AUTHENTICATE SCRAM-SHA-256 " + base64.b64encode(f"n,,{first}".encode()) + b"\r\n")
+    challenge = base64.b64decode((await client.line()).removeprefix(b"+ ")).decode()
+    values = dict(part.split("=", 1) for part in challenge.split(","))
+    salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), base64.b64decode(values["s"]), int(values["i"]))
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    bare = f"c=biws,r={values['r']}"
+    message = f"{first},{challenge},{bare}".encode()
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), message, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    client.send(base64.b64encode(f"{bare},p={base64.b64encode(proof).decode()}".encode()) + b"\r\n")
+    final = base64.b64decode((await client.line()).removeprefix(b"+ ")).decode()
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    assert final == "v=" + base64.b64encode(hmac.digest(server_key, message, "sha256")).decode()
+    client.send(b"\r\n")
+    assert (await client.line()).startswith(b"s OK [CAPABILITY")
+
+
+# --- who may see what --------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
+    async with start() as server:
+        (placed,) = await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1), address=BOB)
+        (row,) = await asyncio.to_thread(rows, server.transport, "INBOX", BOB)
+        client = await server.login(ADA)
+        for name in (
+            f"../{BOB}/INBOX",
+            f"/{BOB}/INBOX",
+            f"user/{BOB}",
+            f"~{BOB}/INBOX",
+            f"#user.{BOB}",
+            str(placed.folder),
+        ):
+            assert (await client.run(f'SELECT "{name}"'))[1].startswith(b"NO")
+            assert (await client.run(f'STATUS "{name}" (MESSAGES)'))[1].startswith(b"NO")
+        await client.ok("SELECT INBOX")
+        assert await client.ok(f"UID SEARCH EMAILID {row.message_id}") == [b"* SEARCH"]
+        assert await client.ok(f"UID SEARCH THREADID {row.thread_id}") == [b"* SEARCH"]
+        assert await client.ok("UID FETCH 1:* (BODY[])") == []
+        listed = await client.ok('LIST "" "*"')
+        assert not any(b"bob" in line for line in listed)
+        await client.close()
+
+
+async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Start) -> None:
+    async with start() as server:
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        await server.transport.commit(op.Deregister(ADA))
+        await asyncio.sleep(0.1)
+        assert (await client.run("STATUS INBOX (MESSAGES)"))[1].startswith(b"NO")
+        assert (await client.append("INBOX", b"A: b\r\n\r\n")).startswith(b"NO")
+        again = await server.connect()
+        await again.line()
+        assert (await again.run(f"LOGIN {ADA} {PASSWORD}"))[1].startswith(b"NO [AUTHENTICATIONFAILED]")
+        await client.close()
+        await again.close()
+
+
+# --- endings -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    await asyncio.to_thread(make_store, root, ADA)
+    async with serving(root) as server:
+        client = await server.login(ADA)
+        client.send(b"a APPEND INBOX {20+}\r\nSubject: x\r\n")
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(server.supervisor.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+        client.send(b"\r\nbody\r\n\r\n")
+        assert (await client.line()).startswith(b"a OK [APPENDUID")
+        assert (await client.line()).startswith(b"* BYE [UNAVAILABLE]")
+        assert await client.line() == b""
+        await closing
+        await client.close()
+    with Transport.open(root) as transport:
+        assert len(rows(transport)) == 1
+
+
+async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: Start) -> None:
+    async with start() as server:
+        client = await server.login(ADA)
+        client.send(b"a APPEND INBOX {900000+}\r\n" + b"x" * 500_000)
+        await asyncio.sleep(0.2)
+        await client.close()
+        async with asyncio.timeout(10):
+            while server.services.connections:
+                await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(rows, server.transport) == []
+
+
+async def test_the_copy_of_a_submitted_message_is_not_stored_twice(start: Start) -> None:
+    async with start() as server:
+        text = b"From: ada@example.test\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\nHello\r\n"
+        staged = await asyncio.to_thread(server.transport.stage, b"Received: from client\r\n" + text)
+        delivery = await server.transport.commit(op.Deliver(staged, ADA, [BOB], keep_sent=True))
+        assert delivery.sent is not None
+        client = await server.login(ADA)
+        status = await client.append("Sent", text, "(\\Seen)")
+        assert status.startswith(b"OK [APPENDUID %d %d]" % (delivery.sent.uidvalidity, delivery.sent.uid))
+        assert len(await asyncio.to_thread(rows, server.transport, "Sent")) == 1
+        assert (await client.append("Sent", text.replace(b"Hello", b"Other"))).startswith(b"OK")
+        assert len(await asyncio.to_thread(rows, server.transport, "Sent")) == 2
+        await client.close()
