@@ -97,6 +97,8 @@ MAY_MUTATE = {
     "adapter/store/locks.py": {"os.open", "os.unlink"},
     # SQLite writes its own file; nobody else opens the index.
     "adapter/store/index.py": {"sqlite3.connect"},
+    # The same for a cache that can be made anew.
+    "adapter/store/text_cache.py": {"sqlite3.connect"},
     # Buffered writing to a descriptor that disk.open_new made and announced.
     "adapter/store/snapshots.py": {"open"},
     # A staged file becomes read-only through the descriptor that disk.open_new made.
