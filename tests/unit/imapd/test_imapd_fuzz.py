@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter.config import Seconds
 from adapter.settings import Settings
 from tests.support.corpus import varied_message
 from tests.support.imapd import ImapClient, Running, make_store, serving
@@ -20,13 +21,14 @@ from tests.support.stores import ADA, append
 ROUNDS = 400 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 30
 
 _WORDS = (
-    b"FETCH STORE SEARCH COPY MOVE UID LIST LSUB STATUS SELECT EXAMINE CREATE DELETE RENAME APPEND REPLACE IDLE DONE "
-    b"LOGIN AUTHENTICATE PLAIN LOGIN SCRAM-SHA-256 STARTTLS COMPRESS DEFLATE ENABLE QRESYNC CONDSTORE UIDONLY IMAP4rev2 "
-    b"EXPUNGE CLOSE UNSELECT NOOP CHECK CAPABILITY NAMESPACE ID GETQUOTA GETQUOTAROOT SETQUOTA SORT THREAD REFERENCES "
-    b"ALL FLAGS BODY[] BODY.PEEK[1.2.MIME]<0.9> BINARY[1] BODYSTRUCTURE ENVELOPE PREVIEW MODSEQ INBOX Trash RETURN SAVE "
-    b"SUBJECT BODY TEXT HEADER NOT OR CHARSET UTF-8 SINCE 1-Jan-2026 LARGER 1:* $ * 1 2 4294967295 0 -1 +FLAGS .SILENT "
-    b"(\\Seen) (\\Deleted) \\Flagged $x () ( ) \"\" \"a b\" \"\\\"\" {3} {3+} ~{2+} {99999999999} {0} % CHANGEDSINCE VANISHED "
-    b"(CHANGEDSINCE 1) (UNCHANGEDSINCE 5) PARTIAL -1:-5 = + & &AGE- \xc3\xbc \xff \x00 \r \n \r\n"
+    b'FETCH STORE SEARCH COPY MOVE UID LIST LSUB STATUS SELECT EXAMINE CREATE DELETE RENAME APPEND REPLACE '
+    b'IDLE DONE LOGIN AUTHENTICATE PLAIN LOGIN SCRAM-SHA-256 STARTTLS COMPRESS DEFLATE ENABLE QRESYNC '
+    b'CONDSTORE UIDONLY IMAP4rev2 EXPUNGE CLOSE UNSELECT NOOP CHECK CAPABILITY NAMESPACE ID GETQUOTA '
+    b'GETQUOTAROOT SETQUOTA SORT THREAD REFERENCES ALL FLAGS BODY[] BODY.PEEK[1.2.MIME]<0.9> BINARY[1] '
+    b'BODYSTRUCTURE ENVELOPE PREVIEW MODSEQ INBOX Trash RETURN SAVE SUBJECT BODY TEXT HEADER NOT OR CHARSET '
+    b'UTF-8 SINCE 1-Jan-2026 LARGER 1:* $ * 1 2 4294967295 0 -1 +FLAGS .SILENT (\\Seen) (\\Deleted) '
+    b'\\Flagged $x () ( ) "" "a b" "\\"" {3} {3+} ~{2+} {99999999999} {0} % CHANGEDSINCE VANISHED '
+    b'(CHANGEDSINCE 1) (UNCHANGEDSINCE 5) PARTIAL -1:-5 = + & &AGE- \xc3\xbc \xff \x00 \r \n \r\n'
 ).split(b" ")  # fmt: skip
 
 
@@ -131,7 +133,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Running]:
     defaults = Settings()
     settings = replace(
         defaults,
-        login=replace(defaults.login, delay=0.0, longest_delay=0.0),
+        login=replace(defaults.login, delay=Seconds(0), longest_delay=Seconds(0)),
         limits=replace(defaults.limits, connections_per_user=500),
     )
     async with serving(root, settings) as running:

@@ -53,7 +53,7 @@ def _connection(server: Running) -> Connection:
     return session.connection
 
 
-# --- slow peers and large answers --------------------------------------------------------------------------------------
+# --- slow peers and large answers ------------------------------------------------------------------------------------
 
 
 async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> None:
@@ -93,9 +93,7 @@ async def test_who_takes_nothing_is_given_up(start: Start) -> None:
         await stuck.ok("SELECT INBOX")
         stuck._reader._limit = 1 << 10  # type: ignore[attr-defined]
         stuck.start("FETCH 1 BODY.PEEK[]")
-        async with asyncio.timeout(10):
-            while server.services.connections:
-                await asyncio.sleep(0.05)
+        assert await server.services.connections._gone_within(10)
         await stuck.close()
 
 
@@ -124,7 +122,7 @@ async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypat
         await client.close()
 
 
-# --- hostile peers -----------------------------------------------------------------------------------------------------
+# --- hostile peers ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
@@ -197,7 +195,7 @@ async def test_huge_sets_cost_what_exists(start: Start) -> None:
         await client.close()
 
 
-# --- limits on connections and logins ----------------------------------------------------------------------------------
+# --- limits on connections and logins --------------------------------------------------------------------------------
 
 
 async def test_connections_of_one_user(start: Start) -> None:
@@ -282,7 +280,7 @@ async def _scram(client: ImapClient) -> None:
     assert (await client.line()).startswith(b"s OK [CAPABILITY")
 
 
-# --- who may see what --------------------------------------------------------------------------------------------------
+# --- who may see what ------------------------------------------------------------------------------------------------
 
 
 async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
@@ -324,7 +322,7 @@ async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Star
         await again.close()
 
 
-# --- endings -----------------------------------------------------------------------------------------------------------
+# --- endings ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) -> None:
@@ -353,9 +351,7 @@ async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: S
         client.send(b"a APPEND INBOX {900000+}\r\n" + b"x" * 500_000)
         await asyncio.sleep(0.2)
         await client.close()
-        async with asyncio.timeout(10):
-            while server.services.connections:
-                await asyncio.sleep(0.05)
+        assert await server.services.connections._gone_within(10)
         assert await asyncio.to_thread(rows, server.transport) == []
 
 
