@@ -22,7 +22,7 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
 _ROWS = {kind for kinds in COMPARED.values() for kind in kinds}
-_INDEX = {*_ROWS, "index-missing", "index-unreadable", "cache-stale"}
+_INDEX = {*_ROWS, "uidnext-too-low", "counters-stale", "index-missing", "index-unreadable", "cache-stale"}
 _MISPLACED = {"message-misfiled", "blob-misfiled"}
 _LEAVING = {
     "message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan", "staging-leftover",

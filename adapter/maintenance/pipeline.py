@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import spark, workspace
+from adapter.maintenance import memory, spark, workspace
 from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.report import Report
-from adapter.maintenance.survey import Survey, journal_size, survey
-from adapter.store import disk, index, journal
+from adapter.maintenance.survey import TORN, Survey, journal_size, survey
+from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.store.index import Index
-from adapter.store.journal import Journal
+from adapter.store.index import Index, IndexMissing, IndexUnreadable
+from adapter.store.journal import Journal, JournalDamaged
 from adapter.transport import checkpoint, opening, recovery
+from protocol.errors import MailError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
+
 Progress = Callable[[str], None]
+_SCANNED = {"message": "messages", "blob": "blobs", "link": "links", "folder": "folders", "mailbox": "accounts"}
 
 
 class Pipeline:
@@ -38,6 +44,7 @@ class Pipeline:
         self._session = session
         self._own = session is None
         self._looks = 0
+        self.phases: dict[str, float] = {}  # seconds of work, start-up aside
 
     def close(self) -> None:
         if self._own and self._session is not None:
@@ -55,7 +62,14 @@ class Pipeline:
             disk.make_directory(parent, f"look-{self._looks}")
         finally:
             os.close(parent)
-        return survey(self._session, self.root, place, self.say)
+        with self._timed("look" if self._looks == 1 else "again"):
+            return survey(self._session, self.root, place, self.say)
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.phases[phase] = round(self.phases.get(phase, 0.0) + time.monotonic() - began, 3)
 
     def check(self, report: Report) -> None:
         """Read-only, online: what changed while it looked is looked at again."""
@@ -68,15 +82,18 @@ class Pipeline:
             items = (finding for finding in items if (finding.kind, finding.subject) in seen)
         for finding in items:
             report.tell(Outcome.expected(finding))
-        _finish(report, found)
+        self._finish(report, found)
 
     def repair(self, directories: Directories, report: Report, decisions: dict[str, str]) -> None:
         """The caller holds the service lock exclusively."""
-        roll_forward(directories)
+        torn = roll_forward(directories)
+        if torn is not None:
+            report.tell(Outcome.expected(torn))
         found = self.look()
         if found.found:
             self.say(f"{sum(found.found.values())} findings; repairing")
-            Apply(directories, found, decisions, report.tell).run()
+            with self._timed("apply"):
+                Apply(directories, found, decisions, report.tell).run()
             self.say("verifying")
             left = self.look()
             conflicts = report.severities["conflict"]
@@ -85,27 +102,38 @@ class Pipeline:
                 report.head["left"] = [f"{each.kind} {each.subject}" for each, _ in zip(left.findings(), range(100))]
         else:
             report.verified = True
-        _finish(report, found)
+        self._finish(report, found)
+
+    def _finish(self, report: Report, found: Survey) -> None:
+        report.finish(
+            source=found.facts.source,
+            scanned={name: found.counts.get(what, 0) for what, name in _SCANNED.items()},
+            phases=self.phases,
+            seconds={name: round(value, 3) for name, value in found.seconds.items()},
+            memory=memory.peaks(),
+        )
 
 
-def _finish(report: Report, found: Survey) -> None:
-    plural = {"message": "messages", "blob": "blobs", "link": "links", "folder": "folders", "mailbox": "accounts"}
-    report.finish(
-        source=found.facts.source,
-        scanned={name: found.counts.get(what, 0) for what, name in plural.items()},
-        seconds={name: round(value, 3) for name, value in found.seconds.items()},
-    )
+def roll_forward(directories: Directories) -> Finding | None:
+    """What a dead process left half-way is finished as every opening does; returns the append that was cut, if any.
 
-
-def roll_forward(directories: Directories) -> None:
-    """What a dead process left half-way is finished as every opening does; what that cannot do is for the pipeline."""
+    Whatever keeps that from being done is for the pipeline to find.
+    """
     with contextlib.closing(Journal(directories)) as log:
         last = checkpoint.read(directories)
         log.durable_seq = last.seq if last else 0
-        with contextlib.suppress(journal.JournalDamaged, index.IndexMissing, index.IndexUnreadable, Exception):
+        before = journal_size(directories.root)
+        torn = None
+        try:
+            newest = max(log.segments(), default=0)
             log.refresh()
+            if journal_size(directories.root) < before:
+                torn = Finding("journal-torn", layout.journal_segment(newest), detail=TORN)
             with contextlib.closing(Index(directories)) as opened:
                 recovery.Recovery(directories, log, opened).catch_up()
+        except (JournalDamaged, IndexMissing, IndexUnreadable, MailError, OSError, sqlite3.Error, LookupError) as error:
+            _log.info("not rolled forward: %s", error)
+        return torn
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SHUFFLE_ROWS = 50_000  # of one partition of a join
+TORN = "an append that was never acknowledged"
 Progress = Callable[[str], None]
 
 
@@ -149,7 +150,7 @@ def _of_the_whole(facts: Facts) -> Iterator[Finding]:
         kind = "index-missing" if facts.index_trouble == "missing" else "index-unreadable"
         yield Finding(kind, layout.INDEX_FILE, detail=facts.index_trouble)
     if facts.torn:
-        yield Finding("journal-torn", facts.torn, detail="an append that was never acknowledged")
+        yield Finding("journal-torn", facts.torn, detail=TORN)
     for name, why in facts.damaged_segments.items():
         yield Finding("journal-damaged", name, detail=why)
     if facts.gap and not facts.damaged_segments:

@@ -1,0 +1,43 @@
+"""Peak memory of a run's processes, in kilobytes: this one, Spark's, and the largest Python worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def peaks() -> dict[str, int]:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
+                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+    found = {"driver": _peak(os.getpid()), "spark": 0, "worker": 0}
+    for process in parents:
+        if _descends(process, parents):
+            kind = "spark" if _name(process) == "java" else "worker"
+            found[kind] = max(found[kind], _peak(process))
+    return found
+
+
+def _descends(process: int, parents: dict[int, int]) -> bool:
+    me = os.getpid()
+    for _ in range(32):
+        process = parents.get(process, 0)
+        if process in (0, me):
+            break
+    return process == me
+
+
+def _name(process: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{process}/comm") as file:
+        return file.read().strip()
+    return ""
+
+
+def _peak(process: int) -> int:
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{process}/status") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0
