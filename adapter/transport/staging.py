@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from adapter.content import ingest
 from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 INLINE_BYTES = 256 << 10
 #: A spool keeps this much in memory before it goes to disk.
 SPOOL_MEMORY = 256 << 10
+_MAPPED_AT_ONCE = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,21 @@ class _DiskBlob:
         self._area.remove(self._name)
 
 
+class _Mapped(mmap.mmap):
+    """A mapped file that is let go of while it is read: its pages would count as this process's memory."""
+
+    _read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            self._read += len(found)
+            if self._read > _MAPPED_AT_ONCE:
+                self._read = 0
+                self.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
 class Spool:
     """Incoming octets of unknown size: in memory while small, in a staging file beyond."""
 
@@ -244,7 +261,7 @@ class Spool:
             yield b"".join(self._pieces)
             return
         with open(self._area.reopen(self._name), "rb") as file:
-            view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            view = _Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
             yield view
         finally:

@@ -31,6 +31,8 @@ _BLANK_FIRST_LINE = re.compile(rb"\r?\n")
 _LONGEST_BOUNDARY = 900
 _DASHES = re.compile(rb"\n--([^\n]{1,1000}+)")
 _BLANK_LINE_OR_DASHES = re.compile(rb"\n(?:\r?\n|--([^\n]{1,1000}+))")
+_LONGEST_MATCH = 1010
+_FIRST_WINDOW, _LAST_WINDOW = 32 << 10, 256 << 10
 _LINE_END = re.compile(rb"\n")
 _PADDING = b" \t\r"
 _CR = 13
@@ -186,16 +188,40 @@ class _Scan:
         if not self.open:
             return None
         places = self.places
-        for match in pattern.finditer(self.buffer, position):
+        for base, match in self.matches(pattern, position):
             line = match[1]
+            start, stop = base + match.start(), base + match.end()
             if line is None:
-                return _Delimiter(match.start(), match.end(), -1, False)
+                return _Delimiter(start, stop, -1, False)
             line = line.rstrip(_PADDING)
             if line in places:
-                return _Delimiter(match.start(), match.end(), places[line][-1], False)
+                return _Delimiter(start, stop, places[line][-1], False)
             if line.endswith(b"--") and line[:-2] in places:
-                return _Delimiter(match.start(), match.end(), places[line[:-2]][-1], True)
+                return _Delimiter(start, stop, places[line[:-2]][-1], True)
         return None
+
+    def matches(self, pattern: re.Pattern[bytes], position: int) -> Iterator[tuple[int, re.Match[bytes]]]:
+        """Matches from ``position`` on, with what is to be added to their offsets.
+
+        A buffer that is not in memory is copied out in windows, small ones first: one search over all of a mapped file
+        would bring all of it into memory.
+        """
+        if isinstance(self.buffer, bytes | bytearray):
+            for match in pattern.finditer(self.buffer, position):
+                yield 0, match
+            return
+        window = _FIRST_WINDOW
+        passed = position
+        while position < self.size:
+            piece = bytes(self.buffer[position : position + window + _LONGEST_MATCH])
+            for match in pattern.finditer(piece, passed - position):
+                if match.start() >= window:
+                    break
+                yield position, match
+                passed = position + match.end()
+            position += window
+            passed = max(passed, position)
+            window = min(2 * window, _LAST_WINDOW)
 
     def pass_delimiter(self, delimiter: _Delimiter) -> int | None:
         """End the parts inside the multipart of the delimiter; where its next child starts, if one does."""
