@@ -121,6 +121,12 @@ class Intake:
         return self._split_header(piece)
 
     def _split_header(self, piece: bytes) -> bytes:
+        if not self._buffer:
+            # Most header blocks come whole, with the beginning of the body: no copy of that.
+            end = _header_end(piece, 0)
+            if 0 <= end <= self._limits.header_size:
+                self._complete_header(piece[:end])
+                return b"" if self._refusal is not None else piece[end:]
         buffer = self._buffer
         start = max(0, len(buffer) - 2)
         buffer += piece
@@ -141,7 +147,7 @@ class Intake:
             self._refuse(replies.MAIL_LOOP)
 
 
-def _header_end(buffer: bytearray, start: int) -> int:
+def _header_end(buffer: bytes | bytearray, start: int) -> int:
     """One past the empty line that ends a header block, or -1; none ends before ``start``."""
     if start == 0:
         if buffer.startswith(b"\r\n"):

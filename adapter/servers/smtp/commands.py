@@ -7,6 +7,7 @@ refusal.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Answer = Reply | list[Reply] | None
+
+# The same few senders and recipients come again and again; what was parsed is immutable.
+_parse_mail = functools.lru_cache(512)(params.parse_mail)
+_parse_rcpt = functools.lru_cache(512)(params.parse_rcpt)
 
 
 class Commands:
@@ -66,7 +71,7 @@ class Commands:
 
     async def mail(self, argument: bytes) -> Reply:
         session = self._session
-        command = params.parse_mail(argument, self._mail_parameters)
+        command = _parse_mail(argument, self._mail_parameters)
         if command.size is not None and command.size > session.edge.limits.message_size:
             return replies.TOO_BIG
         if session.account is not None:
@@ -83,7 +88,7 @@ class Commands:
         session, transaction = self._session, self._open_transaction
         if len(transaction.recipients) >= session.edge.limits.recipients:
             return replies.TOO_MANY_RECIPIENTS
-        command = params.parse_rcpt(argument, self._rcpt_parameters, smtputf8=transaction.mail.smtputf8)
+        command = _parse_rcpt(argument, self._rcpt_parameters, smtputf8=transaction.mail.smtputf8)
         targets = await self._targets(command.path)
         if targets is None and not (session.account and session.store.settings.relay.host):
             _log.info("%s relaying to <%s> denied", session.peer, command.path.address)
