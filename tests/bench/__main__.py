@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import scratch, store
+from tests.bench import repair, scratch, smtp, store
 
 
 def main() -> None:
@@ -14,6 +14,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with scratch.directory(arguments.dir) as directory:
         store.run(directory, scale=0.1 if arguments.quick else 1.0)
+        smtp.run(directory, scale=0.1 if arguments.quick else 1.0)
+        repair.run(directory)
 
 
 if __name__ == "__main__":

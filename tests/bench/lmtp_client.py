@@ -68,9 +68,7 @@ class Connection:
         self.body = body
         self.replies = 0
         self.started = time.perf_counter()
-        self.socket.sendall(
-            b"MAIL FROM:<bob@other.test>\r\nRCPT TO:<user%d@example.test>\r\nDATA\r\n" % mailbox
-        )
+        self.socket.sendall(b"MAIL FROM:<bob@other.test>\r\nRCPT TO:<user%d@example.test>\r\nDATA\r\n" % mailbox)
 
     def readable(self) -> bool:
         """Take what has come; whether the message is answered."""
@@ -94,7 +92,7 @@ def main() -> None:
     bodies = [message(number, size) for number in range(count)]
     open_ = [Connection(host, port) for _ in range(connections)]
     selector = selectors.DefaultSelector()
-    times = []
+    times: list[float] = []
     started = time.perf_counter()
     cpu = time.process_time()
     sent = 0
