@@ -173,10 +173,13 @@ class Bodies:
         self._shrink()
         return [message or fresh.get(uid) for uid, message in zip(uids, found, strict=True)]
 
-    def let_go(self, unused_since: float) -> None:
-        if self._used_at < unused_since and self._kept:
-            self._kept.clear()
-            self._used = 0
+    def let_go(self, unused_since: float) -> bool:
+        """Drop everything if nothing was used since then (of the monotonic clock); whether that freed anything."""
+        if self._used_at >= unused_since or not self._kept:
+            return False
+        self._kept.clear()
+        self._used = 0
+        return True
 
     def _keep(self, key: tuple[int, int], message: Message) -> None:
         before = self._kept.pop(key, None)

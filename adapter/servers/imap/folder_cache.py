@@ -307,7 +307,7 @@ class FolderCache:
                 continue
             if effect["modseq"] <= draft.modseq:
                 continue
-            if effect["modseq"] > draft.modseq + 1:
+            if effect["modseq"] > draft.modseq + 1 or not _is_complete(effect, sizes):
                 task = asyncio.create_task(self._resync(state))
                 self._resyncs.add(task)
                 task.add_done_callback(self._resyncs.discard)
@@ -377,18 +377,29 @@ class FolderCache:
             if excess <= 0:
                 return
 
-    def let_go(self, unused_since: float) -> None:
-        """Drop what was not used since then (of the monotonic clock), but for the columns of watched folders."""
+    def let_go(self, unused_since: float) -> bool:
+        """Drop what was not used since then (of the monotonic clock), but for the columns of watched folders.
+
+        Whether that freed anything.
+        """
+        freed = False
         for state in list(self._folders.values()):
             if state.derived_used_at < unused_since:
+                forgotten = state.used_at < unused_since and not state.watches
+                freed = freed or forgotten or state.derived > 0
                 state.drop()
-                if state.used_at < unused_since and not state.watches:
+                if forgotten:
                     self._forget(state)
+        return freed
 
     def _forget(self, state: FolderState) -> None:
         state.drop()
         del self._folders[state.id]
         self.wanted.discard(state.id)
+
+
+def _is_complete(effect: Effect, sizes: Mapping[str, int]) -> bool:
+    return effect["do"] != "project" or all(item[1] in sizes for item in effect["items"])
 
 
 def _gone(folder_id: int) -> MailError:

@@ -22,6 +22,9 @@ the operation itself as soon as it is durable. Both end in the same place, which
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ from adapter.servers.imap.search_source import FolderSource, Searcher
 from adapter.servers.imap.text_filler import TextFiller
 from adapter.servers.imap.text_index import TextIndex
 from adapter.servers.imap.text_reader import TextReader
-from adapter.servers.imap.threads import Threads
+from adapter.servers.imap.threads import Threads, give_back_memory
 from adapter.store import queries
 from adapter.store.journal import Effect, Record
 from adapter.store.queries import Folder
@@ -55,6 +58,8 @@ from protocol.imap.thread import Forest
 from protocol.imap.view import Rows
 
 __all__ = ["Account", "CacheLimits", "Fetch", "FolderListener", "FolderState", "Mailboxes", "Watch"]
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -79,13 +84,13 @@ class Mailboxes:
         self._transport = transport
         self._commits = commits
         self._limits = limits or CacheLimits()
-        self._threads = Threads(_THREADS)
-        self._search_threads = Threads(_SEARCH_THREADS)
+        self._text_index = TextIndex(transport.root)
+        self._threads = Threads("imap", _THREADS, self._thread_idle, self._limits.idle)
+        self._search_threads = Threads("search", _SEARCH_THREADS, self._thread_idle, self._limits.idle)
         self._accounts = AccountCache(transport, self._threads)
         self._folders = FolderCache(transport, self._threads, self._limits.folders)
         self._pieces = PieceReader(transport, self._threads, self._folders.shrink)
         self._bodies = Bodies(transport, self._threads, self._limits.bodies)
-        self._text_index = TextIndex(transport.root)
         self._texts = TextReader(transport, self._text_index, self._limits.texts)
         self._filler = TextFiller(transport, self._text_index, self._texts)
         self._searcher = Searcher(transport, self._pieces, self._text_index, self._texts, self._filler)
@@ -116,9 +121,16 @@ class Mailboxes:
         while True:
             await asyncio.sleep(self._limits.idle / 4)
             since = time.monotonic() - self._limits.idle
-            self._folders.let_go(since)
-            self._bodies.let_go(since)
-            self._texts.let_go(since)
+            freed = [cache.let_go(since) for cache in (self._folders, self._bodies, self._texts)]
+            if any(freed):
+                await self._threads.run(give_back_memory)
+
+    def _thread_idle(self) -> None:
+        """On a thread that has had nothing to do for a while: pages of the databases need not be kept."""
+        with contextlib.suppress(sqlite3.Error):
+            self._transport.index.query("PRAGMA shrink_memory")
+            self._text_index.shrink()
+        give_back_memory()
 
     # --- accounts --------------------------------------------------------------------------------------------------
 
@@ -183,7 +195,10 @@ class Mailboxes:
         sizes = _sizes(effects)
         unknown = self._unknown_sizes(effects)
         if unknown:
-            sizes |= self._read_sizes(unknown)
+            try:
+                sizes |= self._read_sizes(unknown)
+            except sqlite3.Error as error:
+                _log.error("sizes of messages that came cannot be read: %s", error)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._apply, effects, sizes)
 

@@ -95,6 +95,7 @@ class TextFiller:
                     continue
             except (MailError, OSError, sqlite3.Error):
                 _log.exception("filling the text index failed; it will go on")
+            self._index.shrink()
             self._wake.wait()
             self._wake.clear()
             self._stopping.wait(_PATIENCE)

@@ -67,6 +67,12 @@ class TextIndex:
                 connection.close()
             self._connections.clear()
 
+    def shrink(self) -> None:
+        """Let go of the memory that this thread's connection holds, if it has one."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.execute("PRAGMA shrink_memory")
+
     # --- searching -------------------------------------------------------------------------------------------------
 
     def generation(self) -> str:

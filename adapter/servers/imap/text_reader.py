@@ -78,11 +78,14 @@ class TextReader:
                 _log.error("the text of message %s cannot be read: %s", message_id, error)
         return found
 
-    def let_go(self, unused_since: float) -> None:
+    def let_go(self, unused_since: float) -> bool:
+        """Drop everything if nothing was used since then (of the monotonic clock); whether that freed anything."""
         with self._mutex:
-            if self._used_at < unused_since:
-                self._kept.clear()
-                self._used = 0
+            if self._used_at >= unused_since or not self._kept:
+                return False
+            self._kept.clear()
+            self._used = 0
+            return True
 
     def _extract(self, message_id: str, encoded: bytes | None, encoded_outline: bytes | None) -> SearchText:
         content = self._transport.content
