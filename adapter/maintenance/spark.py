@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 import zipfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from adapter.maintenance import workspace
@@ -74,7 +76,8 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = path  # local masters: workers are children of this process
     try:
-        session = builder.getOrCreate()
+        with _silence():
+            session = builder.getOrCreate()
     finally:
         if before is None:
             os.environ.pop("PYTHONPATH", None)
@@ -83,6 +86,20 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     if not master.startswith("local"):
         session.sparkContext.addPyFile(_code_archive(scratch))
     return session
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """The Java process inherits standard error, and would greet the user on it; failures reach us as exceptions."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _code_archive(scratch: str) -> str:
