@@ -31,7 +31,7 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.model import Account, Folder, Letter, Model, Refused
+from tests.support.model import STANDARD, Account, Folder, Letter, Model, Refused
 
 ADDRESSES = ["ada@example.test", "bob@example.test", "grüße/c@example.test"]
 LEVELS = ["a", "b", "A", "Sent", "INBOX", "Inbox", "~", ".", "é", "x" * 130]
@@ -234,9 +234,12 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def draw_name(self, address: str, data: st.DataObject) -> str:
-        """Mostly a folder there is."""
+        """Mostly a folder there is, and then rather one the user made."""
         account = self.model.current(address)
         known = sorted(account.folders) if account is not None else []
+        made = [name for name in known if name not in STANDARD]
+        if len(made) > 0 and data.draw(st.booleans(), label="made"):
+            known = made
         if len(known) > 0 and data.draw(st.integers(0, 3), label="known"):
             return known[data.draw(st.integers(0, len(known) - 1), label="name")]
         return data.draw(odd_names, label="name")
