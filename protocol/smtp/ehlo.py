@@ -33,7 +33,13 @@ EXTENSIONS: tuple[Extension, ...] = (
     Extension("ENHANCEDSTATUSCODES", "RFC 2034"),
     Extension("CHUNKING", "RFC 3030"),
     Extension("BINARYMIME", "RFC 3030", mail=frozenset({"BODY"})),
-    Extension("DSN", "RFC 3461", mail=frozenset({"RET", "ENVID"}), rcpt=frozenset({"NOTIFY", "ORCPT"})),
+    Extension(
+        "DSN",
+        "RFC 3461",
+        offered=lambda session: session.reports,
+        mail=frozenset({"RET", "ENVID"}),
+        rcpt=frozenset({"NOTIFY", "ORCPT"}),
+    ),
     Extension("STARTTLS", "RFC 3207", offered=lambda session: session.tls_available and not session.tls),
     Extension(
         "AUTH",

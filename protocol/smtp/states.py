@@ -47,6 +47,7 @@ class Session:
     plaintext_auth: bool = False  # AUTH without TLS is allowed here
     mechanisms: tuple[str, ...] = ()  # of AUTH; empty: none
     xclient_trusted: bool = False
+    reports: bool = True  # reports of delivery can be sent to whoever asks for them
     tls: bool = False  # TLS is active, by STARTTLS or from the start
     extended: bool = False  # EHLO or LHLO, not HELO
     authenticated: bool = False

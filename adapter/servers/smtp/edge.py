@@ -47,6 +47,8 @@ class Edge:
             plaintext_auth=self.services.settings.login.allow_plaintext or networks.is_loopback(peer),
             mechanisms=store.authenticator.mechanisms if submission and store is not None else (),
             xclient_trusted=peer in self.xclient,
+            # Whoever hands over by LMTP reports by itself, unless it is told that we do (RFC 3461 section 5.2.2).
+            reports=self.service is not Service.LMTP or bool(self.services.settings.relay.host),
         )
 
 

@@ -310,6 +310,15 @@ async def test_lmtp_refuses_a_message_once_for_each_recipient(server: Running) -
     assert (await client.ask("NOOP")).code == 250
 
 
+async def test_lmtp_leaves_reports_to_the_server_in_front(server: Running) -> None:
+    client = await server.connect("lmtp")
+    await client.reply()
+    offered = (await client.ask("LHLO client.test")).text.split()
+    assert {"PIPELINING", "ENHANCEDSTATUSCODES"} <= set(offered)
+    assert "DSN" not in offered
+    assert (await client.ask("MAIL FROM:<x@y.test> RET=FULL")).code == 555
+
+
 async def test_lmtp_by_bdat(server: Running) -> None:
     client = await server.hello("lmtp")
     assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>") == [250, 250, 250]
