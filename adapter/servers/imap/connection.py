@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from adapter.servers import tls
@@ -38,6 +39,31 @@ _WRITE_BUFFER = 256 << 10
 _READ_AHEAD = 128 << 10
 #: Seconds of work after which others have their turn.
 _TURN = 0.005
+
+
+class _Begun:
+    """A coroutine that was begun outside of a task and waits for something; a task can go on with it."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        while True:
+            try:
+                answer = yield self._waits_for
+            except BaseException as error:
+                step = partial(self._work.throw, error)
+            else:
+                step = partial(self._work.send, answer)
+            try:
+                self._waits_for = step()
+            except StopIteration:
+                return
+
+
+async def _go_on_with(begun: _Begun) -> None:
+    await begun
 
 
 class Host(Protocol):
@@ -210,8 +236,15 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.bye(str(error))
             return
-        if event is not NEED_DATA or self._inflater is not None:
-            self._task = self._loop.create_task(self._converse(event))
+        if event is NEED_DATA and self._inflater is None:
+            return
+        # Most commands need nothing that is not at hand: such are done here and now, without a task.
+        work = self._converse(event)
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return
+        self._task = self._loop.create_task(_go_on_with(_Begun(work, waits_for)))
 
     async def _converse(self, event: Event) -> None:
         """Handle what came in, until more is needed."""

@@ -6,7 +6,7 @@ Changes are given to the view as they come, but for those the session makes itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from adapter.transport.operations.base import Operation
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 class Selected:
     """Listens to its folder until it is closed."""
 
-    __slots__ = ("_held", "_on_change", "_watch", "read_only", "state", "view")
+    __slots__ = ("_held", "_news", "_on_change", "_watch", "read_only", "state", "view")
 
     def __init__(self, state: FolderState, dialect: Dialect, on_change: Callable[[], None], *, read_only: bool) -> None:
         self.state = state
@@ -32,6 +32,7 @@ class Selected:
         self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
         self._on_change = on_change
         self._held: list[FolderChange] | None = None
+        self._news = False  # there may be something to tell
         self._watch = state.subscribe(self)
 
     def close(self) -> None:
@@ -43,6 +44,7 @@ class Selected:
         if self._held is not None:
             self._held += changes
             return
+        self._news = True
         for change in changes:
             self.view.apply(change)
         self._on_change()
@@ -62,6 +64,7 @@ class Selected:
             own = modseq_of(result)
         finally:
             held, self._held = self._held, None
+            self._news = True
             for change in held:
                 self.view.apply(change, Report.SILENT if change.modseq == own else Report.FLAGS)
         return result
@@ -70,10 +73,19 @@ class Selected:
 
     @property
     def pending(self) -> bool:
-        return self.view.pending
+        return self._news
+
+    def touch(self, uids: Iterable[int]) -> None:
+        """Report these messages though nothing may have changed (RFC 3501 6.4.6)."""
+        self._news = True
+        self.view.touch(uids)
 
     def flush(self, point: Emission, *, modseq_sent: bool = False) -> bytes:
-        return self.view.flush(point, self.state, modseq_sent=modseq_sent)
+        if not self._news:
+            return b""
+        told = self.view.flush(point, self.state, modseq_sent=modseq_sent)
+        self._news = self.view.pending
+        return told
 
     # --- what the client means -------------------------------------------------------------------------------------
 

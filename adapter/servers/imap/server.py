@@ -18,7 +18,6 @@ from adapter.servers.imap.quota import Quotas
 from adapter.servers.imap.session import Session
 from adapter.servers.networks import UNIX, Peer, canonical
 from adapter.servers.smtp.edge import fresh_session_id
-from protocol.errors import MailError
 from protocol.imap import response_codes as codes
 from protocol.imap import responses
 from protocol.imap.states import State
@@ -113,7 +112,8 @@ class ImapServer:
             session.tls = True
         try:
             backend = await asyncio.shield(self._prepare()) if self._available() else None
-        except MailError:
+        except Exception as error:
+            session.broken(error)
             backend = None
         if backend is None or not self._available():
             connection.bye("System is down for maintenance, try again later", codes.UNAVAILABLE)
@@ -133,8 +133,8 @@ class ImapServer:
     async def _start(self) -> Backend:
         store = self.services.store
         assert store is not None  # noqa: S101 - the caller looked
-        backend = Backend(store)
         try:
+            backend = Backend(store)
             await backend.start()
         except BaseException:
             self._starting = None
@@ -146,7 +146,10 @@ class ImapServer:
         """The sessions are gone and the store is about to go."""
         starting, self._starting, self._backend = self._starting, None, None
         if starting is not None:
-            backend = await starting
+            try:
+                backend = await starting
+            except Exception:
+                return  # reported by the session that asked for it
             await backend.close()
 
     # --- time ------------------------------------------------------------------------------------------------------

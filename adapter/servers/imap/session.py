@@ -176,7 +176,7 @@ class Session:
         try:
             self._rule = check(line.name, self.state, self.dialect)
             command = self._parse(line)
-            if enables_condstore(command) and not self.dialect.condstore and not isinstance(command, Enable):
+            if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
                 self.speak(replace(self.dialect, condstore=True))
             answer = await HANDLERS[type(command)](self, command)
         except CommandError as error:

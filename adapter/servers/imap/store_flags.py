@@ -69,7 +69,7 @@ async def store(session: Session, command: commands.Store) -> Answer:
         else:
             done = await session.mailboxes.commit(operation)
             refused = set(done.modified)
-            box.view.touch(uid for uid in rows.uids if uid not in refused)
+            box.touch(uid for uid in rows.uids if uid not in refused)
         modified = done.modified
     if modified:
         # RFC 7162 3.1.3
