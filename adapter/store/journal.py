@@ -310,6 +310,14 @@ class JournalTail:
 
     def advance(self, upto: int) -> list[Record]:
         """The records after the last call's, up to ``upto``, which must have been applied; aborted ones left out."""
+        before = self.seq, self._segment, self._offset
+        try:
+            return list(without_aborted(iter(self._read(upto))))
+        except BaseException:
+            self.seq, self._segment, self._offset = before  # what was not passed on is read again
+            raise
+
+    def _read(self, upto: int) -> list[Record]:
         records = []
         while self.seq < upto:
             before = self.seq
@@ -326,7 +334,7 @@ class JournalTail:
                 if self.seq == before and self._segment == self.seq + 1:
                     raise JournalDamaged(f"records {self.seq + 1} to {upto} are missing")
                 self._segment, self._offset = self.seq + 1, 0
-        return list(without_aborted(iter(records)))
+        return records
 
     def _lines(self) -> Iterator[bytes]:
         with self._directories.stable(layout.JOURNAL) as directory:

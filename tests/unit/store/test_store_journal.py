@@ -486,6 +486,18 @@ def test_a_tail_that_was_left_behind_says_so(written: Journal, directories: Dire
         tail.advance(3)
 
 
+def test_a_tail_that_could_not_read_on_misses_nothing(written: Journal, directories: Directories) -> None:
+    tail = JournalTail(written, directories, 0)
+    written.append([record("a"), record("b")])
+    written.rotate()
+    written.append([record("c")])
+    hidden = segment(directories, 3).rename(segment(directories, 3).with_suffix(".away"))
+    with pytest.raises(JournalDamaged):
+        tail.advance(3)
+    hidden.rename(segment(directories, 3))
+    assert texts(tail.advance(3)) == ["a", "b", "c"]
+
+
 # --- several processes -----------------------------------------------------------------------------------------------
 
 
