@@ -8,6 +8,7 @@ import dataclasses
 import email
 import email.policy
 import ssl
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -193,7 +194,9 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
         assert await silent.ended()
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await running.connect("submissions", context=old)
         good = await running.connect("submissions", context=trusting())
