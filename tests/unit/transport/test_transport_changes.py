@@ -177,9 +177,9 @@ def test_a_listener_may_end_its_own_subscription_or_start_another(store: Transpo
     subscriptions: list[Subscription] = []
 
     def once(records: list[Record]) -> None:
-        ear(records)
         subscriptions.pop().close()
         store.changes.subscribe(other)
+        ear(records)
 
     subscriptions.append(store.changes.subscribe(once))
     store.run(op.Subscribe(ADA, "a"))
