@@ -8,6 +8,7 @@ what it holds: the outline in the index's cache says where the parts lie.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import time
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 SMALL = 256 << 10
 #: Octets of a stream that are handed over at once.
 CHUNK = 256 << 10
+# Folders that are watched for clients that go through them.
+_FOLDERS_FOLLOWED = 1024
 # What a message costs besides its octets.
 _ENTRY_COST = 400
 
@@ -153,6 +156,20 @@ class Bodies:
         self._kept: OrderedDict[tuple[int, int], Message] = OrderedDict()  # by folder and UID
         self._used = 0
         self._used_at = 0.0
+        self._coming: dict[tuple[int, int], asyncio.Task[None]] = {}  # read ahead
+        self._last: dict[int, int] = {}  # by folder: the last message that was wanted by itself
+
+    def at_hand(self, folder_id: int, uids: Sequence[int]) -> list[Message] | None:
+        """These messages, if all of them are in memory."""
+        found = []
+        for uid in uids:
+            message = self._kept.get((folder_id, uid))
+            if message is None or message.octets is None:
+                return None
+            self._kept.move_to_end((folder_id, uid))
+            found.append(message)
+        self._used_at = time.monotonic()
+        return found
 
     def begin(self, folder_id: int, uids: Sequence[int]) -> Reading:
         """Start to read these messages (UIDs ascending), as far as they are not at hand."""
@@ -165,13 +182,53 @@ class Bodies:
             return Reading(found, None)
         return Reading(found, asyncio.create_task(self._complete(folder_id, uids, found)))
 
+    def at_hand(self, folder_id: int, uids: Sequence[int]) -> list[Message] | None:
+        """These messages, if all of them are here and small."""
+        found: list[Message] = []
+        for uid in uids:
+            message = self._kept.get((folder_id, uid))
+            if message is None or message.octets is None:
+                return None
+            self._kept.move_to_end((folder_id, uid))
+            found.append(message)
+        self._used_at = time.monotonic()
+        return found
+
     async def _complete(self, folder_id: int, uids: Sequence[int], found: list[Message | None]) -> list[Message | None]:
+        coming = {self._coming[folder_id, uid] for uid in uids if (folder_id, uid) in self._coming}
+        if coming:
+            await asyncio.wait(coming)
+            found = [message or self._kept.get((folder_id, uid)) for uid, message in zip(uids, found, strict=True)]
         lacking = [uid for uid, message in zip(uids, found, strict=True) if message is None]
-        fresh = await self._threads.run(self._read, folder_id, lacking)
+        fresh = await self._fetch(folder_id, lacking) if lacking else {}
+        return [message or fresh.get(uid) for uid, message in zip(uids, found, strict=True)]
+
+    async def _fetch(self, folder_id: int, uids: Sequence[int]) -> dict[int, Message]:
+        fresh = await self._threads.run(self._read, folder_id, uids)
         for uid, message in fresh.items():
             self._keep((folder_id, uid), message)
         self._shrink()
-        return [message or fresh.get(uid) for uid, message in zip(uids, found, strict=True)]
+        return fresh
+
+    def look_ahead(self, folder_id: int, before: int, uid: int, following: Sequence[int]) -> None:
+        """One message is wanted, whose neighbours are these: if the last one wanted was the one before, a client goes
+        through the folder message by message, and those that follow are read ahead."""
+        last = self._last.pop(folder_id, 0)
+        self._last[folder_id] = uid
+        if len(self._last) > _FOLDERS_FOLLOWED:
+            del self._last[next(iter(self._last))]
+        if not before or last != before:
+            return
+        keys = [(folder_id, after) for after in following]
+        lacking = [key for key in keys if key not in self._kept and key not in self._coming]
+        if 2 * len(lacking) > len(keys):
+            task = asyncio.create_task(self._fetch_quietly(folder_id, [key[1] for key in lacking]))
+            self._coming.update(dict.fromkeys(lacking, task))
+            task.add_done_callback(lambda _: [self._coming.pop(key, None) for key in lacking])
+
+    async def _fetch_quietly(self, folder_id: int, uids: Sequence[int]) -> None:
+        with contextlib.suppress(MailError):  # whoever wants them will see for himself
+            await self._fetch(folder_id, uids)
 
     def let_go(self, unused_since: float) -> bool:
         """Drop everything if nothing was used since then (of the monotonic clock); whether that freed anything."""

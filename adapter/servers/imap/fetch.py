@@ -22,6 +22,7 @@ from protocol.imap.search_response import partial_window
 from protocol.imap.view import Rows
 
 if TYPE_CHECKING:
+    from adapter.servers.imap.fetching import Fetch
     from adapter.servers.imap.selected import Selected
     from adapter.servers.imap.session import Session
 
@@ -39,6 +40,10 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         # RFC 9586 3.3: the response begins with the UID
         items = tuple(item for item in items if item is not Attribute.UID)
     fetching = session.mailboxes.fetch(box.state, rows, items, session.dialect)
+    at_once = fetching.at_once()
+    if at_once is not None:
+        session.send(at_once)
+        return _finish(session, rows, items, fetching, limited)
     session.in_response = True
     try:
         async for chunk in fetching.chunks():
@@ -50,10 +55,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         session.connection.abort()
         return no("Fetch failed", codes.SERVERBUG)
     session.in_response = False
-    with_modseq = Attribute.MODSEQ in items
-    if Attribute.FLAGS in items and (with_modseq or not session.dialect.condstore):
-        box.view.told(rows.uids)
-    return _answer(box, rows, fetching.failed, limited, modseq_sent=with_modseq)
+    return _finish(session, rows, items, fetching, limited)
 
 
 def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:
@@ -101,13 +103,20 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
     return (*first, *[item for item in added if item not in first], *last)
 
 
-def _answer(box: Selected, rows: Rows, unread: Sequence[int], limited: bytes, *, modseq_sent: bool) -> Answer:
+def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
+    box = session.mailbox
+    with_modseq = Attribute.MODSEQ in items
+    if Attribute.FLAGS in items and (with_modseq or not session.dialect.condstore):
+        box.view.told(rows.uids)
     if limited:
-        return Answer("Fetch completed as far as the limit allows", limited, modseq_sent=modseq_sent)
-    if unread and not set(unread).isdisjoint(box.state.uids):
+        return Answer("Fetch completed as far as the limit allows", limited, modseq_sent=with_modseq)
+    if fetching.undecodable:
+        # RFC 3516 4.3
+        return Answer("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent=with_modseq)
+    if fetching.failed and not set(fetching.failed).isdisjoint(box.state.uids):
         # RFC 5530 3
-        return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=modseq_sent)
-    if rows.gone or unread:
+        return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=with_modseq)
+    if rows.gone or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
-        return Answer("Fetch completed, some messages are gone", codes.EXPUNGEISSUED, modseq_sent=modseq_sent)
-    return Answer("Fetch completed", modseq_sent=modseq_sent)
+        return Answer("Fetch completed, some messages are gone", codes.EXPUNGEISSUED, modseq_sent=with_modseq)
+    return Answer("Fetch completed", modseq_sent=with_modseq)

@@ -13,11 +13,13 @@ A FETCH is a table: one format for a row, a column for each item, and one format
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from adapter.servers.imap.bodies import (
     CHUNK,
+    SMALL,
     Bodies,
     Message,
     Span,
@@ -46,6 +48,11 @@ _LONG_ROWS = 512
 # Messages whose content is read with one visit to a thread: few at first, so that the answer begins soon.
 _FIRST_BODIES = 8
 _BODIES = 64
+_STEP_OCTETS = 1 << 20
+# Messages that are read before a client that takes one after another has asked for them.
+_AHEAD = 32
+# Messages of an answer that may be given at once.
+_AT_ONCE = 16
 
 _KINDS = {
     Attribute.ENVELOPE: Kind.ENVELOPE,
@@ -102,6 +109,29 @@ class Fetch:
             step = _LONG_ROWS if kinds else _SHORT_ROWS
             for first in range(0, len(block.uids), step):
                 yield self._table(block.part(first, first + step), [])
+
+    def at_once(self) -> bytes | None:
+        """The whole answer, if it is short and all of it is at hand; else None, and it comes in chunks.
+
+        Most commands ask for one message: pausing where there is nothing to wait for costs as much as the answer.
+        """
+        numbers, uids = self._rows.numbers, self._rows.uids
+        if not 0 < len(uids) <= _AT_ONCE:
+            return None
+        block = _Block(numbers, uids)
+        messages: list[Message] = []
+        if self._kinds:
+            block.pieces = self._pieces.at_hand(self._state.pieces, self._kinds, uids)
+            if any(None in column for column in block.pieces):
+                return None
+        if self._contents:
+            if len(uids) == 1:
+                self._look_ahead(uids[0])
+            kept = self._bodies.at_hand(self._state.id, uids)
+            if kept is None or sum(message.size for message in kept) * self._contents > CHUNK:
+                return None
+            messages = kept
+        return self._table(block, messages)
 
     # --- rows of what is at hand -----------------------------------------------------------------------------------
 
@@ -208,19 +238,40 @@ class Fetch:
     async def _with_content(self, block: _Block) -> AsyncIterator[bytes]:
         """Rows with content; the messages of the next step are read while those of one are sent."""
         uids, folder_id = block.uids, self._state.id
-        starts = [0, *range(_FIRST_BODIES, len(uids), _BODIES)]
-        reading = self._bodies.begin(folder_id, uids[0 : starts[1] if len(starts) > 1 else len(uids)])
+        edges = self._steps(uids)
+        reading = self._bodies.begin(folder_id, uids[: edges[1]])
         try:
-            for step, start in enumerate(starts):
-                stop = starts[step + 1] if step + 1 < len(starts) else len(uids)
+            for start, stop, after in zip(edges, edges[1:], [*edges[2:], 0]):
                 messages = await reading.result()
-                if stop < len(uids):
-                    after = starts[step + 2] if step + 2 < len(starts) else len(uids)
+                if after:
                     reading = self._bodies.begin(folder_id, uids[stop:after])
                 async for chunk in self._rows_with(block.part(start, stop), messages):
                     yield chunk
         finally:
             reading.cancel()
+
+    def _steps(self, uids: Sequence[int]) -> list[int]:
+        """Where to cut the messages, so that those between two cuts are few and not too large together."""
+        if len(uids) == 1:
+            self._look_ahead(uids[0])
+            return [0, 1]
+        places, sizes = self._state.places(uids), self._state.columns.sizes
+        rows = range(places.start, places.stop) if isinstance(places, slice) else places
+        edges, first, octets = [0], 0, 0
+        for index, row in enumerate(rows):
+            size = sizes[row] if row >= 0 else 0
+            octets += size if size <= SMALL else 0
+            count = index - first
+            if count and (octets > _STEP_OCTETS or count == (_BODIES if first else _FIRST_BODIES)):
+                edges.append(index)
+                first, octets = index, size if size <= SMALL else 0
+        return [*edges, len(uids)]
+
+    def _look_ahead(self, uid: int) -> None:
+        known = self._state.uids
+        place = bisect_left(known, uid)
+        before = known[place - 1] if place else 0
+        self._bodies.look_ahead(self._state.id, before, uid, known[place + 1 : place + 1 + _AHEAD])
 
     async def _rows_with(self, block: _Block, messages: Sequence[Message | None]) -> AsyncIterator[bytes]:
         """In order: as many messages as fit a chunk as one table, those that fill one by themselves item by item."""

@@ -102,6 +102,11 @@ class PieceReader:
         self._threads = threads
         self._after_growth = after_growth
 
+    def at_hand(self, pieces: Pieces, kinds: Sequence[Kind], uids: Sequence[int]) -> list[list[bytes | None]]:
+        """A column for each kind, with None for what is not in memory."""
+        pieces.used_at = time.monotonic()
+        return [pieces.find(kind, uids) for kind in kinds]
+
     async def read(
         self, folder_id: int, pieces: Pieces, kinds: Sequence[Kind], uids: Sequence[int]
     ) -> list[list[bytes | None]]:
@@ -109,8 +114,7 @@ class PieceReader:
 
         More than ``BATCH`` messages at a time take more memory than need be.
         """
-        pieces.used_at = time.monotonic()
-        found = [pieces.find(kind, uids) for kind in kinds]
+        found = self.at_hand(pieces, kinds, uids)
         if not any(None in column for column in found):
             return found
         async with pieces.loading:
