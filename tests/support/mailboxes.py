@@ -72,7 +72,10 @@ async def fetched(
     fetch = mailboxes.fetch(state, rows or all_rows(state), items, dialect)
     chunks = [chunk async for chunk in fetch.chunks()]
     assert all(len(chunk) <= 300 << 10 for chunk in chunks)
-    return b"".join(chunks), fetch
+    answer = b"".join(chunks)
+    again = mailboxes.fetch(state, rows or all_rows(state), items, dialect).at_once()
+    assert again is None or again == answer
+    return answer, fetch
 
 
 async def eventually(condition: object, seconds: float = PATIENCE) -> None:

@@ -182,18 +182,6 @@ class Bodies:
             return Reading(found, None)
         return Reading(found, asyncio.create_task(self._complete(folder_id, uids, found)))
 
-    def at_hand(self, folder_id: int, uids: Sequence[int]) -> list[Message] | None:
-        """These messages, if all of them are here and small."""
-        found: list[Message] = []
-        for uid in uids:
-            message = self._kept.get((folder_id, uid))
-            if message is None or message.octets is None:
-                return None
-            self._kept.move_to_end((folder_id, uid))
-            found.append(message)
-        self._used_at = time.monotonic()
-        return found
-
     async def _complete(self, folder_id: int, uids: Sequence[int], found: list[Message | None]) -> list[Message | None]:
         coming = {self._coming[folder_id, uid] for uid in uids if (folder_id, uid) in self._coming}
         if coming:

@@ -190,7 +190,10 @@ class FolderState:
             if change.expunged:
                 self.pieces.forget(change.expunged)
         for watch in list(self.watches):
-            watch.listener.folder_changed(changes)
+            try:
+                watch.listener.folder_changed(changes)
+            except Exception:  # one session must not keep the others in the dark
+                _log.exception("a listener of folder %s failed", ids.folder_label(self.id))
         self._wake()
 
     def remove(self) -> None:

@@ -317,6 +317,46 @@ async def test_bodies_are_kept_within_their_budget(store: Transport) -> None:
         assert mailboxes._bodies._used == 0
 
 
+async def test_one_message_after_another_is_read_ahead(store: Transport) -> None:
+    sent = [message(str(number)) for number in range(80)]
+    append(store, "INBOX", *sent)
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        at_once = 0
+        for number, octets in enumerate(sent, 1):
+            one = Rows([number], [number], False)
+            fetch = mailboxes.fetch(state, one, [body_part(b"")], Dialect())
+            answer = fetch.at_once()
+            at_once += answer is not None
+            if answer is None:
+                answer = b"".join([chunk async for chunk in fetch.chunks()])
+            assert answer == response(number, b"BODY[] " + literal(octets))
+        assert at_once > 60
+        mailboxes._bodies.let_go(time.monotonic() + 1)
+        for number in (40, 7, 60, 3):  # here and there: nothing else is read
+            one = Rows([number], [number], False)
+            await fetched(mailboxes, state, [body_part(b"")], one)
+        assert len(mailboxes._bodies._kept) == 4
+
+
+async def test_what_is_not_at_hand_or_too_much_is_not_answered_at_once(store: Transport) -> None:
+    append(store, "INBOX", message(), message(body="x" * 300_000))
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+
+        def at_once(items: Sequence[FetchItem], uids: list[int]) -> bytes | None:
+            return mailboxes.fetch(state, Rows(uids, uids, False), items, Dialect()).at_once()
+
+        assert at_once([Attribute.FLAGS], [1, 2]) == response(1, b"FLAGS ()") + response(2, b"FLAGS ()")
+        assert at_once([Attribute.ENVELOPE], [1]) is None
+        assert at_once([body_part(b"")], [1]) is None
+        await fetched(mailboxes, state, [Attribute.ENVELOPE, body_part(b"")])
+        assert at_once([Attribute.ENVELOPE, body_part(b"")], [1]) is not None
+        assert at_once([body_part(b"")], [2]) is None
+        assert at_once([body_part(b"")] * 2000, [1]) is None
+        assert at_once([Attribute.FLAGS], []) is None
+
+
 # --- the pure parts ------------------------------------------------------------------------------------------------
 
 TOKENS = (b"\n", b"\r\n", b"From", b":", b" ", b"a", b"To: x", b"\t", b"\r", b"\xff", b"X-Long", b"\0")
