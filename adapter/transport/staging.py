@@ -42,7 +42,7 @@ class StagedBlob:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A message ready to be committed any number of times; nothing of it is visible yet."""
+    """A message ready to be committed, once; nothing of it is visible yet."""
 
     content: Ingested
     arrived: int  # microseconds

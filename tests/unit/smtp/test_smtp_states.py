@@ -43,7 +43,16 @@ def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
     for service, phase, (tls_able, plain, trusted, tls, extended, binary) in itertools.product(Service, Phase, flags):
         for authenticated in (False, True):
             session = Session(
-                service, tls_able, plain, ("PLAIN",), trusted, tls, extended, authenticated, binary, phase
+                service,
+                tls_available=tls_able,
+                plaintext_auth=plain,
+                mechanisms=("PLAIN",),
+                xclient_trusted=trusted,
+                tls=tls,
+                extended=extended,
+                authenticated=authenticated,
+                binary=binary,
+                phase=phase,
             )
             for command in [*COMMANDS, "GET", "FOO", ""]:
                 reply = refusal(session, command)
