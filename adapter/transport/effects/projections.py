@@ -134,17 +134,20 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     connection.execute(_THREAD_OF_ONE if single else _THREADS, values)
 
 
+# CROSS JOIN keeps the order of the tables: left to itself, SQLite may go through the list once for every message.
+# CROSS JOIN keeps the order: the planner would go through the whole folder for each UID of the list.
 _GONE = """
 SELECT count(*), total(1 - (s.flags & 1)), total((s.flags >> 3) & 1), total(m.size)
-FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
-JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id)
+FROM json_each(:uids) j CROSS JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
+CROSS JOIN mailbox_state s USING (folder_id, uid) CROSS JOIN messages m USING (message_id)
 """
 _LOWER_THREADS = """
 UPDATE thread_summaries SET
     messages = thread_summaries.messages - gone.number, unread = thread_summaries.unread - gone.unseen
 FROM (SELECT m.thread_id, count(*) AS number, sum(1 - (s.flags & 1)) AS unseen
-      FROM json_each(:uids) j JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
-      JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id) GROUP BY m.thread_id) AS gone
+      FROM json_each(:uids) j CROSS JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
+      CROSS JOIN mailbox_state s USING (folder_id, uid) CROSS JOIN messages m USING (message_id)
+      GROUP BY m.thread_id) AS gone
 WHERE registration_id = :registration AND thread_summaries.thread_id = gone.thread_id
 """
 _DROP_THREADS = """
