@@ -57,7 +57,7 @@ def unlink(effect: Effect, directories: Directories, undo: Undo) -> None:
                 disk.unlink(directory, name)
             except FileNotFoundError:
                 continue  # removed by hand: what is gone need not go
-            undo.add(partial(_link_in, directories, parts, name, layout.projection_target(message_id)))
+            undo.add(partial(_link_in, directories, parts, name, message_id))
 
 
 def _unlink_in(directories: Directories, parts: layout.Parts, name: str) -> None:
@@ -65,9 +65,9 @@ def _unlink_in(directories: Directories, parts: layout.Parts, name: str) -> None
         disk.unlink(directory, name)
 
 
-def _link_in(directories: Directories, parts: layout.Parts, name: str, target: str) -> None:
+def _link_in(directories: Directories, parts: layout.Parts, name: str, message_id: str) -> None:
     with directories.open(parts) as directory:
-        disk.symlink(directory, name, target)
+        disk.symlink(directory, name, layout.projection_target(message_id))
 
 
 # --- index -----------------------------------------------------------------------------------------------------------

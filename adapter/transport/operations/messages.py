@@ -140,7 +140,8 @@ class Expunge(Operation[Expunged]):
             if self.uids is None
             else queries.rows_of(plan.connection, folder.id, self.uids)
         )
-        return _remove(plan, folder, [(row.uid, row.message_id) for row in rows if row.flags & Flag.DELETED])
+        deleted = int(Flag.DELETED)
+        return _remove(plan, folder, [(row.uid, row.message_id) for row in rows if row.flags & deleted])
 
 
 @dataclass(frozen=True, slots=True)
