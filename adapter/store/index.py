@@ -104,7 +104,7 @@ class Index:
         if connection is None:
             connection = _connect(self._path, "rw")  # a reader may have to roll back what a dead writer left
             connection.execute("PRAGMA query_only=ON")
-            connection.execute("PRAGMA cache_size=-8192")
+            connection.execute("PRAGMA cache_size=-2048")
             self._readers.connection = connection
             self._remember(connection)
         return connection

@@ -135,7 +135,6 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
 
 
 # CROSS JOIN keeps the order of the tables: left to itself, SQLite may go through the list once for every message.
-# CROSS JOIN keeps the order: the planner would go through the whole folder for each UID of the list.
 _GONE = """
 SELECT count(*), total(1 - (s.flags & 1)), total((s.flags >> 3) & 1), total(m.size)
 FROM json_each(:uids) j CROSS JOIN mailbox_projections p ON p.folder_id = :folder AND p.uid = j.value
