@@ -205,8 +205,11 @@ class Bodies:
         self._last[folder_id] = uid
         if len(self._last) > _FOLDERS_FOLLOWED:
             del self._last[next(iter(self._last))]
-        if not before or last != before:
+        if not before or last != before or not following:
             return
+        halfway = (folder_id, following[len(following) // 2])
+        if halfway in self._kept or halfway in self._coming:
+            return  # far enough, and it is not worth while to look at each
         keys = [(folder_id, after) for after in following]
         lacking = [key for key in keys if key not in self._kept and key not in self._coming]
         if 2 * len(lacking) > len(keys):
