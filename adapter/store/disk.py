@@ -193,11 +193,11 @@ def _temporary(name: str, thread: int | str) -> str:
     return f".{name}.{thread}.new"
 
 
-def remove_unfinished(directory: int, name: str) -> None:
-    """Remove what :func:`replace_file` left of ``name`` in threads that died half-way."""
+def remove_unfinished(directory: int, name: str, *, rebooted: bool) -> None:
+    """Remove what :func:`replace_file` left of ``name`` in threads that died half-way, as all did if ``rebooted``."""
     for found in os.listdir(directory):
         thread = found[len(name) + 2 : -4]
-        if found == _temporary(name, thread) and thread.isdigit() and not _is_alive(int(thread)):
+        if found == _temporary(name, thread) and thread.isdigit() and (rebooted or not _is_alive(int(thread))):
             unlink(directory, found)
 
 

@@ -32,9 +32,11 @@ def read(directories: Directories) -> Checkpoint | None:
 
 
 def remove_unfinished(directories: Directories) -> None:
-    """Remove what processes that died while writing a checkpoint left behind."""
+    """Remove what processes that died while writing a checkpoint left behind. Call this before :func:`write`."""
+    last = read(directories)
+    rebooted = last is None or last.boot != disk.boot_id()
     with directories.stable(layout.JOURNAL) as directory:
-        disk.remove_unfinished(directory, layout.CHECKPOINT_FILE)
+        disk.remove_unfinished(directory, layout.CHECKPOINT_FILE, rebooted=rebooted)
 
 
 def write(directories: Directories, seq: int) -> None:

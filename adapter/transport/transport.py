@@ -59,8 +59,8 @@ class Transport:
             with self._locks.hold(()):
                 self.index = scope.enter_context(contextlib.closing(self._recover()))
                 self.recovered = self._recovery.catch_up()
-                checkpoint.write(self._directories, self._journal.last_seq)
                 checkpoint.remove_unfinished(self._directories)
+                checkpoint.write(self._directories, self._journal.last_seq)
                 snapshots.remove_unfinished(self._directories)
                 remove_dead_sessions(self._directories)
                 self._staging = StagingArea(self._directories, self._find_thread, self._knows_blob)

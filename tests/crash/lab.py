@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Lab:
 
     def path(self) -> str:
         self._count += 1
-        return f"{self._scratch}/store-{self._count}"
+        return f"{self._scratch}/store-{os.getpid()}-{self._count}"
 
     def prepare(self, scenario: Scenario) -> Prepared:
         root = world.copy(self._base, self.path())
@@ -178,4 +179,4 @@ def report_all(problems: dict[str, list[str]]) -> None:
 
 def short(step: str) -> str:
     """A step without the path of the store it happened in."""
-    return re.sub(r"/\S*/store-\d+", "", step)
+    return re.sub(r"/\S*/store-\d+-\d+", "", step)

@@ -10,6 +10,7 @@ from tests.crash import world
 from tests.crash.children import Report, no_background_checkpoints, perform, stepping, used_uids
 from tests.crash.durability import Shadow, Tree, write_out
 from tests.crash.lab import Lab, Prepared
+from tests.crash.spread import spread
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ def watched(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[S
 def judge_all(
     lab: Lab, prepared: Prepared, states: list[State], *, boot: str = "the next", exactly: int | None = None
 ) -> dict[str, list[str]]:
-    problems = {}
-    for state in states:
+    def look(state: State) -> list[str]:
         root = write_out(state.tree, lab.path())
-        if found := lab.judge(root, prepared, state.report, boot=boot, quarantine=True, exactly=exactly):
-            problems[state.when] = found
+        found = lab.judge(root, prepared, state.report, boot=boot, quarantine=True, exactly=exactly)
         world.remove(root)
-    return problems
+        return found
+
+    return spread(states, look, lambda state: state.when)

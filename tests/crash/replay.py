@@ -15,7 +15,7 @@ class Replayer:
     """Remembers what the journals of prepared stores lead to: their copies only add to them."""
 
     def __init__(self, scratch: str) -> None:
-        self._path = f"{scratch}/replayed.sqlite"
+        self._scratch = scratch
         self._known: dict[bytes, tuple[int, sqlite3.Connection]] = {}  # journal -> last seq, index
 
     def remember(self, directories: Directories, journal: Journal) -> None:
@@ -37,10 +37,11 @@ class Replayer:
         return self._build(directories, journal)
 
     def _build(self, directories: Directories, journal: Journal) -> sqlite3.Connection:
-        if os.path.exists(self._path):
-            os.unlink(self._path)
-        rebuild.build(directories, journal, self._path)
-        return sqlite3.connect(self._path, isolation_level=None)
+        path = f"{self._scratch}/replayed-{os.getpid()}.sqlite"
+        if os.path.exists(path):
+            os.unlink(path)
+        rebuild.build(directories, journal, path)
+        return sqlite3.connect(path, isolation_level=None)
 
 
 def _first_segment(directories: Directories) -> bytes:

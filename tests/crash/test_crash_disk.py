@@ -26,6 +26,7 @@ from tests.crash.children import (
 from tests.crash.faults import TAKES_ROOM, broken_from, full_from, outcome, steps_of
 from tests.crash.lab import Lab, Prepared, report_all, short
 from tests.crash.scenarios import BY_NAME, Scenario
+from tests.crash.spread import spread
 
 #: Those whose way back is the longest, or needs room.
 _HARD_TO_UNDO = [
@@ -57,10 +58,14 @@ def _from_the_journal_on(steps: list[str]) -> list[tuple[int, str]]:
 def test_the_disk_stays_full(lab: Lab, scenario: Scenario) -> None:
     """From a step on nothing more fits: not even an abort record, nor a link that is to be made again."""
     prepared = lab.prepare(scenario)
-    problems = {}
-    for step, what in _from_the_journal_on(steps_of(lab, prepared)):
-        if what.partition(" ")[0] in TAKES_ROOM and (found := outcome(lab, prepared, full_from(step), unsure=True)):
-            problems[f"from step {step} on, {short(what)}"] = found
+    steps = [
+        point for point in _from_the_journal_on(steps_of(lab, prepared)) if point[1].partition(" ")[0] in TAKES_ROOM
+    ]
+    problems = spread(
+        steps,
+        lambda point: outcome(lab, prepared, full_from(point[0]), unsure=True),
+        lambda point: f"from step {point[0]} on, {short(point[1])}",
+    )
     world.remove(prepared.root)
     report_all(problems)
 
@@ -69,10 +74,11 @@ def test_the_disk_stays_full(lab: Lab, scenario: Scenario) -> None:
 def test_the_disk_breaks_for_a_while(lab: Lab, scenario: Scenario) -> None:
     """From a step on everything fails, taking back included. Of the steps, which are much alike, every third."""
     prepared = lab.prepare(scenario)
-    problems = {}
-    for step, what in _from_the_journal_on(steps_of(lab, prepared))[1::3]:
-        if found := outcome(lab, prepared, broken_from(step), unsure=True):
-            problems[f"from step {step} on, {short(what)}"] = found
+    problems = spread(
+        _from_the_journal_on(steps_of(lab, prepared))[1::3],
+        lambda point: outcome(lab, prepared, broken_from(point[0]), unsure=True),
+        lambda point: f"from step {point[0]} on, {short(point[1])}",
+    )
     world.remove(prepared.root)
     report_all(problems)
 
@@ -164,23 +170,24 @@ def _crashed(lab: Lab, prepared: Prepared) -> str:
     return root
 
 
-@pytest.mark.parametrize("boot", [None, "the next"])
-@pytest.mark.parametrize("name", ["deliver large file", "rename swap", "purge with clutter"])
+@pytest.mark.parametrize(
+    ("name", "boot"), [("deliver large file", None), ("deliver large file", "the next"), ("rename swap", None)]
+)
 def test_an_error_at_each_step_of_opening(lab: Lab, name: str, boot: str | None) -> None:
     prepared = lab.prepare(BY_NAME[name])
     crashed = _crashed(lab, prepared)
     root = world.copy(crashed, lab.path())
     steps = reopened_and_killed_at(root, None, boot).steps
     world.remove(root)
-    problems = {}
-    for step, what in enumerate(steps):
+
+    def look(step: int) -> list[str]:
         root = world.copy(crashed, lab.path())
 
-        def on_step(number: int, action: str, fd: int, name: str, step: int = step) -> None:
+        def on_step(number: int, action: str, fd: int, name: str) -> None:
             if number == step:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        def body(teller: Teller, root: str = root) -> None:
+        def body(teller: Teller) -> None:
             with no_background_checkpoints(), another_boot(boot), stepping(on_step):
                 try:
                     Transport.open(root).close()  # closing does not fail: it leaves the rest to the next one
@@ -191,10 +198,10 @@ def test_an_error_at_each_step_of_opening(lab: Lab, name: str, boot: str | None)
         found = lab.judge(root, prepared, report, boot=boot)
         if report.notes.get("refused") is False:
             found.append("the error is not temporary")
-        if found:
-            problems[f"step {step}, {short(what)}"] = found
         world.remove(root)
-    report_all(problems)
+        return found
+
+    report_all(spread(range(len(steps)), look, lambda step: f"step {step}, {short(steps[step])}"))
 
 
 def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
@@ -202,15 +209,15 @@ def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
     root = lab.fresh(prepared)
     reference = killed_at(root, prepared.scenario, None)
     world.remove(root)
-    problems = {}
-    for step in range(reference.closing, len(reference.steps)):
+
+    def look(step: int) -> list[str]:
         root = lab.fresh(prepared)
 
-        def on_step(number: int, action: str, fd: int, name: str, step: int = step) -> None:
+        def on_step(number: int, action: str, fd: int, name: str) -> None:
             if number == step:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        def body(teller: Teller, root: str = root) -> None:
+        def body(teller: Teller) -> None:
             with no_background_checkpoints():
                 transport = Transport.open(root)
                 with stepping(on_step):
@@ -225,7 +232,8 @@ def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
         found = lab.judge(root, prepared, report, exactly=prepared.scenario.reached)
         if report.notes.get("stage") != prepared.scenario.reached:
             found.append(f"opened again at once, it shows {report.notes.get('stage')} actions")
-        if found:
-            problems[f"step {step}, {short(reference.steps[step])}"] = found
         world.remove(root)
-    report_all(problems)
+        return found
+
+    steps = range(reference.closing, len(reference.steps))
+    report_all(spread(steps, look, lambda step: f"step {step}, {short(reference.steps[step])}"))

@@ -14,6 +14,7 @@ from tests.crash.children import Teller, killed_at, killed_in_place, no_backgrou
 from tests.crash.faults import steps_of
 from tests.crash.lab import Lab, report_all, short
 from tests.crash.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.crash.spread import spread
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -24,18 +25,17 @@ def test_killed_before_each_step(lab: Lab, scenario: Scenario) -> None:
     assert reference.failure is None
     assert not lab.judge(root, prepared, reference)
     world.remove(root)
-    problems = {}
-    last = len(reference.steps) if scenario.closing else reference.closing
-    for step in range(last):
+
+    def look(step: int) -> list[str]:
         root = lab.fresh(prepared)
-        # Every other time SQLite has written pages before its commit, and leaves a rollback journal.
-        report = killed_at(root, scenario, step, spilling=bool(step % 2))
+        # Of every four, two times SQLite has written pages before its commit, and leaves a rollback journal.
+        report = killed_at(root, scenario, step, spilling=step % 4 > 1)
         found = lab.judge(root, prepared, report)
-        if not report.killed:
-            found.insert(0, "there was no such step this time")
-        if found:
-            problems[f"killed before step {step}, {short(reference.steps[step])}"] = found
         world.remove(root)
+        return found if report.killed else ["there was no such step this time", *found]
+
+    last = len(reference.steps) if scenario.closing else reference.closing
+    problems = spread(range(last), look, lambda step: f"killed before step {step}, {short(reference.steps[step])}")
     world.remove(prepared.root)
     report_all(problems)
 
@@ -45,13 +45,15 @@ def test_killed_while_the_journal_starts_a_new_segment(lab: Lab, name: str, monk
     prepared = lab.prepare(BY_NAME[name])
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1)
     steps = steps_of(lab, prepared)
-    problems = {}
     first = next(number for number, step in enumerate(steps) if step.startswith("create ") and "/journal/" in step)
-    for step in range(first, first + 6):
+
+    def look(step: int) -> list[str]:
         root = lab.fresh(prepared)
-        if found := lab.judge(root, prepared, killed_at(root, prepared.scenario, step)):
-            problems[f"killed before step {step}, {short(steps[step])}"] = found
+        found = lab.judge(root, prepared, killed_at(root, prepared.scenario, step))
         world.remove(root)
+        return found
+
+    problems = spread(range(first, first + 6), look, lambda step: f"killed before step {step}, {short(steps[step])}")
     world.remove(prepared.root)
     report_all(problems)
 
@@ -65,11 +67,11 @@ def test_killed_beside_a_process_that_lives(lab: Lab, name: str) -> None:
     prepared = lab.prepare(BY_NAME[name])
     steps = steps_of(lab, prepared)
     commit = next(number for number, step in enumerate(steps) if step.startswith("append "))
-    problems = {}
-    for step in range(commit, len(steps)):
+
+    def look(step: int) -> list[str]:
         root = lab.fresh(prepared)
 
-        def body(teller: Teller, root: str = root, step: int = step) -> None:
+        def body(teller: Teller) -> None:
             waiting, go = os.pipe()
             pid = os.fork()
             if pid == 0:  # opens the store only when the other has it open
@@ -87,8 +89,10 @@ def test_killed_beside_a_process_that_lives(lab: Lab, name: str) -> None:
 
         report = run_child(body)
         found = list(report.notes.get("problems", [])) + lab.judge(root, prepared, report)
-        if found:
-            problems[f"killed before step {step}, {short(steps[step])}"] = found
         world.remove(root)
+        return found
+
+    where = range(commit, len(steps), 2)  # every other step: the cases are those of the test above
+    problems = spread(where, look, lambda step: f"killed before step {step}, {short(steps[step])}")
     world.remove(prepared.root)
     report_all(problems)

@@ -55,9 +55,9 @@ from tests.crash.world import ADA, BOB, CARL, DORA, LONG, NEW, SHARED_BLOB
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_power_loss_before_each_step(lab: Lab, scenario: Scenario) -> None:
-    """At every step what was synced; at half of them, chosen by chance, something of the rest as well."""
+    """At every step what was synced; at a third of them, chosen by chance, something of the rest as well."""
     prepared = lab.prepare(scenario)
-    problems = judge_all(lab, prepared, watched(lab, prepared, "alone", 0.5))
+    problems = judge_all(lab, prepared, watched(lab, prepared, "alone", 0.34))
     world.remove(prepared.root)
     report_all(problems)
 
@@ -103,7 +103,7 @@ def test_power_loss_in_a_long_day(lab: Lab, seed: int, monkeypatch: pytest.Monke
             actions.append(chance.choice([checkpoint, checkpoint, snapshot]))
     prepared = lab.prepare(Scenario(f"long day {seed}", actions))
     states = watched(lab, prepared, "long", 0.3)
-    problems = judge_all(lab, prepared, chance.sample(states, min(len(states), 60)))
+    problems = judge_all(lab, prepared, chance.sample(states, min(len(states), 40)))
     world.remove(prepared.root)
     report_all(problems)
 
@@ -117,7 +117,7 @@ def test_power_loss_while_recovering_from_a_power_loss(lab: Lab, name: str) -> N
     chance = random.Random(name)
     lost = [state for state in watched(lab, prepared, "twice", 0.5) if state.report.acknowledged]
     problems: dict[str, list[str]] = {}
-    for first in chance.sample(lost, 2):
+    for first in chance.sample(lost, 1):
         root = write_out(first.tree, lab.path())
         outage = Outage(Shadow(root), f"twice {first.when}", scrambled=0.4)
         with no_background_checkpoints(), another_boot("the next"), stepping(outage.on_step), Transport.open(root):
@@ -137,7 +137,7 @@ def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
     steps = steps_of(lab, prepared)
     commit = next(number for number, step in enumerate(steps) if step.startswith("fsync /") and "/journal/" in step)
     problems: dict[str, list[str]] = {}
-    for point in sorted({commit + 1, (commit + len(steps)) // 2, len(steps) - 1}):
+    for point in sorted({commit + 1, (commit + len(steps)) // 2}):
         root, kept = lab.fresh(prepared), lab.path()
 
         def body(teller: Teller, root: str = root, kept: str = kept, point: int = point) -> None:
@@ -197,7 +197,7 @@ def test_power_loss_after_an_operation_was_taken_back(lab: Lab, name: str) -> No
         results: dict[int, object] = {}
         with no_background_checkpoints(), stepping(on_step):
             perform(transport, prepared.scenario, results.__setitem__)
-            for _ in range(4):
+            for _ in range(3):
                 outage.take("taken back")
         transport.close()
         world.remove(root)
