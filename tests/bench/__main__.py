@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench import repair, scratch, smtp, store
+from tests.bench import imap, repair, scratch, smtp, store
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     with scratch.directory(arguments.dir) as directory:
         store.run(directory, scale=0.1 if arguments.quick else 1.0)
         smtp.run(directory, scale=0.1 if arguments.quick else 1.0)
+        imap.run(directory, scale=0.1 if arguments.quick else 1.0)
         repair.run(directory)
 
 

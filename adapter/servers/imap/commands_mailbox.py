@@ -6,6 +6,7 @@ All names are looked up among the folders of the account that is logged in, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from adapter.servers.imap.answer import Answer, no
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from adapter.servers.imap.session import Session
     from adapter.store.queries import Folder
 
+#: Names that are compared with patterns without leaving the event loop.
+_AT_ONCE: Final = 2000
 #: RFC 6154 2, by the name a client may send
 _USES: Final = {use.lower(): use for _, use in names.STANDARD_FOLDERS.values() if use}
 
@@ -79,7 +82,12 @@ async def list_mailboxes(session: Session, command: commands.List) -> Answer:
         return Answer("List completed")
     hierarchy = await _hierarchy(session)
     counted = await session.mailboxes.status(session.account) if command.status else {}
-    for shown in hierarchy.matching(command, plain=not session.dialect.rev2):
+    matching = partial(hierarchy.matching, command, plain=not session.dialect.rev2)
+    if len(hierarchy.folders) * len(command.patterns) > _AT_ONCE:
+        found = await session.backend.call(matching)
+    else:
+        found = matching()
+    for shown in found:
         session.send(
             responses.list_response(shown.name, shown.attributes, session.dialect, child_info=shown.child_info)
         )

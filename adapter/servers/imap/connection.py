@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _WRITE_SIZE = 64 << 10
 #: Octets the peer has not taken, from where on a command waits.
 _WRITE_BUFFER = 256 << 10
+#: Milliseconds a peer may take to confirm what was sent.
+_UNCONFIRMED = 300_000
 #: Not yet consumed, from where on nothing more is read while a command runs.
 _READ_AHEAD = 128 << 10
 #: Seconds of work after which others have their turn.
@@ -141,8 +143,9 @@ class Connection(asyncio.Protocol):
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished without a word is noticed.
+            # A peer that vanished without a word is noticed when it does not confirm what is sent.
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNCONFIRMED)
         self._host.connected(self, transport)
 
     def data_received(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ from protocol.errors import MailError, Reason
 from protocol.imap.commands import List, ListReturn, ListSelect
 
 #: Of one LIST.
-MAX_PATTERNS = 100
+MAX_PATTERNS = 50
 
 _NO_SELECT = b"\\Noselect"
 

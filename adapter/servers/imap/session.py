@@ -277,6 +277,8 @@ class Session:
         self.connection.abort()
 
     def ended(self) -> None:
+        if self.account:
+            _log.info("%s %s has gone", self.peer, self.account)
         append.give_up(self)
         self.leave()
         self.state = State.LOGOUT
