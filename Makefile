@@ -21,7 +21,7 @@ lint: setup
 	$(VENV)/bin/mypy
 
 test: lint
-	$(VENV)/bin/pytest $(TESTS)
+	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile $(TESTS)
 
 bench: setup
 	$(PYTHON) -m tests.bench

@@ -21,7 +21,7 @@ if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and test
     sys.path.insert(0, str(_ROOT))
 
 _MEMORY = Path("/dev/shm")
-_SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
+_SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 settings.register_profile("default", deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_MACHINE)

@@ -13,8 +13,14 @@ from tests.crash.lab import Lab
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    logging.getLogger("adapter").setLevel(logging.CRITICAL)  # what it recovers and takes back is no news here
     scratch = tmp_path_factory.mktemp("crash")
     yield Lab(str(scratch))
-    logging.getLogger("adapter").setLevel(logging.NOTSET)
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the store recovers and takes back is no news here; tests elsewhere do look at the log."""
+    logging.getLogger("adapter").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("adapter").setLevel(logging.NOTSET)
