@@ -31,6 +31,8 @@ from adapter.settings import Settings, Tls
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
+from protocol.imap.capabilities import CAPABILITIES
+from protocol.imap.states import RULES
 from tests.support.certificates import make_certificate
 from tests.support.imapd import ImapClient, Running, make_store, serving
 
@@ -202,3 +204,42 @@ async def test_transcript(path: Path, tmp_path: Path, certificate: Tls) -> None:
             if line.strip() and not line.startswith(("#", "@ set "))
         )
         await Script(server).play(lines)
+
+
+_COMMAND = re.compile(r"(?:[A-Z] )?C[:|] [^ ]+ ((?:UID )?[A-Z]+)", re.IGNORECASE)
+
+
+def test_every_command_is_spoken() -> None:
+    said = set()
+    for path in _files():
+        for line in path.read_text(encoding="utf-8").replace("\\r\\n", "\nC: ").splitlines():
+            if match := _COMMAND.match(line):
+                said.add(match[1].upper())
+    assert set(RULES) - said == set()
+
+
+def test_every_capability_is_used() -> None:
+    """By its name, or by what it brings."""
+    brings = {
+        "IMAP4REV1": "SELECT", "SASL-IR": "AUTHENTICATE PLAIN AG", "LITERAL+": "«", "LITERAL-": "",
+        "CHILDREN": "HasChildren", "UIDPLUS": "APPENDUID", "MULTIAPPEND": "» «", "SEARCHRES": "$", "WITHIN": "YOUNGER",
+        "SORT=DISPLAY": "DISPLAYFROM",
+        "THREAD=REFERENCES": "THREAD REFERENCES", "THREAD=ORDEREDSUBJECT": "THREAD ORDEREDSUBJECT",
+        "LIST-EXTENDED": "RECURSIVEMATCH", "LIST-STATUS": "RETURN (STATUS", "CREATE-SPECIAL-USE": "(USE (",
+        "STATUS=SIZE": "SIZE", "OBJECTID": "EMAILID", "UTF8=ACCEPT": "ENABLE UTF8", "INPROGRESS": "INPROGRESS",
+        "COMPRESS=DEFLATE": "COMPRESS DEFLATE", "AUTH=SCRAM-SHA-256": "", "AUTH=OAUTHBEARER": "", "AUTH=XOAUTH2": "",
+        "AUTH=PLAIN": "AUTHENTICATE PLAIN", "AUTH=LOGIN": "AUTHENTICATE LOGIN", "LOGINDISABLED": "",
+        "APPENDLIMIT={APPEND_LIMIT}": "TOOBIG", "MESSAGELIMIT={MESSAGE_LIMIT}": "MESSAGELIMIT",
+        "QUOTA=RES-STORAGE": "STORAGE", "QUOTA=RES-MESSAGE": "MESSAGE ",
+    }  # fmt: skip
+    text = "\n".join(path.read_text(encoding="utf-8") for path in _files()).upper()
+    offered = [capability.name.upper() for capability in CAPABILITIES if capability.offer.words != "not yet"]
+    assert [name for name in offered if brings.get(name, name).upper() not in text] == []
+
+
+def test_every_test_of_the_compatibility_list_is_there() -> None:
+    root = TRANSCRIPTS.parents[1]
+    written = (root / "protocol/imap/COMPATIBILITY.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[^`]+)`", written))
+    assert named
+    assert {name for name in named if not (root / name).is_file()} == set()
