@@ -7,6 +7,7 @@ command are staged together on a thread and committed together.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from adapter.servers import sent_copy
@@ -37,22 +38,40 @@ _, _SENT = names.STANDARD_FOLDERS["Sent"]
 
 
 class Upload:
-    """The messages of one command, as far as they have come in."""
+    """The messages of one command, as far as they have come in.
+
+    A spool on disk is written by a thread; it is never closed under its hands, whenever the connection breaks.
+    """
 
     def __init__(self, name: str, dialect: Dialect) -> None:
         self.parser = AppendParser(name, dialect)
         self.spools: list[Spool] = []
         self.size = 0
+        self.trouble: MailError | None = None  # what kept octets from being taken; told when the command is whole
+        self.on_thread = False
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            if not self._closed:
+                self.spools[-1].write(data)
 
     def close(self) -> None:
-        for spool in self.spools:
-            spool.close()
+        with self._lock:
+            self._closed = True
+            for spool in self.spools:
+                spool.close()
 
 
 def give_up(session: Session) -> None:
-    if session.upload is not None:
-        session.upload.close()
-        session.upload = None
+    upload, session.upload = session.upload, None
+    if upload is None:
+        return
+    if upload.on_thread:
+        session.backend.store.pool.submit(upload.close)
+    else:
+        upload.close()
 
 
 def refusal(error: MailError) -> Answer:
@@ -88,17 +107,23 @@ async def announce(session: Session, start: LiteralStart) -> None:
 async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
     upload = session.upload
     assert upload is not None  # noqa: S101 - a chunk follows an announcement that was accepted
-    spool = upload.spools[-1]
-    if spool.size + len(chunk.data) <= SPOOL_MEMORY:
-        spool.write(chunk.data)
-    else:
-        await session.backend.call(spool.write, chunk.data)
+    if upload.trouble is not None:
+        return
+    try:
+        if upload.spools[-1].size + len(chunk.data) <= SPOOL_MEMORY:
+            upload.write(chunk.data)
+        else:
+            upload.on_thread = True
+            await session.backend.call(upload.write, chunk.data)
+            upload.on_thread = False
+    except MailError as error:
+        upload.trouble, upload.on_thread = error, False
 
 
 # RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
 async def append(session: Session, command: commands.Append) -> Answer:
     folder = await find_folder(session, command.mailbox)
-    if folder.special_use == _SENT and len(command.messages) == 1:
+    if folder.special_use == _SENT and len(command.messages) == 1 and session.upload and not session.upload.trouble:
         existing = await _sent_before(session, folder, command.messages[0])
         if existing is not None:
             return Answer("The message is there already", codes.appenduid(existing.uidvalidity, [existing.uid]))
@@ -150,8 +175,10 @@ async def _commit(
         state = await session.mailboxes.folder((await find_folder(session, folder)).id)
         check_keywords(state.flags, [keyword for _, keywords in flags for keyword in keywords])
     transport = session.backend.transport
+    assert session.upload is not None  # noqa: S101 - the command had at least one message
+    if session.upload.trouble is not None:
+        raise session.upload.trouble
     upload, session.upload = session.upload, None  # the thread closes the spools
-    assert upload is not None  # noqa: S101 - the command had at least one message
 
     def prepare() -> op.Append:
         staged = _stage(transport, upload.spools)

@@ -22,7 +22,9 @@ from adapter.servers.imap.connection import Connection
 from adapter.servers.imap.mailboxes import Mailboxes
 from adapter.settings import Settings
 from adapter.transport import operations as op
+from adapter.transport.staging import Spool
 from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
 from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, ImapClient, Running, make_store, serving
 from tests.support.stores import ADA, BOB, append, rows
@@ -371,6 +373,19 @@ async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: S
         await client.close()
         assert await server.services.connections._gone_within(10)
         assert await asyncio.to_thread(rows, server.transport) == []
+
+
+async def test_a_full_disk_within_an_append(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Spool, data: bytes) -> None:
+        raise MailError(Reason.DISK_FULL)
+
+    async with start() as server:
+        client = await server.login(ADA)
+        monkeypatch.setattr(Spool, "write", full)
+        assert (await client.append("INBOX", b"x" * 600_000)).startswith(b"NO [UNAVAILABLE] Insufficient storage")
+        monkeypatch.undo()
+        assert (await client.append("INBOX", b"A: b\r\n\r\n" + b"x" * 600_000)).startswith(b"OK")
+        await client.close()
 
 
 async def test_the_copy_of_a_submitted_message_is_not_stored_twice(start: Start) -> None:
