@@ -156,7 +156,7 @@ async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         stop = asyncio.Event()
         post = asyncio.create_task(_deliveries(server, stop))
         try:
-            async with asyncio.timeout(150):
+            async with asyncio.timeout(max(150, STEPS)):
                 clients = await asyncio.gather(*(Walker(server, number).walk() for number in range(SESSIONS)))
         finally:
             stop.set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from adapter.servers.imap.answer import Answer, no
 from adapter.servers.imap.commands_select import send_vanished
+from adapter.store import queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from protocol.errors import MailError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from adapter.servers.imap.fetching import Fetch
     from adapter.servers.imap.selected import Selected
     from adapter.servers.imap.session import Session
+    from adapter.transport.transport import Transport
 
 
 async def fetch(session: Session, command: commands.Fetch) -> Answer:
@@ -43,7 +45,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
     at_once = fetching.at_once()
     if at_once is not None:
         session.send(at_once)
-        return _finish(session, rows, items, fetching, limited)
+        return await _finish(session, rows, items, fetching, limited)
     session.in_response = True
     try:
         async for chunk in fetching.chunks():
@@ -55,7 +57,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         session.connection.abort()
         return no("Fetch failed", codes.SERVERBUG)
     session.in_response = False
-    return _finish(session, rows, items, fetching, limited)
+    return await _finish(session, rows, items, fetching, limited)
 
 
 def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:
@@ -103,7 +105,7 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
     return (*first, *[item for item in added if item not in first], *last)
 
 
-def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
+async def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
     box = session.mailbox
     with_modseq = Attribute.MODSEQ in items
     if Attribute.FLAGS in items and (with_modseq or not session.dialect.condstore):
@@ -113,10 +115,19 @@ def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: 
     if fetching.undecodable:
         # RFC 3516 4.3
         return Answer("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent=with_modseq)
-    if fetching.failed and not set(fetching.failed).isdisjoint(box.state.uids):
-        # RFC 5530 3
-        return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=with_modseq)
+    if fetching.failed:
+        backend = session.backend
+        there = await backend.call(_exist, backend.transport, box.state.id, fetching.failed)
+        if there:
+            # RFC 5530 3
+            return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=with_modseq)
     if rows.gone or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
         return Answer("Fetch completed, some messages are gone", codes.EXPUNGEISSUED, modseq_sent=with_modseq)
     return Answer("Fetch completed", modseq_sent=with_modseq)
+
+
+def _exist(transport: Transport, folder: int, uids: Sequence[int]) -> bool:
+    """Whether any of these messages is there; the folder's state may not know of an expunge yet. Blocks."""
+    with transport.reading() as connection:
+        return bool(queries.rows_of(connection, folder, uids))
