@@ -18,6 +18,8 @@ from tests.maintenance import lab
 from tests.maintenance.faults import CATALOGUE
 from tests.support.stores import ADA, new_store, tree
 
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
 
 def test_repair_wants_to_be_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["repair", "--root", str(tmp_path)])

@@ -12,6 +12,8 @@ from adapter.maintenance.findings import KINDS
 from tests.maintenance import lab
 from tests.maintenance.faults import CATALOGUE
 
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
 
 def _damage(root: Path, names: list[str]) -> Counter[str]:
     expected: Counter[str] = Counter()

@@ -6,10 +6,14 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
+
 from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.maintenance import lab
 from tests.support.stores import ADA, BOB, folder, rows
+
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
 
 def _remove(root: Path, *places: layout.Parts) -> None:

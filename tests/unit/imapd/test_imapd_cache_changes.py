@@ -186,7 +186,7 @@ async def test_accounts_know_folders_subscriptions_and_counters(store: Transport
         await mailboxes.commit(op.ChangeFlags(ADA, status["INBOX"].id, [1], "add", SEEN))
         status = await mailboxes.status(ADA)
         assert status["INBOX"].unseen == 0
-        assert await mailboxes.status(ADA) is status
+        assert await mailboxes.status(ADA) == status
 
 
 async def test_changes_while_a_folder_is_read_are_not_lost(store: Transport) -> None:
