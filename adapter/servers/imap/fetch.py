@@ -97,6 +97,8 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
     if not unseen:
         return command.items
     await session.mailboxes.commit(op.ChangeFlags(session.account, box.state.id, unseen, "add", flags=int(Flag.READ)))
+    # Their flags are sent below. What changes after this moment is told once more, at the end.
+    box.view.told(unseen)
     added = [Attribute.FLAGS, Attribute.MODSEQ] if session.dialect.condstore else [Attribute.FLAGS]
     content = (BodyPart, BinaryPart, BinarySize)
     # Flags before content: clients that read the first parenthesis only find them there.
@@ -108,8 +110,6 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
 async def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
     box = session.mailbox
     with_modseq = Attribute.MODSEQ in items
-    if Attribute.FLAGS in items and (with_modseq or not session.dialect.condstore):
-        box.view.told(rows.uids)
     if limited:
         return Answer("Fetch completed as far as the limit allows", limited, modseq_sent=with_modseq)
     if fetching.undecodable:
