@@ -33,6 +33,26 @@ class Server:
         """MiB of all its processes, shared pages split among those that share them (PSS)."""
         return sum(_pss(pid) for pid in _tree(self.process.pid)) / 1024
 
+    def settle(self, patience: float = 60.0) -> None:
+        """Wait until it does nothing any more: what is done in the background is done."""
+        deadline = time.monotonic() + patience
+        before = self._cpu()
+        while time.monotonic() < deadline:
+            time.sleep(1)
+            now = self._cpu()
+            if now - before < 0.05:
+                return
+            before = now
+
+    def _cpu(self) -> float:
+        """Seconds of processor time."""
+        spent = 0.0
+        for pid in _tree(self.process.pid):
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return spent
+
 
 def _tree(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
