@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from adapter.config import ConfigError
@@ -47,24 +47,20 @@ class Recipients:
     """Questions are answered from memory unless they say that they block."""
 
     def __init__(self, settings: Settings, transport: Transport) -> None:
-        self._settings = settings
         self._transport = transport
-        self._aliases = {
-            _checked(alias, "aliases"): tuple(_checked(member, "aliases") for member in members)
-            for alias, members in settings.aliases.items()
-        }
-        self._catch_all = {
-            domain.lower(): _checked(address, "domains.catch_all")
-            for domain, address in settings.domains.catch_all.items()
-        }
-        self._configured = {domain.lower() for domain in settings.domains.local} | set(self._catch_all)
-        self._configured |= {alias.rpartition("@")[2] for alias in self._aliases}
-        self._postmaster = _checked(settings.domains.postmaster, "domains") if settings.domains.postmaster else None
-        self._accounts = {_checked(address, "account"): account for address, account in settings.account.items()}
         self._fingerprint: list[tuple[str, int, int]] = []
         self._known: dict[str, bool] = {}  # registered address -> active
         self._domains: frozenset[str] = frozenset()
+        self._rules = _Rules(settings)
         self.refresh()
+
+    def apply(self, settings: Settings) -> None:
+        """Go by these settings from now on. Raises ConfigError."""
+        self._rules = _Rules(settings)
+        self._domains = self._domains_of(self._known)
+
+    def _domains_of(self, known: Iterable[str]) -> frozenset[str]:
+        return frozenset({address.rpartition("@")[2] for address in known} | self._rules.domains)
 
     # --- the registered addresses ----------------------------------------------------------------------------------
 
@@ -81,7 +77,7 @@ class Recipients:
                 known[registration.address] = known.get(registration.address, False) or registration.status == "active"
         self._fingerprint = fingerprint
         self._known = known
-        self._domains = frozenset({address.rpartition("@")[2] for address in known} | self._configured)
+        self._domains = self._domains_of(known)
 
     def is_active(self, address: str) -> bool:
         """Whether a normalised address is registered and active, by the index itself. Blocks."""
@@ -124,7 +120,7 @@ class Recipients:
 
     def _spelled(self, path: Path) -> str:
         if not path.domain:  # RFC 5321 4.5.1: <postmaster>
-            return self._postmaster or self._postmaster_somewhere()
+            return self._rules.postmaster or self._postmaster_somewhere()
         address = _normalise(path.address)
         if address is None:
             raise MailError(Reason.BAD_ADDRESS, "a recipient that cannot be an address here")
@@ -140,7 +136,7 @@ class Recipients:
     def _resolve(self, address: str, local: str) -> Iterator[Target]:
         found = list(self._named(address, local, 0))
         if not found and address not in self._known:
-            catcher = self._catch_all.get(address.rpartition("@")[2])
+            catcher = self._rules.catch_all.get(address.rpartition("@")[2])
             found = list(self._named(catcher, "", 0)) if catcher else []
         return iter(found)
 
@@ -149,24 +145,21 @@ class Recipients:
         if self._known.get(address):
             yield Target(address)
             return
-        if address in self._aliases:
+        if address in self._rules.aliases:
             if depth >= _MAX_ALIAS_DEPTH:
                 _log.warning("aliases go round in circles at %s", address)
                 return
-            for member in self._aliases[address]:
+            for member in self._rules.aliases[address]:
                 yield from self._named(member, "", depth + 1)
             return
-        name, mark, domain = address.rpartition("@")
-        base, separator, _ = (
-            name.partition(self._settings.domains.detail) if self._settings.domains.detail else ("",) * 3
-        )
-        if base and separator and mark:
-            detail = local.partition(self._settings.domains.detail)[2]
-            for target in self._named(f"{base}@{domain}", "", depth):
-                yield self._with_detail(target, f"{base}@{domain}", detail)
+        base = self._rules.without_detail(address)
+        if base is not None:
+            detail = local.partition(self._rules.detail)[2]
+            for target in self._named(base, "", depth):
+                yield self._with_detail(target, base, detail)
 
     def _with_detail(self, target: Target, base: str, detail: str) -> Target:
-        account = self._accounts.get(target.address)
+        account = self._rules.accounts.get(target.address)
         if target.address != base or not detail or account is None or not account.detail_folders:
             return target
         try:
@@ -199,21 +192,48 @@ class Recipients:
         return Target(target.address, exact)
 
     def _quota(self, address: str) -> tuple[int, int]:
-        account, quota = self._accounts.get(address), self._settings.quota
+        account, quota = self._rules.accounts.get(address), self._rules.quota
         if account is None:
             return quota.storage, quota.messages
         storage = quota.storage if account.storage is None else account.storage
         return storage, quota.messages if account.messages is None else account.messages
 
     def _over_quota(self, address: str) -> Reason:
-        account = self._accounts.get(address)
-        over = (account.over if account else None) or self._settings.quota.over
+        account = self._rules.accounts.get(address)
+        over = (account.over if account else None) or self._rules.quota.over
         return Reason.OVER_QUOTA_SOFT if over == "later" else Reason.OVER_QUOTA
 
     def wants_html(self, account: str) -> bool:
         """Whether Markdown this account submits gains an HTML alternative."""
-        chosen = self._accounts.get(account)
+        chosen = self._rules.accounts.get(account)
         return chosen is not None and chosen.html_alternative
+
+
+class _Rules:
+    """What the settings say of addresses. Raises ConfigError. Replaced whole, so that no question sees half of it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.aliases = {
+            _checked(alias, "aliases"): tuple(_checked(member, "aliases") for member in members)
+            for alias, members in settings.aliases.items()
+        }
+        self.catch_all = {
+            domain.lower(): _checked(address, "domains.catch_all")
+            for domain, address in settings.domains.catch_all.items()
+        }
+        #: Those that are ours whoever is registered.
+        self.domains = {domain.lower() for domain in settings.domains.local} | set(self.catch_all)
+        self.domains |= {alias.rpartition("@")[2] for alias in self.aliases}
+        self.postmaster = _checked(settings.domains.postmaster, "domains") if settings.domains.postmaster else None
+        self.accounts = {_checked(address, "account"): account for address, account in settings.account.items()}
+        self.detail = settings.domains.detail
+        self.quota = settings.quota
+
+    def without_detail(self, address: str) -> str | None:
+        """The address that a detail was added to; None if there is none."""
+        name, _, domain = address.rpartition("@")
+        base, separator, _ = name.partition(self.detail) if self.detail else ("", "", "")
+        return f"{base}@{domain}" if base and separator and domain else None
 
 
 def _checked(address: str, where: str) -> str:

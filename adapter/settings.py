@@ -22,6 +22,7 @@ OverQuota = Literal["later", "refuse"]
 @dataclass(frozen=True, slots=True)
 class Server:
     hostname: str = ""  # in greetings and trace headers; empty: the machine's own name
+    workers: int = 1  # processes that serve together; more than one are looked after and replaced when they die
     drain: Seconds = Seconds(10.0)  # how long sessions may finish what they do, at the end and for maintenance
     threads: int = 2  # that parse and stage messages
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -53,6 +54,7 @@ class Tls:
     certificate: str = ""  # PEM file; empty: no TLS
     key: str = ""  # PEM file; empty: in the certificate's file
     names: dict[str, Certificate] = field(default_factory=dict)  # others, by server name (SNI)
+    client_ca: str = ""  # PEM file; LMTP peers other than on unix sockets must show a certificate of these authorities
     handshake: Seconds = Seconds(30.0)
 
 
@@ -105,6 +107,7 @@ class Smtp:
 class Submission:
     line_ends: LineEndRule = "normalise"
     proxy_from: tuple[str, ...] = ()
+    xclient_from: tuple[str, ...] = ()  # who may speak for somebody else: a proxy in front
     keep_sent: bool = True  # a copy in the sender's Sent folder
 
 

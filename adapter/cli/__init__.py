@@ -15,6 +15,7 @@ from protocol.errors import MailError
 _COMMANDS = {
     "account": ("account", "account"),
     "check": ("repair", "check"),
+    "config": ("configuration", "configuration"),
     "deliver": ("deliver", "deliver"),
     "demo": ("demo", "demo"),
     "export": ("exchange", "export"),

@@ -10,6 +10,7 @@ import click
 from adapter.cli.failures import CommandError
 from adapter.demo import place
 from adapter.servers import endpoints, logs, runtime
+from adapter.servers.reload import SettingsSource
 from adapter.servers.tls import TlsError
 from adapter.settings import Server, Settings, Tls
 
@@ -48,7 +49,7 @@ def demo(directory: str, free_ports: bool) -> None:
     wanted = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
     screen = _Screen(directory, made)
     try:
-        runtime.run(made.root, settings, wanted, screen.announce)
+        runtime.run(made.root, SettingsSource(lambda: settings), wanted, screen.announce)
     except TlsError as error:
         raise CommandError(str(error)) from None
     except OSError as error:

@@ -2,75 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from adapter import config
 from adapter.cli.failures import CommandError
 from adapter.cli.options import root_option
+from adapter.cli.settings_options import LISTENER_KINDS, read_settings, settings_options
 from adapter.config import ConfigError
 from adapter.servers import endpoints, logs, runtime
 from adapter.servers.endpoints import Endpoint
-from adapter.servers.listeners import IMPLICIT_TLS, LISTENERS
+from adapter.servers.reload import SettingsSource
 from adapter.servers.tls import TlsError
-from adapter.settings import Listen, Settings
+from adapter.settings import Settings
 from protocol.errors import MailError, Reason
-
-_KINDS = {
-    "imap": "IMAP, with STARTTLS.",
-    "imaps": "IMAP with TLS from the start.",
-    "smtp": "SMTP from other servers (MX): for local recipients only.",
-    "submission": "Submission by users, with STARTTLS.",
-    "submissions": "Submission with TLS from the start.",
-    "lmtp": "LMTP from a mail server that is trusted; also the path of a unix socket.",
-}
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _listener_options(command: Command) -> Command:
-    for kind, text in reversed(_KINDS.items()):
-        command = click.option(f"--{kind}", multiple=True, metavar="HOST:PORT", help=text)(command)
-    return command
 
 
 @click.command()
 @root_option
-@click.option(
-    "--config", "config_file", metavar="FILE", envvar="MARKPOST_CONFIG", type=click.Path(), help="The configuration."
-)
-@_listener_options
-@click.option("--allow-plaintext-auth", is_flag=True, help="Let clients log in without TLS from anywhere.")
-def serve(root: str, config_file: str | None, allow_plaintext_auth: bool, **listeners: Sequence[str]) -> None:
-    """Serve the store until SIGTERM. Prints one line for each listener, and "ready"."""
+@settings_options
+def serve(root: str, config_file: str | None, **given: Any) -> None:
+    """Serve the store until SIGTERM. Prints one line for each listener, and "ready".
+
+    SIGHUP reads the configuration again.
+    """
     if not os.path.isdir(root):
         raise MailError(Reason.UNKNOWN, f"{root} is not there: make a store with markpost init --root {root}")
     try:
-        settings = config.load(Settings, config_file)
-        if allow_plaintext_auth:
-            settings = dataclasses.replace(
-                settings, login=dataclasses.replace(settings.login, allow_plaintext=allow_plaintext_auth)
-            )
-        wanted = _wanted(settings, listeners)
-        logs.to_stderr(settings.server)
-        runtime.run(root, settings, wanted, click.echo)
+        source = SettingsSource(lambda: read_settings(config_file, given).settings)
+        wanted = _wanted(source.started_with)
+        logs.to_stderr(source.started_with.server)
+        runtime.run(root, source, wanted, click.echo)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None
 
 
-def _wanted(settings: Settings, flags: dict[str, Sequence[str]]) -> list[Endpoint]:
-    configured = {field.name: getattr(settings.listen, field.name) for field in dataclasses.fields(Listen)}
-    chosen = flags if any(flags.values()) else {kind: configured[kind] for kind in _KINDS}
-    wanted = [endpoints.parse(kind, text) for kind, texts in chosen.items() for text in texts]
+def _wanted(settings: Settings) -> list[Endpoint]:
+    wanted = [endpoints.parse(kind, text) for kind in LISTENER_KINDS for text in getattr(settings.listen, kind)]
     if not wanted:
-        raise ConfigError(f"nothing to serve: give one of {', '.join(f'--{kind}' for kind in _KINDS)}")
-    for endpoint in wanted:
-        if endpoint.kind not in LISTENERS:
-            raise ConfigError(f"{endpoint.kind} is not served by this version")
-        if endpoint.kind in IMPLICIT_TLS and not settings.tls.certificate:
-            raise ConfigError(f"{endpoint.kind} needs a certificate: set certificate and key in [tls]")
+        raise ConfigError(f"nothing to serve: give one of {', '.join(f'--{kind}' for kind in LISTENER_KINDS)}")
     return wanted

@@ -22,8 +22,16 @@ IMPLICIT_TLS = frozenset({"imaps", "submissions"})
 def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
     def factory(services: Services) -> NewConnection:
         edge = make_edge(services, service, implicit_tls=implicit_tls)
+        settings = services.settings
         loop = asyncio.get_running_loop()
-        return lambda: SmtpSession(loop, edge)
+
+        def connection() -> SmtpSession:
+            nonlocal edge, settings
+            if services.settings is not settings:  # they were read again; open sessions go on as they began
+                edge, settings = make_edge(services, service, implicit_tls=implicit_tls), services.settings
+            return SmtpSession(loop, edge)
+
+        return connection
 
     return factory
 

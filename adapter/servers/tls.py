@@ -1,19 +1,35 @@
 """TLS for every listener: contexts from the settings, another certificate by server name, reload without a restart.
 
-Invariants: TLS 1.2 or newer; certificates that cannot be loaded leave those in use as they were.
+Invariants: TLS 1.2 or newer; certificates that cannot be loaded leave those in use as they were; what a handshake began
+with is what it ends with, whatever is loaded meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from adapter.settings import Tls
+from adapter.toml_lines import Path
+
+_Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsError(Exception):
     """A certificate cannot be used: one clear line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Presented:
+    """What the listeners present; ``verifying`` asks peers for a certificate of theirs."""
+
+    usual: ssl.SSLContext | None = None
+    verifying: ssl.SSLContext | None = None
 
 
 class Certificates:
@@ -21,47 +37,131 @@ class Certificates:
 
     def __init__(self, settings: Tls) -> None:
         self._settings = settings
-        self._default: ssl.SSLContext | None = None
-        self._by_name: dict[str, ssl.SSLContext] = {}
+        self._stamps: _Stamps = ()
+        self._presented = _Presented()
         self.reload()
 
     @property
     def context(self) -> ssl.SSLContext | None:
         """For the next handshake; None: no TLS is configured."""
-        return self._default
+        return self._presented.usual
+
+    @property
+    def verifying_context(self) -> ssl.SSLContext | None:
+        """For peers that must prove who they are; None: no authority is configured that could tell."""
+        return self._presented.verifying
+
+    def apply(self, settings: Tls) -> None:
+        """Present what these settings say from now on. Blocks. Raises :class:`TlsError`, and nothing has changed."""
+        stamps = _stamps(settings)
+        presented = _load(settings)
+        self._settings, self._stamps, self._presented = settings, stamps, presented
 
     def reload(self) -> None:
-        """Read the files again. Raises :class:`TlsError`."""
-        if not self._settings.certificate:
-            return
-        default = _context(self._settings.certificate, self._settings.key)
-        by_name = {
-            name.lower().rstrip("."): _context(pair.certificate, pair.key)
-            for name, pair in self._settings.names.items()
-        }
-        if by_name:
-            default.sni_callback = self._choose
-        self._default, self._by_name = default, by_name
+        """Read the files again. Blocks. Raises :class:`TlsError`."""
+        self.apply(self._settings)
 
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """RFC 6066 section 3; an exact name, or the one a wildcard stands for."""
-        wanted = (name or "").lower().rstrip(".")
-        chosen = self._by_name.get(wanted) or self._by_name.get("*." + wanted.partition(".")[2])
-        if chosen is not None:
-            connection.context = chosen
+    def reload_if_changed(self) -> bool:
+        """Read the files again if they are others now; whether they are. Blocks.
+
+        Raises :class:`TlsError` once for files that do not fit together: a renewal may write one after the other.
+        """
+        stamps = _stamps(self._settings)
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        self._presented = _load(self._settings)
+        return True
 
 
-def _context(certificate: str, key: str) -> ssl.SSLContext:
+def check_files(settings: Tls) -> Iterator[tuple[Path, str]]:
+    """What is wrong with the files, by setting."""
+    pairs: list[tuple[Path, str, str]] = [
+        (("names", name), pair.certificate, pair.key) for name, pair in settings.names.items()
+    ]
+    if settings.certificate:
+        pairs.insert(0, (("certificate",), settings.certificate, settings.key))
+    elif settings.names or settings.client_ca:
+        yield ("certificate",), "must be set: it is what clients see that ask for no name"
+    for path, certificate, key in pairs:
+        try:
+            _context(certificate, key)
+        except TlsError as error:
+            yield path, str(error)
+    try:
+        _authorities(settings.client_ca, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    except TlsError as error:
+        yield ("client_ca",), str(error)
+
+
+def _load(settings: Tls) -> _Presented:
+    if not settings.certificate:
+        return _Presented()
+    return _Presented(_contexts(settings, ""), _contexts(settings, settings.client_ca) if settings.client_ca else None)
+
+
+def _contexts(settings: Tls, client_ca: str) -> ssl.SSLContext:
+    """The context for those who ask for no name, which leads to the others."""
+    default = _context(settings.certificate, settings.key, client_ca)
+    by_name = {
+        name.lower().rstrip("."): _context(pair.certificate, pair.key, client_ca)
+        for name, pair in settings.names.items()
+    }
+    if by_name:
+        default.sni_callback = partial(_choose, by_name)
+    return default
+
+
+def _choose(
+    by_name: dict[str, ssl.SSLContext], connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext
+) -> None:
+    """RFC 6066 section 3; an exact name, or the one a wildcard stands for."""
+    wanted = (name or "").lower().rstrip(".")
+    chosen = by_name.get(wanted) or by_name.get("*." + wanted.partition(".")[2])
+    if chosen is not None:
+        connection.context = chosen
+
+
+def _context(certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # Never a prompt on the terminal for a key that has a passphrase.
         context.load_cert_chain(certificate, key or None, password="")
     except FileNotFoundError as error:
-        raise TlsError(f"{error.filename or key or certificate}: no such file") from None
+        raise TlsError(f"{error.filename or _missing(certificate, key)}: no such file") from None
     except (OSError, ssl.SSLError) as error:
         raise TlsError(f"{certificate}: not a certificate with its key ({error.strerror or error})") from None
+    _authorities(client_ca, context)
     return context
+
+
+def _missing(certificate: str, key: str) -> str:
+    return key if key and os.path.exists(certificate) else certificate
+
+
+def _authorities(client_ca: str, context: ssl.SSLContext) -> None:
+    if not client_ca:
+        return
+    try:
+        context.load_verify_locations(client_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsError(f"{client_ca}: not the certificates of authorities ({error.strerror or error})") from None
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _stamps(settings: Tls) -> _Stamps:
+    """What tells the files from others of the same name; a renewal may also change where a link leads."""
+    pairs = [(settings.certificate, settings.key), *((pair.certificate, pair.key) for pair in settings.names.values())]
+    return tuple(_stamp(name) for name in (*(name for pair in pairs for name in pair), settings.client_ca) if name)
+
+
+def _stamp(name: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 async def start(

@@ -65,7 +65,7 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path) -> None:
         ),
         ("[listen]\nimap = '127.0.0.1:143'\n", r"markpost.toml:2: listen.imap must be a list"),
         ("[imap]\ncompress = 1\n", r"markpost.toml:2: imap.compress must be true or false"),
-        ("[imap\n", r"markpost.toml: "),
+        ("[imap\n", r"markpost.toml:1: "),
     ],
 )
 def test_a_mistake_is_told_where_it_is(tmp_path: Path, text: str, line: str) -> None:

@@ -1,0 +1,106 @@
+"""What is wrong with settings that are well-formed: networks, addresses, endpoints and files they name.
+
+Everything is told at once, each with the path of the setting, before anything is started or changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import urllib.parse
+from collections.abc import Iterator
+
+from adapter import config
+from adapter.config import ConfigError
+from adapter.servers import endpoints
+from adapter.servers.listeners import IMPLICIT_TLS, LISTENERS
+from adapter.servers.networks import Networks
+from adapter.servers.tls import check_files
+from adapter.settings import Settings
+from adapter.store import names
+from adapter.toml_lines import Path
+from protocol import sasl
+from protocol.errors import MailError
+
+Problem = tuple[Path, str]
+
+_AT_LEAST_ONE = (
+    ("server", "workers"),
+    ("server", "threads"),
+    ("listen", "backlog"),
+    ("login", "threads"),
+    ("login", "waiting"),
+    ("relay", "connections"),
+    ("relay", "recipients"),
+)
+#: Besides those whose names end in ``_from``.
+_NETWORKS = (("limits", "exempt"), ("lmtp", "trusted"))
+
+
+def problems(settings: Settings) -> Iterator[Problem]:
+    yield from _listeners(settings)
+    yield from _networks(settings)
+    yield from _addresses(settings)
+    yield from _login(settings)
+    for path, text in check_files(settings.tls):
+        yield ("tls", *path), text
+    yield from _relay(settings)
+    for section, key in _AT_LEAST_ONE:
+        if getattr(getattr(settings, section), key) < 1:
+            yield (section, key), "must be at least 1"
+
+
+def _listeners(settings: Settings) -> Iterator[Problem]:
+    for kind in LISTENERS:
+        texts: tuple[str, ...] = getattr(settings.listen, kind)
+        for text in texts:
+            try:
+                endpoints.parse(kind, text)
+            except ConfigError as error:
+                yield ("listen", kind), str(error)
+        if texts and kind in IMPLICIT_TLS and not settings.tls.certificate:
+            yield ("listen", kind), f"{kind} needs a certificate: set certificate and key in [tls]"
+
+
+def _networks(settings: Settings) -> Iterator[Problem]:
+    for section in dataclasses.fields(settings):
+        kept = getattr(settings, section.name)
+        for key in config.fields_of(type(kept)) if dataclasses.is_dataclass(kept) else ():
+            if key.endswith("_from") or (section.name, key) in _NETWORKS:
+                try:
+                    Networks(getattr(kept, key))
+                except ConfigError as error:
+                    yield (section.name, key), str(error)
+
+
+def _addresses(settings: Settings) -> Iterator[Problem]:
+    listed: list[tuple[Path, str]] = [(("account", address), address) for address in settings.account]
+    listed += [(("domains", "catch_all", domain), address) for domain, address in settings.domains.catch_all.items()]
+    if settings.domains.postmaster:
+        listed.append((("domains", "postmaster"), settings.domains.postmaster))
+    for alias, members in settings.aliases.items():
+        listed += [(("aliases", alias), each) for each in (alias, *members)]
+    for path, address in listed:
+        try:
+            names.normalise_address(address)
+        except MailError:
+            yield path, f"{address!r} is not an address"
+
+
+def _login(settings: Settings) -> Iterator[Problem]:
+    login = settings.login
+    for name in login.mechanisms:
+        if name.upper() not in sasl.MECHANISMS:
+            yield ("login", "mechanisms"), f"{name!r} is not one of {', '.join(sasl.MECHANISMS)}"
+    if login.token_url and urllib.parse.urlsplit(login.token_url).scheme not in ("http", "https"):
+        yield ("login", "token_url"), "must be an http or https URL"
+
+
+def _relay(settings: Settings) -> Iterator[Problem]:
+    relay = settings.relay
+    if not 1 <= relay.port <= 65535:
+        yield ("relay", "port"), "must be from 1 to 65535"
+    for key in ("ca_file", "password_file"):
+        name: str = getattr(relay, key)
+        if name and not os.access(name, os.R_OK):
+            yield ("relay", key), f"{name} cannot be read"
