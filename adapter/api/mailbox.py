@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -152,15 +153,21 @@ class Mailbox:
 
     def watch(self, folder: str = names.INBOX, *, timeout: float | None = None) -> Watch:
         """New mail in a folder, from now on. With ``timeout``, iterating ends after so many seconds without any."""
-        folder_id = self._folder(folder).id
-        return Watch(self._transport.changes, folder_id, lambda uid: self._look(folder_id, uid), timeout)
+        found = self._folder(folder)
+        look, uids = partial(self._look, found.id), partial(self._uids, found.id)
+        return Watch(self._transport.changes, found, look, uids, timeout)
 
     def watch_async(self, folder: str = names.INBOX, *, timeout: float | None = None) -> AsyncWatch:
         """The same for ``async for``; to be called on the event loop."""
-        folder_id = self._folder(folder).id
-        return AsyncWatch(self._transport.changes, folder_id, lambda uid: self._look(folder_id, uid), timeout)
+        found = self._folder(folder)
+        look, uids = partial(self._look, found.id), partial(self._uids, found.id)
+        return AsyncWatch(self._transport.changes, found, look, uids, timeout)
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _uids(self, folder_id: int, first: int) -> list[int]:
+        with self._transport.reading() as connection:
+            return [row.uid for row in queries.rows(connection, folder_id, first)]
 
     def _registration(self) -> str:
         with self._transport.reading() as connection:

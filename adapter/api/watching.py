@@ -11,40 +11,43 @@ from types import TracebackType
 
 from adapter.api.items import Summary
 from adapter.store.journal import Record
-from adapter.transport.changes import ChangeFeed
-
-#: What brings new mail; copies and moves of mail that was here before are none.
-_ARRIVALS = ("deliver", "append")
+from adapter.store.queries import Folder
+from adapter.transport.changes import ChangeFeed, new_mail
 
 Look = Callable[[int], Summary | None]
+#: UIDs from one on, ascending.
+Uids = Callable[[int], list[int]]
 
 
 def arrivals(records: list[Record], folder_id: int) -> list[int]:
-    """The UIDs that came into a folder."""
-    return [
-        item[0]
-        for record in records
-        if record.op in _ARRIVALS
-        for effect in record.effects
-        if effect["do"] == "project" and effect["folder"] == folder_id
-        for item in effect["items"]
-    ]
+    """The UIDs that came into a folder; copies and moves of mail that was here before are none."""
+    return [arrival.uid for record in records for arrival in new_mail(record) if arrival.folder == folder_id]
 
 
 class Watch:
     """Messages as they arrive, from the moment it is made. Iterating ends after ``timeout`` seconds without one; the
     watch goes on, and what arrives meanwhile is what the next iteration starts with. ``close`` ends it for good."""
 
-    def __init__(self, changes: ChangeFeed, folder_id: int, look: Look, timeout: float | None) -> None:
+    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
         self._look = look
+        self._uids = uids
+        self._next = folder.uidnext  # the first UID not yet heard of
         self._timeout = timeout
         self._closed = False
         self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._folder_id = folder_id
-        self._subscription = changes.subscribe(self._hear)
+        self._folder_id = folder.id
+        self._subscription = changes.subscribe(self._hear, None, self._miss)
 
     def _hear(self, records: list[Record]) -> None:
-        for uid in arrivals(records, self._folder_id):
+        self._tell(arrivals(records, self._folder_id))
+
+    def _miss(self, after: int, upto: int) -> None:
+        """Records were lost to us: what lies in the folder tells as well."""
+        self._tell(self._uids(self._next))
+
+    def _tell(self, uids: list[int]) -> None:
+        for uid in uids:
+            self._next = uid + 1
             self._arrived.put(uid)
 
     def __iter__(self) -> Watch:
@@ -78,17 +81,27 @@ class Watch:
 class AsyncWatch:
     """The same for asyncio: ``async with mailbox.watch_async() as watch: async for mail in watch: …``."""
 
-    def __init__(self, changes: ChangeFeed, folder_id: int, look: Look, timeout: float | None) -> None:
+    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
         self._look = look
+        self._uids = uids
+        self._next = folder.uidnext  # the first UID not yet heard of
         self._timeout = timeout
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[int | None] = asyncio.Queue()
-        self._folder_id = folder_id
-        self._subscription = changes.subscribe(self._hear)
+        self._folder_id = folder.id
+        self._subscription = changes.subscribe(self._hear, None, self._miss)
 
     def _hear(self, records: list[Record]) -> None:
-        for uid in arrivals(records, self._folder_id):
+        self._tell(arrivals(records, self._folder_id))
+
+    def _miss(self, after: int, upto: int) -> None:
+        """Records were lost to us: what lies in the folder tells as well."""
+        self._tell(self._uids(self._next))
+
+    def _tell(self, uids: list[int]) -> None:
+        for uid in uids:
+            self._next = uid + 1
             with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
                 self._loop.call_soon_threadsafe(self._arrived.put_nowait, uid)
 

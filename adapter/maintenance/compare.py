@@ -25,6 +25,7 @@ COMPARED = {
     "expunged": ("expunged-wrong", "expunged-wrong", "expunged-wrong"),
     "thread_summaries": ("threads-stale", "threads-stale", "threads-stale"),
     "outbox": ("outbox-wrong", "outbox-wrong", "outbox-wrong"),
+    "bookmarks": ("bookmark-wrong", "bookmark-wrong", "bookmark-wrong"),
 }
 _COUNTERS = {"messages", "unseen", "deleted", "size"}
 

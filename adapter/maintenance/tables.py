@@ -34,6 +34,7 @@ def copy_index(root: str, target: str) -> str:
         with contextlib.closing(connect(source)) as live, contextlib.closing(create(target)) as copy:
             live.execute("PRAGMA busy_timeout=30000")
             live.backup(copy, pages=4096)
+            index.complete(copy)
     except sqlite3.Error as error:
         return f"{error}"
     return examine(target)

@@ -33,13 +33,24 @@ class IndexUnreadable(Exception):  # noqa: N818
 def create(path: str) -> sqlite3.Connection:
     """Make a new, empty index at ``path`` and return a writing connection to it."""
     connection = _connect(path, "rwc")
-    connection.executescript("BEGIN;" + importlib.resources.files(__package__).joinpath("schema.sql").read_text())
+    connection.executescript("BEGIN;" + _schema())
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)",
         [("schema_version", SCHEMA_VERSION), ("applied_seq", 0), ("last_uidvalidity", 0)],
     )
     connection.execute("COMMIT")
     return connection
+
+
+def complete(connection: sqlite3.Connection) -> None:
+    """Add the tables that an index of an older program lacks."""
+    for statement in _schema().split(";"):
+        if "CREATE TABLE IF NOT EXISTS" in statement:
+            connection.execute(statement)
+
+
+def _schema() -> str:
+    return importlib.resources.files(__package__).joinpath("schema.sql").read_text()
 
 
 def _connect(path: str, mode: str) -> sqlite3.Connection:
@@ -79,6 +90,7 @@ class Index:
             raise IndexUnreadable(str(error)) from error
         if version is None or version[0] != SCHEMA_VERSION:
             raise IndexUnreadable(f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}")
+        complete(self.writer)
 
     def close(self) -> None:
         self.writer.close()

@@ -197,13 +197,13 @@ def claim_directory(fd: int) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def relay_lock(directories: Directories) -> Iterator[bool]:
-    """Whether this process is the one that empties the outbox; if so, it is for the length of the block.
+def duty_lock(directories: Directories, duty: str) -> Iterator[bool]:
+    """Whether this process is the one that does this work; if so, it is for the length of the block.
 
     It is not part of a round: its holder takes and lets go of the other locks as every writer does.
     """
     with directories.stable(layout.LOCKS) as directory:
-        fd = _open_lock(directory, layout.RELAY_LOCK)
+        fd = _open_lock(directory, layout.duty_lock(duty))
     try:
         yield lock_descriptor(fd, blocking=False)
     finally:

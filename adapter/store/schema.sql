@@ -139,6 +139,14 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_by_time ON outbox (next_attempt_at);
 CREATE INDEX outbox_of_message ON outbox (message_id);
 
+-- How far those have come who follow the store or bring mail into it.
+CREATE TABLE IF NOT EXISTS bookmarks (
+    owner           TEXT NOT NULL,
+    item            TEXT NOT NULL,
+    value           TEXT NOT NULL,
+    PRIMARY KEY (owner, item)
+) WITHOUT ROWID;
+
 -- Caches: may be emptied at any time; filled again from the canonical files.
 CREATE TABLE cache_messages (
     message_id      TEXT PRIMARY KEY,

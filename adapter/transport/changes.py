@@ -3,6 +3,9 @@
 One thread per open store follows the journal: woken by the writer for this process's commits, by inotify for those of
 other processes, and by a slow poll where inotify is not to be had. A record is passed on only when the index has
 applied it, so that a subscriber always finds what the record speaks of, and a batch that was aborted is never seen.
+
+Compaction removes old records. Whoever is so far behind that records are gone before they were read hears of the *gap*
+instead, looks at the store as it is, and goes on from there.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import select
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from inotify_simple import INotify, flags
 
@@ -27,14 +31,29 @@ _log = logging.getLogger(__name__)
 _POLL = 0.25  # seconds, where inotify does not tell
 
 Listener = Callable[[list[Record]], None]
+#: Records after the first number, up to the second, are not to be had any more.
+GapListener = Callable[[int, int], None]
+
+
+class Gap(Exception):  # noqa: N818 - what happened, not a mistake
+    """The records after ``after``, up to ``upto``, are not to be had: the index shows what they led to."""
+
+    def __init__(self, after: int, upto: int) -> None:
+        super().__init__(f"records {after + 1} to {upto} cannot be read")
+        self.after = after
+        self.upto = upto
 
 
 class Subscription:
-    """Calls ``listener`` with lists of records, on the feed's thread; it must return quickly and not raise."""
+    """Calls ``listener`` with lists of records, on the feed's thread; it must return quickly and not raise.
 
-    def __init__(self, feed: ChangeFeed, listener: Listener, after: int) -> None:
+    So must ``on_gap``, which is called where records were lost to the subscriber.
+    """
+
+    def __init__(self, feed: ChangeFeed, listener: Listener, after: int, on_gap: GapListener | None = None) -> None:
         self._feed = feed
         self._listener = listener
+        self._on_gap = on_gap
         self.seq = after  # of the last record passed on
 
     def close(self) -> None:
@@ -46,6 +65,15 @@ class Subscription:
             self.seq = fresh[-1].seq
             try:
                 self._listener(fresh)
+            except Exception:
+                _log.exception("a listener of the change feed failed")
+
+    def skip(self, upto: int) -> None:
+        """The records up to this one cannot be passed on."""
+        after, self.seq = self.seq, max(self.seq, upto)
+        if self._on_gap is not None and after < upto:
+            try:
+                self._on_gap(after, upto)
             except Exception:
                 _log.exception("a listener of the change feed failed")
 
@@ -62,23 +90,34 @@ class ChangeFeed:
         self._thread: threading.Thread | None = None
         self._tail: JournalTail | None = None
 
-    def subscribe(self, listener: Listener, after: int | None = None) -> Subscription:
+    def subscribe(
+        self, listener: Listener, after: int | None = None, on_gap: GapListener | None = None
+    ) -> Subscription:
         """Hear of every record after ``after`` (by default: from now on).
 
-        Raises :class:`~adapter.store.journal.JournalDamaged` if the journal no longer reaches back that far: the
-        subscriber then has to look at the store as it is.
+        If the journal no longer reaches back that far ``on_gap`` hears of it; without one,
+        :class:`~adapter.store.journal.JournalDamaged` is raised.
         """
         with self._mutex:
             applied = self._index.applied_seq()
-            subscription = Subscription(self, listener, applied if after is None else after)
+            subscription = Subscription(self, listener, applied if after is None else after, on_gap)
             if subscription.seq < applied:
-                subscription.deliver(list(without_aborted(self._journal.records(subscription.seq, applied))))
+                try:
+                    subscription.deliver(list(without_aborted(self._journal.records(subscription.seq, applied))))
+                except JournalDamaged:
+                    if on_gap is None:
+                        raise
+                    subscription.skip(applied)
             self._subscriptions.append(subscription)
             if self._thread is None:
                 self._tail = JournalTail(self._journal, self._directories, applied)
                 self._thread = threading.Thread(target=self._follow, name="markpost-changes", daemon=True)
                 self._thread.start()
         return subscription
+
+    def reader(self, after: int) -> FeedReader:
+        """Records after ``after``, for somebody who takes them at their own pace."""
+        return FeedReader(self._directories, self._index, after)
 
     def remove(self, subscription: Subscription) -> None:
         with self._mutex, contextlib.suppress(ValueError):
@@ -111,7 +150,7 @@ class ChangeFeed:
                     notifier.read(timeout=0)
                 try:
                     self._deliver()
-                except (OSError, sqlite3.Error, JournalDamaged):
+                except (OSError, sqlite3.Error):
                     _log.exception("the change feed cannot read on; it will try again")
 
     def _watch_index(self) -> INotify | None:
@@ -129,9 +168,65 @@ class ChangeFeed:
             applied = self._index.applied_seq()
             if self._tail is None or applied <= self._tail.seq:
                 return
-            records = self._tail.advance(applied)
+            try:
+                records = self._tail.advance(applied)
+            except JournalDamaged as error:
+                _log.warning("the change feed goes on at record %d: %s", applied + 1, error)
+                self._tail = JournalTail(self._journal, self._directories, applied)
+                for subscription in list(self._subscriptions):
+                    subscription.skip(applied)
+                return
             for subscription in list(self._subscriptions):
                 subscription.deliver(records)
+
+
+class FeedReader:
+    """The feed for one who may be slow: nothing is kept in memory for it, it reads the journal in small pieces.
+
+    A record may be among them that was taken back right after it: the index does not show what it speaks of.
+    """
+
+    def __init__(self, directories: Directories, index: Index, after: int) -> None:
+        self._directories = directories
+        self._index = index
+        self._tail: JournalTail | None = None
+        self.seq = after  # of the last record given
+
+    def read(self, most: int = 64) -> list[Record]:
+        """The next records that are applied, none if there are none yet. Raises :class:`Gap`, and goes on behind it."""
+        applied = self._index.applied_seq()
+        if applied <= self.seq:
+            return []
+        try:
+            if self._tail is None:
+                self._tail = JournalTail(Journal(self._directories), self._directories, self.seq)
+            records = self._tail.advance(min(applied, self.seq + most))
+        except JournalDamaged as error:
+            gap = Gap(self.seq, applied)
+            self._tail, self.seq = None, applied
+            raise gap from error
+        self.seq = self._tail.seq
+        return records
+
+
+class Arrival(NamedTuple):
+    """A message that came into a folder, as the record told of it."""
+
+    registration: str
+    folder: int
+    folder_name: str
+    uid: int
+    message_id: str
+
+
+def new_mail(record: Record) -> Iterator[Arrival]:
+    """The new mail of a record. Messages that were here before, copied or moved, are not new."""
+    brought = {effect["id"] for effect in record.effects if effect["do"] == "content"}
+    for effect in record.effects:
+        if effect["do"] == "project":
+            for uid, message_id, *_ in effect["items"]:
+                if message_id in brought:
+                    yield Arrival(effect["registration"], effect["folder"], effect["name"], uid, message_id)
 
 
 def watch(feed: ChangeFeed, after: int | None = None) -> Iterator[Record]:

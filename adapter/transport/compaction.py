@@ -5,11 +5,12 @@ It runs as a process of its own: a server that lives for months should not carry
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 
-from adapter.store import layout, snapshots
+from adapter.store import layout, locks, snapshots
 from adapter.store.disk import Directories
 
 #: Journal kept beyond the newest snapshot before a new one is due.
@@ -27,8 +28,31 @@ def is_due(directories: Directories) -> bool:
     return total >= DUE_BYTES
 
 
-def start(root: str) -> subprocess.Popen[bytes]:
-    """Take a snapshot in the background; the caller may wait for it or poll it."""
+class Compactor:
+    """Takes a snapshot in the background when one is due; of all processes of the store, one at a time does."""
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+        self._running: subprocess.Popen[bytes] | None = None
+        self._duty = contextlib.ExitStack()  # held while a snapshot is being taken
+
+    def look(self) -> None:
+        if self._running is not None:
+            if self._running.poll() is None:
+                return
+            self.close()
+        if is_due(self._directories) and self._duty.enter_context(locks.duty_lock(self._directories, "compaction")):
+            self._running = _start(self._directories.root)
+        else:
+            self._duty.close()
+
+    def close(self) -> None:
+        """What is under way goes on by itself."""
+        self._running = None
+        self._duty.close()
+
+
+def _start(root: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - our own interpreter and command
         [sys.executable, "-m", "adapter.cli", "snapshot", "--root", root],
         stdin=subprocess.DEVNULL,

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -27,8 +26,9 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, Record
 from adapter.store.locks import Locks
-from adapter.transport import checkpoint, compaction, rebuild, recovery, trouble
+from adapter.transport import checkpoint, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
+from adapter.transport.compaction import Compactor
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.effects import content
 from adapter.transport.opening import check_root, open_root, refuse_offline
@@ -75,7 +75,7 @@ class Transport:
                 self._recovery.catch_up,
                 self._committed,
             )
-            self._compaction: subprocess.Popen[bytes] | None = None
+            self._compactor = scope.enter_context(contextlib.closing(Compactor(self._directories)))
             self._checkpointer = _Checkpointer(self)
             self._closed = False
             self._scope = scope.pop_all()
@@ -149,8 +149,7 @@ class Transport:
         checkpoint.write(self._directories, self.index.applied_seq())
         for name in retiring:
             self._staging.remove(name)
-        if compaction.is_due(self._directories) and (self._compaction is None or self._compaction.poll() is not None):
-            self._compaction = compaction.start(self.root)
+        self._compactor.look()
 
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""

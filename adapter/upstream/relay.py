@@ -60,7 +60,7 @@ async def run(
         return
     with contextlib.closing(Directories(transport.root)) as directories:
         while not stop.is_set():
-            with locks.relay_lock(directories) as ours:
+            with locks.duty_lock(directories, "relay") as ours:
                 if ours:
                     await _Relay(transport, settings, stop, hostname or socket.gethostname(), clock).run()
                     return
@@ -93,7 +93,7 @@ class _Relay:
     # --- what to do next -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        news = await asyncio.to_thread(self._transport.changes.subscribe, self._heard)
+        news = await asyncio.to_thread(self._transport.changes.subscribe, self._heard, None, self._missed)
         stopping = asyncio.ensure_future(self._stop.wait())
         stopping.add_done_callback(lambda _: self._wake.set())
         try:
@@ -120,6 +120,9 @@ class _Relay:
         """On the change feed's thread: mail was queued, or somebody wants it tried now."""
         if any(effect["do"] in _NEWS for record in records for effect in record.effects):
             self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _missed(self, after: int, upto: int) -> None:
+        self._loop.call_soon_threadsafe(self._wake.set)
 
     async def _start_due(self) -> float:
         """Start as many transactions as there is room for; returns how long nothing else will be due."""

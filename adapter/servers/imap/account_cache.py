@@ -60,9 +60,10 @@ class AccountCache:
         self._readings.append(changed)
         try:
             account = await self._threads.run(self._read, address)
+            known = any(reading is changed for reading in self._readings)
         finally:
             self._readings = [reading for reading in self._readings if reading is not changed]
-        if account.registration not in changed:
+        if known and account.registration not in changed:
             self._keep(account)
         return account
 
@@ -78,6 +79,12 @@ class AccountCache:
                 entry.counted = False
                 if kind in _OF_IDENTITIES:
                     entry.exact = False
+
+    def forget(self) -> None:
+        """Nobody can tell what changed: all are read again."""
+        self._accounts.clear()
+        self._addresses.clear()
+        self._readings = []
 
     def _keep(self, account: Account) -> None:
         self._drop(account.address)

@@ -346,9 +346,15 @@ class FolderCache:
         for state in [state for state in self._folders.values() if state.registration == registration]:
             self.remove(state.id)
 
+    async def reread(self) -> None:
+        """Nobody can tell what changed: compare all with the index."""
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        for state in list(self._folders.values()):
+            await self._resync(state)
+
     async def _resync(self, state: FolderState) -> None:
-        """Changes were missed, so the folder is compared with the index. Should never happen."""
-        _log.error("changes of folder %s were missed; it is read again", ids.folder_label(state.id))
+        """Changes were missed, so the folder is compared with the index."""
+        _log.warning("changes of folder %s were missed; it is read again", ids.folder_label(state.id))
         try:
             folder, rows = await self._threads.run(self._rows, state.id)
         except MailError:

@@ -97,11 +97,12 @@ class Mailboxes:
         self._feed: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._upkeep: asyncio.Task[None] | None = None
+        self._rereading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
         self._loop = asyncio.get_running_loop()
-        self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard)
+        self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard, None, self._missed)
         self._filler.start()
         self._upkeep = asyncio.create_task(self._keep_small())
 
@@ -110,8 +111,9 @@ class Mailboxes:
         if self._feed is not None:
             self._feed.close()
             self._feed = None
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        for task in (self._upkeep, self._rereading):
+            if task is not None:
+                task.cancel()
         loop = asyncio.get_running_loop()
         for part in (self._filler, self._search_threads, self._threads, self._text_index):
             await loop.run_in_executor(None, part.close)
@@ -201,6 +203,15 @@ class Mailboxes:
                 _log.error("sizes of messages that came cannot be read: %s", error)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._apply, effects, sizes)
+
+    def _missed(self, after: int, upto: int) -> None:
+        """On the feed's thread: nobody can tell what changed meanwhile."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._read_again)
+
+    def _read_again(self) -> None:
+        self._accounts.forget()
+        self._rereading = asyncio.create_task(self._folders.reread())
 
     def _apply(self, effects: list[Effect], sizes: dict[str, int]) -> None:
         for effect in effects:

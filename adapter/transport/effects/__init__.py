@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
-from adapter.transport.effects import content, folders, outbox, projections, registrations, state
+from adapter.transport.effects import bookmarks, content, folders, outbox, projections, registrations, state
 from adapter.transport.effects.undo import Undo
 
 _FILES: dict[str, Callable[[Effect, Directories, Undo], None]] = {
@@ -39,6 +39,7 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
     "enqueue": outbox.index,
     "queue-update": outbox.index_update,
     "dequeue": outbox.index_removal,
+    "bookmark": bookmarks.index,
 }
 
 

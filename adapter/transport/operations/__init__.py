@@ -2,6 +2,7 @@
 
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
+from adapter.transport.operations.bookmarks import SetBookmarks
 from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
 from adapter.transport.operations.messages import (
@@ -14,6 +15,7 @@ from adapter.transport.operations.messages import (
     FlagsChanged,
     Move,
 )
+from adapter.transport.operations.mirror import MirrorAppend, MirrorChange, MirrorUpdated, UpdateMirror
 from adapter.transport.operations.outbox import Finished, FinishQueue, QueueReport, Requeued, UpdateQueue
 from adapter.transport.operations.registration import Deregister, Register
 
@@ -34,6 +36,9 @@ __all__ = [
     "FinishQueue",
     "Finished",
     "FlagsChanged",
+    "MirrorAppend",
+    "MirrorChange",
+    "MirrorUpdated",
     "Move",
     "Operation",
     "Placed",
@@ -43,6 +48,8 @@ __all__ = [
     "RelayRecipient",
     "RenameFolder",
     "Requeued",
+    "SetBookmarks",
     "Subscribe",
+    "UpdateMirror",
     "UpdateQueue",
 ]

@@ -14,7 +14,7 @@ import pytest
 from adapter.store import outbox_queries
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
-from adapter.store.locks import relay_lock
+from adapter.store.locks import duty_lock
 from adapter.transport import operations as op
 from adapter.transport import rebuild
 from adapter.transport.transport import Transport
@@ -301,7 +301,7 @@ def test_killed_before_each_step(
 
 def test_one_holder_of_the_relay_lock(tmp_path: Path) -> None:
     with new_store(tmp_path / "s") as transport, closing(Directories(transport.root)) as directories:
-        with relay_lock(directories) as first, relay_lock(directories) as second:
+        with duty_lock(directories, "relay") as first, duty_lock(directories, "relay") as second:
             assert (first, second) == (True, False)
-        with relay_lock(directories) as again:
+        with duty_lock(directories, "relay") as again:
             assert again

@@ -18,7 +18,7 @@ from adapter.store import disk
 from adapter.store.journal import JournalDamaged, Record
 from adapter.transport import changes
 from adapter.transport import operations as op
-from adapter.transport.changes import Subscription, watch
+from adapter.transport.changes import Gap, Subscription, new_mail, watch
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.processes import channel, running
@@ -125,6 +125,70 @@ def test_a_record_that_was_compacted_away_cannot_be_caught_up_with(store: Transp
     store.run(op.Subscribe(ADA, "d"))
     ear.wait()
     assert ear.operations == ["subscribe"]
+
+
+def test_who_was_left_behind_hears_of_the_gap(store: Transport) -> None:
+    for name in ("a", "b", "c"):
+        store.run(op.Subscribe(ADA, name))
+        store.snapshot()
+    ear, gaps = Ear(), queue.SimpleQueue[tuple[int, int]]()
+    subscription = store.changes.subscribe(ear, 1, lambda *gap: gaps.put(gap))
+    assert gaps.get_nowait() == (1, store.index.applied_seq())
+    assert subscription.seq == store.index.applied_seq()
+    store.run(op.Subscribe(ADA, "d"))
+    ear.wait()
+    assert ear.operations == ["subscribe"]
+
+
+def test_a_feed_that_two_compactions_left_behind_goes_on(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    ear, gaps = Ear(), queue.SimpleQueue[tuple[int, int]]()
+    store.changes.subscribe(ear, None, lambda *gap: gaps.put(gap))
+    deaf = Ear()
+    store.changes.subscribe(deaf)  # one who does not ask for gaps goes on as well
+    start = store.index.applied_seq()
+    with store.changes._mutex, Transport.open(store.root) as beside:  # as if the process had been stopped for a while
+        for name in ("a", "b", "c"):
+            beside.run(op.Subscribe(ADA, name))
+            beside.snapshot()
+    assert gaps.get(timeout=20) == (start, start + 3)
+    store.run(op.Subscribe(ADA, "d"))
+    ear.wait()
+    deaf.wait()
+    assert [record.effects[0]["name"] for record in ear.records] == ["d"]
+    assert [record.effects[0]["name"] for record in deaf.records] == ["d"]
+
+
+def test_reading_at_one_s_own_pace(store: Transport) -> None:
+    reader = store.changes.reader(0)
+    for number in range(5):
+        store.run(op.Subscribe(ADA, f"f{number}"))
+    assert [record.seq for record in reader.read(2)] == [1, 2]
+    assert [record.seq for record in reader.read(2)] == [3, 4]
+    assert [record.seq for record in reader.read()] == [5, 6, 7]
+    assert reader.read() == []
+    for number in range(5, 8):
+        store.run(op.Subscribe(ADA, f"f{number}"))
+        store.snapshot()
+    with pytest.raises(Gap) as gap:
+        store.changes.reader(2).read()
+    assert (gap.value.after, gap.value.upto) == (2, 10)
+    with pytest.raises(Gap):
+        reader.read()
+    assert reader.read() == []
+    store.run(op.Subscribe(ADA, "last"))
+    assert [record.seq for record in reader.read()] == [11]
+
+
+def test_new_mail_is_what_came_with_its_content(store: Transport) -> None:
+    start = store.index.applied_seq()
+    deliver(store, ADA, BOB)
+    inbox = folder(store).id
+    store.run(op.Copy(ADA, inbox, [1], "Archive"))
+    store.run(op.Move(ADA, inbox, [1], "Trash"))
+    records = store.changes.reader(start).read()
+    arrivals = [arrival for record in records for arrival in new_mail(record)]
+    assert [(arrival.folder_name, arrival.uid) for arrival in arrivals] == [("INBOX", 1), ("INBOX", 1)]
+    assert {arrival.folder for arrival in arrivals} == {inbox, folder(store, address=BOB).id}
 
 
 def test_a_listener_goes_on_hearing_through_rotation_and_compaction(store: Transport) -> None:

@@ -1,0 +1,25 @@
+"""What the bookmarks say. Each function takes a connection; every query is fetched whole."""
+
+from __future__ import annotations
+
+import sqlite3
+
+
+def value(connection: sqlite3.Connection, owner: str, item: str) -> str | None:
+    row = connection.execute("SELECT value FROM bookmarks WHERE owner = ? AND item = ?", (owner, item)).fetchone()
+    return str(row[0]) if row else None
+
+
+def of_owner(connection: sqlite3.Connection, owner: str) -> dict[str, str]:
+    """All bookmarks of an owner."""
+    return dict(connection.execute("SELECT item, value FROM bookmarks WHERE owner = ?", (owner,)).fetchall())
+
+
+def owners(connection: sqlite3.Connection, prefix: str) -> list[str]:
+    """The owners whose names begin so."""
+    rows = connection.execute(
+        "SELECT DISTINCT owner FROM bookmarks WHERE owner >= :prefix AND substr(owner, 1, length(:prefix)) = :prefix"
+        " ORDER BY owner",
+        {"prefix": prefix},
+    )
+    return [row[0] for row in rows.fetchall()]
