@@ -1,4 +1,5 @@
-"""Who may connect: limits on connections in total, for one address and for one user, shared by all listeners.
+"""Who may connect: limits on connections in total, for one address and for one user, shared by all listeners and by all
+workers.
 
 Invariants: every ticket given out is counted exactly once until it is released, however often that is called; peers in
 exempt networks are never refused and not counted by address, but count towards the total.
@@ -6,20 +7,34 @@ exempt networks are never refused and not counted by address, but count towards 
 
 from __future__ import annotations
 
-from collections import Counter
-
 from adapter.servers import networks
 from adapter.servers.networks import Networks
+from adapter.servers.shared_counts import SharedCounts
 from adapter.settings import Limits
+
+_ALL = "connections"
 
 
 class Admission:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, counts: SharedCounts | None = None) -> None:
         self._limits = limits
         self._exempt = Networks(limits.exempt)
-        self._by_peer: Counter[str] = Counter()
-        self._by_user: Counter[str] = Counter()
-        self.total = 0
+        self.counts = counts or SharedCounts()
+        self.refused = 0
+
+    @property
+    def by_worker(self) -> list[int]:
+        """The connections of each worker."""
+        return self.counts.of_workers(_ALL)
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_worker)
+
+    def apply(self, limits: Limits) -> None:
+        """Go by these limits from now on; nobody who is in is sent away. Raises ConfigError."""
+        self._exempt = Networks(limits.exempt)
+        self._limits = limits
 
     def exempts(self, peer: str) -> bool:
         return peer in self._exempt
@@ -27,55 +42,52 @@ class Admission:
     def admit(self, peer: str) -> Ticket | None:
         """A ticket to be released at the end of the connection, or None: too many already."""
         exempt = self.exempts(peer)
-        group = "" if exempt else networks.group(peer)
-        if not exempt and (
-            self.total >= self._limits.connections or self._by_peer[group] >= self._limits.connections_per_ip
-        ):
-            return None
-        self.total += 1
-        if group:
-            self._by_peer[group] += 1
-        return Ticket(self, group)
+        group = "" if exempt else f"peer {networks.group(peer)}"
+        with self.counts.exclusive():
+            if not exempt and (
+                self.total >= self._limits.connections or self._count(group) >= self._limits.connections_per_ip
+            ):
+                self.refused += 1
+                return None
+            return Ticket(self, [key for key in (_ALL, group) if key and self.counts.add(key)])
 
-    def _enter(self, user: str) -> bool:
-        if self._by_user[user] >= self._limits.connections_per_user:
-            return False
-        self._by_user[user] += 1
-        return True
+    def _count(self, key: str) -> int:
+        return sum(self.counts.of_workers(key))
 
-    def _leave(self, group: str, user: str) -> None:
-        self.total -= 1
-        _take_one(self._by_peer, group)
-        _take_one(self._by_user, user)
+    def _enter(self, key: str) -> list[str] | None:
+        """What was counted; None: too many already."""
+        with self.counts.exclusive():
+            if self._count(key) >= self._limits.connections_per_user:
+                return None
+            return [key] if self.counts.add(key) else []
 
-
-def _take_one(counter: Counter[str], key: str) -> None:
-    """Keys that count nothing are dropped: a flood of addresses leaves nothing behind."""
-    if key:
-        counter[key] -= 1
-        if counter[key] <= 0:
-            del counter[key]
+    def _leave(self, counted: list[str]) -> None:
+        with self.counts.exclusive():
+            for key in counted:
+                self.counts.take(key)
 
 
 class Ticket:
     """One connection's place."""
 
-    __slots__ = ("_admission", "_group", "_released", "_user")
+    __slots__ = ("_admission", "_counted", "_entered", "_released")
 
-    def __init__(self, admission: Admission, group: str) -> None:
+    def __init__(self, admission: Admission, counted: list[str]) -> None:
         self._admission = admission
-        self._group = group
-        self._user = ""
+        self._counted = counted
+        self._entered = False
         self._released = False
 
     def enter(self, user: str) -> bool:
         """The connection belongs to this user now; False if the user has too many."""
-        if self._user or not self._admission._enter(user):
+        counted = None if self._entered else self._admission._enter(f"user {user}")
+        if counted is None:
             return False
-        self._user = user
+        self._counted += counted
+        self._entered = True
         return True
 
     def release(self) -> None:
         if not self._released:
             self._released = True
-            self._admission._leave(self._group, self._user)
+            self._admission._leave(self._counted)

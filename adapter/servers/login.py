@@ -19,6 +19,7 @@ from typing import Protocol
 from adapter.accounts import SCRAM_ITERATIONS
 from adapter.servers import networks
 from adapter.servers.networks import Networks, Peer
+from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.throttle import Attempt, Throttle
 from adapter.servers.tokens import TokenCheck, TokenCheckFailedError
 from adapter.settings import Settings
@@ -46,17 +47,29 @@ class PasswordSource(Protocol):
 class Authenticator:
     """``is_active`` may block: it is asked on a thread."""
 
-    def __init__(self, settings: Settings, passwords: PasswordSource, is_active: Callable[[str], bool]) -> None:
-        self._settings = settings.login
-        self._exempt = Networks(settings.limits.exempt)
+    def __init__(
+        self,
+        settings: Settings,
+        passwords: PasswordSource,
+        is_active: Callable[[str], bool],
+        counts: SharedCounts | None = None,
+    ) -> None:
         self._passwords = passwords
         self._is_active = is_active
-        self._throttle = Throttle(settings.login)
-        self._tokens = TokenCheck(settings.login)
-        self._secret = os.urandom(32)
+        counts = counts or SharedCounts()
+        self._throttle = Throttle(settings.login, counts=counts)
+        self._secret = counts.secret
         self._proven: dict[bytes, float] = {}  # digest -> when it expires, the oldest first
         self._asked: dict[bytes, asyncio.Task[bool | None]] = {}  # digest -> the check under way
         self._pool = ThreadPoolExecutor(settings.login.threads, thread_name_prefix="markpost-login")
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Go by these settings from now on; who is known to guess stays known. Raises ConfigError."""
+        self._exempt = Networks(settings.limits.exempt)
+        self._tokens = TokenCheck(settings.login)
+        self._settings = settings.login
+        self._throttle.apply(settings.login)
         wanted = [name.upper() for name in settings.login.mechanisms]
         if self._tokens.configured:
             wanted += [name for name in _TOKEN_MECHANISMS if name not in wanted]

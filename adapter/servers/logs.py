@@ -1,7 +1,13 @@
-"""Log lines that cost the event loop nothing but their formatting: a thread writes them, many at once.
+"""The log: one line for each event, for people or as JSON, on standard error.
+
+Lines about a session begin with its id, the peer's address and, once somebody has logged in, the user
+(:class:`~adapter.servers.networks.Peer`); as JSON these are fields of their own. A process that serves calls
+:func:`write_behind`: its lines then cost the event loop nothing but their formatting, and a thread writes them, many at
+once.
 
 Invariants: lines keep their order; a warning or worse is written before ``emit`` returns, and so is everything before
-it; at most ``_PAUSE`` seconds of lines are lost if the process is killed.
+it; at most ``_PAUSE`` seconds of lines are lost if the process is killed; lines of several processes do not run into
+one another; nothing a peer sent can end a line or begin another.
 """
 
 from __future__ import annotations
@@ -12,11 +18,14 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import TextIO
 
+from adapter.servers.networks import Peer
 from adapter.settings import Server
 
 _PAUSE = 0.1
+_ATOMIC = 4096  # octets: a pipe takes so many from one process before those of another (PIPE_BUF)
 
 
 class LogWriter(logging.Handler):
@@ -26,8 +35,13 @@ class LogWriter(logging.Handler):
         self._lines: deque[str] = deque()
         self._written = threading.Lock()
         self._some = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="markpost-log", daemon=True)
-        self._thread.start()
+        self._behind = False
+
+    def write_behind(self) -> None:
+        """From now on a thread writes what is no warning."""
+        if not self._behind:
+            self._behind = True
+            threading.Thread(target=self._run, name="markpost-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -35,7 +49,7 @@ class LogWriter(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING or not self._behind:
             self.flush()
         elif not self._some.is_set():
             self._some.set()
@@ -43,12 +57,12 @@ class LogWriter(logging.Handler):
     def flush(self) -> None:
         with self._written:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
-            if lines:
-                try:
-                    self._stream.write("".join(f"{line}\n" for line in lines))
+            try:
+                for piece in _pieces(lines):
+                    self._stream.write(piece)
                     self._stream.flush()
-                except (OSError, ValueError):
-                    pass  # nobody reads the log: mail goes on
+            except (OSError, ValueError):
+                pass  # nobody reads the log: mail goes on
 
     def _run(self) -> None:
         while True:
@@ -58,24 +72,77 @@ class LogWriter(logging.Handler):
             self.flush()
 
 
-class _JsonLines(logging.Formatter):
+def _pieces(lines: list[str]) -> Iterator[str]:
+    """Whole lines, as many as are written as one."""
+    piece: list[str] = []
+    size = 0
+    for line in lines:
+        octets = len(line.encode("utf-8", "replace")) + 1
+        if piece and size + octets > _ATOMIC:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(line + "\n")
+        size += octets
+    if piece:
+        yield "".join(piece)
+
+
+class TextLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
     def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        return line if line.isprintable() else _one_line(line)
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
         entry = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "module": record.name,
-            "message": record.getMessage(),
         }
+        peer = next((each for each in record.args if isinstance(each, Peer)), None) if record.args else None
+        if peer is not None:
+            entry |= {"session": peer.session, "peer": peer.address}
+            if peer.user:
+                entry["user"] = peer.user
+            message = message.removeprefix(f"{peer} ")
+        entry["message"] = message
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 
 
+def _one_line(text: str) -> str:
+    """Line ends and whatever else is not for a terminal, written out."""
+    return "".join(
+        each if each.isprintable() else " | " if each == "\n" else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
 def to_stderr(settings: Server) -> None:
     handler = LogWriter(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonLines() if settings.log_format == "json" else text)
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
     # Who logged a line in which thread is of no interest here, and to find out costs as much as the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
+
+
+def write_behind() -> None:
+    """This process serves: its event loop does not wait for whoever reads the log."""
+    for handler in _writers():
+        handler.write_behind()
+
+
+def flush() -> None:
+    for handler in _writers():
+        handler.flush()
+
+
+def _writers() -> Iterator[LogWriter]:
+    return (handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter))

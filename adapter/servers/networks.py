@@ -24,9 +24,10 @@ class Peer(NamedTuple):
 
     session: str
     address: str
+    user: str = ""  # who logged in
 
     def __str__(self) -> str:
-        return f"{self.session} {self.address}"
+        return f"{self.session} {self.address} {self.user}" if self.user else f"{self.session} {self.address}"
 
 
 @functools.lru_cache(4096)

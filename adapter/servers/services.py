@@ -16,6 +16,7 @@ from adapter.recipients import Recipients
 from adapter.servers.admission import Admission
 from adapter.servers.commits import Commits
 from adapter.servers.login import Authenticator
+from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.tls import Certificates
 from adapter.settings import Settings
 from adapter.transport.transport import Transport
@@ -74,11 +75,11 @@ class Connections:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Store:
     """An open store and everything that lives and ends with it."""
 
-    settings: Settings
+    settings: Settings  # replaced when they are read again
     transport: Transport
     recipients: Recipients
     credentials: Credentials
@@ -99,17 +100,19 @@ class Services:
     connections: Connections = field(default_factory=Connections)
     #: What lives on the store: called when its sessions are gone and before it goes itself.
     before_close: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    #: Called when the settings have been read again.
+    after_reload: list[Callable[[], None]] = field(default_factory=list)
     #: Of all IMAP listeners; made by the first of them.
     imap: ImapServer | None = None
 
 
-def open_store(root: str, settings: Settings) -> Store:
+def open_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> Store:
     """Blocks. Raises MailError, and ConfigError for settings that contradict themselves."""
     transport = Transport.open(root)
     try:
         recipients = Recipients(settings, transport)
         credentials = Credentials.open(transport)
-        authenticator = Authenticator(settings, credentials, recipients.is_active)
+        authenticator = Authenticator(settings, credentials, recipients.is_active, counts)
     except BaseException:
         transport.close()
         raise

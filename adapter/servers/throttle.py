@@ -1,4 +1,5 @@
-"""Failed logins cost time: a delay that doubles with every failure, for the address it came from and for the user.
+"""Failed logins cost time: a delay that doubles with every failure, for the address it came from and for the user,
+whichever worker they come to.
 
 Invariants: attempts under way count as failures until they are known to be none, so many at once gain nothing; memory
 is bounded whatever an attacker tries; what was long ago is forgotten.
@@ -10,60 +11,50 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from adapter.servers.shared_counts import SharedCounts
 from adapter.settings import Login
-
-_MAX_KEYS = 20_000
-
-
-class _Record:
-    __slots__ = ("failures", "last", "pending")
-
-    def __init__(self, now: float) -> None:
-        self.failures = 0
-        self.pending = 0
-        self.last = now
 
 
 class Throttle:
-    def __init__(self, settings: Login, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: Login, clock: Callable[[], float] = time.monotonic, counts: SharedCounts | None = None
+    ) -> None:
         self._settings = settings
-        self._clock = clock
-        self._records: dict[str, _Record] = {}  # the one touched longest ago first
+        self._counts = counts or SharedCounts(clock=clock)
+
+    def apply(self, settings: Login) -> None:
+        """Go by these settings from now on; failures stay counted."""
+        self._settings = settings
 
     def attempt(self, *keys: str) -> Attempt:
         """An attempt that counts for all of these keys; wait for its ``delay`` before anything is checked."""
         return Attempt(self, keys)
 
     def _begin(self, key: str) -> float:
-        record = self._touch(key)
-        over = record.failures + record.pending - self._settings.free_failures
-        record.pending += 1
+        with self._counts.exclusive():
+            failures = self._counts.common(_failed(key), self._settings.forget)
+            over = failures + sum(self._counts.of_workers(_under_way(key))) - self._settings.free_failures
+            self._counts.add(_under_way(key))
         if over < 0:
             return 0.0
         return float(min(self._settings.delay * 2.0 ** min(over, 60), self._settings.longest_delay))
 
     def _end(self, key: str, failed: bool | None, forgive: bool) -> None:
-        record = self._touch(key)
-        record.pending = max(0, record.pending - 1)
-        if failed:
-            record.failures += 1
-        elif failed is False and forgive:
-            record.failures = 0
-        if not record.failures and not record.pending:
-            del self._records[key]
+        with self._counts.exclusive():
+            self._counts.take(_under_way(key))
+            if failed:
+                failures = self._counts.common(_failed(key), self._settings.forget)
+                self._counts.set_common(_failed(key), failures + 1)
+            elif failed is False and forgive:
+                self._counts.set_common(_failed(key), 0)
 
-    def _touch(self, key: str) -> _Record:
-        now = self._clock()
-        record = self._records.pop(key, None)
-        if record is None:
-            while len(self._records) >= _MAX_KEYS:
-                del self._records[next(iter(self._records))]
-            record = _Record(now)
-        if now - record.last > self._settings.forget:
-            record.failures = 0
-        record.last = now
-        self._records[key] = record
-        return record
+
+def _failed(key: str) -> str:
+    return f"failed logins of {key}"
+
+
+def _under_way(key: str) -> str:
+    return f"logins under way of {key}"
 
 
 class Attempt:

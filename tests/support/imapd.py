@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from adapter.accounts import Credentials
-from adapter.servers import endpoints, runtime
+from adapter.servers import endpoints
+from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
 from adapter.servers.endpoints import Endpoint
+from adapter.servers.keeper import StoreKeeper
 from adapter.servers.listeners import LISTENERS
 from adapter.servers.services import Services
 from adapter.servers.tls import Certificates
-from adapter.settings import Settings
+from adapter.settings import Listen, Settings
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
@@ -33,7 +35,7 @@ class Running:
     """A server on loopback."""
 
     services: Services
-    supervisor: runtime._Supervisor
+    keeper: StoreKeeper
     port: int
     tls_port: int
 
@@ -73,24 +75,23 @@ async def serving(root: str | os.PathLike[str], settings: Settings | None = None
         admission=Admission(settings.limits),
     )
     with contextlib.closing(Directories(os.fspath(root))) as directories:
-        supervisor = runtime._Supervisor(os.fspath(root), services, directories)
-        await supervisor.open()
+        keeper = StoreKeeper(os.fspath(root), services, directories)
+        await keeper.open()
         servers, ports = [], []
         for kind in ("imap", "imaps"):
-            endpoint = Endpoint(kind, "127.0.0.1", 0)
-            server, actual = await endpoints.listen(endpoint, LISTENERS[kind](services), 200, 0o600)
-            servers.append(server)
-            ports.append(actual.port)
-        watching = asyncio.create_task(supervisor.watch())
+            listener = endpoints.listen(Endpoint(kind, "127.0.0.1", 0), Listen(backlog=200))
+            servers.append(Acceptor(listener, LISTENERS[kind](services)))
+            ports.append(listener.endpoint.port)
+        watching = asyncio.create_task(keeper.watch())
         try:
-            yield Running(services, supervisor, *ports)
+            yield Running(services, keeper, *ports)
         finally:
             services.ending = True
             watching.cancel()
             await asyncio.wait([watching])
             for server in servers:
                 server.close()
-            await supervisor.close()
+            await keeper.close()
 
 
 def _trusting() -> ssl.SSLContext:

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from adapter.accounts import Credentials
 from adapter.config import Seconds
-from adapter.servers import endpoints, runtime
+from adapter.servers import endpoints
+from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
+from adapter.servers.keeper import StoreKeeper
 from adapter.servers.listeners import LISTENERS
 from adapter.servers.services import Services
 from adapter.servers.tls import Certificates
-from adapter.settings import Settings
+from adapter.settings import Listen, Settings
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
@@ -50,7 +52,7 @@ class ConnectionEnded(Exception):  # noqa: N818 - not an error of the tests
 @dataclass
 class Running:
     services: Services
-    supervisor: runtime._Supervisor
+    keeper: StoreKeeper
     ports: dict[str, int]
 
     @property
@@ -97,24 +99,24 @@ async def serving(
         admission=Admission(settings.limits),
     )
     with contextlib.closing(Directories(os.fspath(root))) as directories:
-        supervisor = runtime._Supervisor(os.fspath(root), services, directories)
-        await supervisor.open()
+        keeper = StoreKeeper(os.fspath(root), services, directories)
+        await keeper.open()
         servers, ports = [], {}
         for kind in kinds:
             wanted = endpoints.parse(kind, "127.0.0.1:0")
-            server, actual = await endpoints.listen(wanted, LISTENERS[kind](services), 600, 0o600)
-            servers.append(server)
-            ports[kind] = actual.port
-        watching = asyncio.create_task(supervisor.watch())
+            listener = endpoints.listen(wanted, Listen(backlog=600))
+            servers.append(Acceptor(listener, LISTENERS[kind](services)))
+            ports[kind] = listener.endpoint.port
+        watching = asyncio.create_task(keeper.watch())
         try:
-            yield Running(services, supervisor, ports)
+            yield Running(services, keeper, ports)
         finally:
             services.ending = True
             watching.cancel()
             await asyncio.wait([watching])
             for server in servers:
                 server.close()
-            await supervisor.close()
+            await keeper.close()
 
 
 def trusting() -> ssl.SSLContext:

@@ -114,6 +114,8 @@ MAY_MUTATE = {
         "os.unlink",
         "os.utime",
     },
+    # Unix sockets of listeners, beside the store.
+    "adapter/servers/endpoints.py": {"os.unlink"},
     # The demo's certificate, beside its store.
     "adapter/demo/place.py": {"open", "os.makedirs", "os.open"},
     # The root of a new store, before it is one; and a private copy of the index in the session's staging directory.

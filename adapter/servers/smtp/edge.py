@@ -16,13 +16,21 @@ from protocol.smtp.limits import Limits
 from protocol.smtp.replies import Reply
 from protocol.smtp.states import Service, Session
 
-_RUN = os.urandom(3).hex()
+_run = os.urandom(3).hex()
 _numbers = itertools.count(1)
+
+
+def _begin_run() -> None:
+    global _run
+    _run = os.urandom(3).hex()
+
+
+os.register_at_fork(after_in_child=_begin_run)
 
 
 def fresh_session_id() -> str:
     """Unique in all logs and trace headers."""
-    return f"{_RUN}-{next(_numbers):x}"
+    return f"{_run}-{next(_numbers):x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,6 @@ def make_edge(services: Services, service: Service, *, implicit_tls: bool = Fals
         line_ends=LineEnds(section.line_ends),
         proxies=Networks(section.proxy_from),
         welcome=Networks(lmtp.trusted) if lmtp else None,
-        xclient=Networks(lmtp.xclient_from if lmtp else ()),
+        xclient=Networks(() if isinstance(section, Smtp) else section.xclient_from),
         greeting=replies.greeting(services.hostname, "LMTP" if lmtp else "ESMTP"),
     )

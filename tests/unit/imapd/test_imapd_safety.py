@@ -352,7 +352,7 @@ async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) ->
         client = await server.login(ADA)
         client.send(b"a APPEND INBOX {20+}\r\nSubject: x\r\n")
         await asyncio.sleep(0.1)
-        closing = asyncio.create_task(server.supervisor.close())
+        closing = asyncio.create_task(server.keeper.close())
         await asyncio.sleep(0.1)
         assert not closing.done()
         client.send(b"\r\nbody\r\n\r\n")

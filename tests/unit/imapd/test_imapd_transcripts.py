@@ -161,7 +161,7 @@ class Script:
         transport.run(op.ChangeFlags(address, found.id, [uid], "add", flags))
 
     def _maintenance(self, on: bool) -> None:
-        directories = Directories(self._server.supervisor._root)
+        directories = Directories(self._server.keeper._root)
         try:
             with directories.stable(layout.MAINTENANCE) as place:
                 if on:

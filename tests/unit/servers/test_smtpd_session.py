@@ -365,14 +365,16 @@ async def test_smtp_asks_to_come_again_if_not_all_have_the_message(server: Runni
 
 async def test_unix_socket(tmp_path: Path) -> None:
     from adapter.servers import endpoints
+    from adapter.servers.acceptor import Acceptor
     from adapter.servers.listeners import LISTENERS
+    from adapter.settings import Listen
 
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", kinds=()) as running:
         path = tmp_path / "lmtp.sock"
-        endpoint = endpoints.parse("lmtp", str(path))
-        server, actual = await endpoints.listen(endpoint, LISTENERS["lmtp"](running.services), 10, 0o600)
-        assert str(actual) == f"unix:{path}"
+        listener = endpoints.listen(endpoints.parse("lmtp", str(path)), Listen(backlog=10, socket_mode=0o600))
+        server = Acceptor(listener, LISTENERS["lmtp"](running.services))
+        assert str(listener.endpoint) == f"unix:{path}"
         assert path.stat().st_mode & 0o777 == 0o600
         client = SmtpClient(*await asyncio.open_unix_connection(str(path)))
         await client.reply()

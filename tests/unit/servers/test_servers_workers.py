@@ -1,0 +1,372 @@
+"""Several workers: they share listeners, limits and the store; they are replaced, drained, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import smtplib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from imaplib import IMAP4
+from pathlib import Path
+
+import pytest
+
+from adapter.maintenance import gate
+from adapter.servers.overseer import Overseer
+from adapter.servers.shared_counts import SharedCounts
+from adapter.servers.workers import Supervisor, WorkerLink
+from tests.support.messages import message
+from tests.support.serve import Served, served
+from tests.support.smtpd import PASSWORD, make_store
+from tests.support.stores import ADA
+
+_CONFIG = """
+[server]
+workers = 2
+drain = "3 s"
+[limits]
+exempt = []
+connections_per_ip = 12
+connections_per_user = 3
+[login]
+free_failures = 2
+delay = "700 ms"
+longest_delay = "700 ms"
+"""
+
+
+def _until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _children(process: int) -> list[int]:
+    return sorted(int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split())
+
+
+def _is_alive(process: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    return False
+
+
+def _greeting(port: int) -> str:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as client:
+            return client.makefile("rb").readline().decode()
+    except ConnectionError:
+        return ""
+
+
+def _send(port: int) -> None:
+    with smtplib.SMTP("127.0.0.1", port, timeout=20) as client:
+        client.sendmail("x@y.test", [ADA], message())
+
+
+def _stored(root: Path) -> int:
+    return len(list((root / "mailboxes" / ADA / "inbox").glob("*.md")))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("workers") / "store"
+    make_store(place)
+    return place
+
+
+@contextlib.contextmanager
+def _two_workers(root: Path, directory: Path) -> Iterator[Served]:
+    (directory / "conf.toml").write_text(_CONFIG)
+    listeners = ("--smtp", "127.0.0.1:0", "--imap", "127.0.0.1:0", "--lmtp", str(directory / "lmtp.sock"))
+    with served(root, "--config", str(directory / "conf.toml"), *listeners, log=directory / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One for all tests that leave it as it was."""
+    directory = tmp_path_factory.mktemp("server")
+    with _two_workers(root, directory) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in (directory / "log").read_text()
+        assert not (directory / "lmtp.sock").exists()
+
+
+def test_connections_are_shared_out_evenly(server: Served) -> None:
+    workers = _children(server.process.pid)
+    assert len(workers) == 2
+    before = {worker: _sockets(worker) for worker in workers}
+    clients = []
+    for _ in range(10):
+        client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
+        assert client.recv(1000).startswith(b"220 ")
+        clients.append(client)
+    assert [_sockets(worker) - before[worker] for worker in workers] == [5, 5]
+    for client in clients:
+        client.close()
+
+
+def _sockets(process: int) -> int:
+    """Open connections: sockets beyond those every worker has."""
+    names = (os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir() if entry.is_symlink())
+    return sum(name.startswith("socket:") for name in names)
+
+
+def test_limits_hold_for_all_workers_together(server: Served) -> None:
+    port = server.ports["smtp"]
+    _until(lambda: _greeting(port).startswith("220 "))
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+    try:
+        assert [client.recv(4) for client in clients] == [b"220 "] * 12
+        assert _greeting(port).startswith("421 ")
+    finally:
+        for client in clients:
+            client.close()
+    _until(lambda: _greeting(port).startswith("220 "))
+
+
+def test_a_user_has_so_many_connections_whichever_workers_they_go_to(server: Served) -> None:
+    sessions = []
+    try:
+        for _ in range(3):
+            sessions.append(IMAP4("127.0.0.1", server.ports["imap"]))
+            sessions[-1].login(ADA, PASSWORD)
+        one_more = IMAP4("127.0.0.1", server.ports["imap"])
+        sessions.append(one_more)
+        with pytest.raises(IMAP4.error, match="Too many connections of this user"):
+            one_more.login(ADA, PASSWORD)
+    finally:
+        for session in sessions:
+            session.logout()
+
+
+def test_guesses_are_delayed_whichever_workers_they_go_to(server: Served) -> None:
+    took = []
+    for _ in range(4):
+        session = IMAP4("127.0.0.1", server.ports["imap"])
+        began = time.monotonic()
+        with pytest.raises(IMAP4.error):
+            session.login("nobody@example.test", "wrong")
+        took.append(time.monotonic() - began)
+        session.logout()
+    assert min(took[2:]) > 0.7 > max(took[:2])
+
+
+def test_new_mail_is_seen_by_a_client_of_the_other_worker(server: Served) -> None:
+    watchers = [IMAP4("127.0.0.1", server.ports["imap"]) for _ in range(2)]
+    for watcher in watchers:  # they went to different workers
+        watcher.login(ADA, PASSWORD)
+        watcher.select("INBOX")
+    before = int(watchers[0].status("INBOX", "(MESSAGES)")[1][0].split()[2].rstrip(b")"))
+    _send(server.ports["smtp"])
+    for watcher in watchers:
+        _until(lambda watcher=watcher: watcher.noop() and watcher.response("EXISTS")[1][-1] == b"%d" % (before + 1))  # type: ignore[misc]
+        watcher.logout()
+
+
+def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
+    port = server.ports["smtp"]
+    idle = IMAP4("127.0.0.1", server.ports["imap"])
+    idle.login(ADA, PASSWORD)
+    gate.turn_on(str(root), reason="test", deadline=20)  # raises unless both let go of the store
+    assert b"BYE" in idle.readline()
+    assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
+    assert len(_children(server.process.pid)) == 2
+    gate.turn_off(str(root))
+    _until(lambda: [_greeting(port)[:4] for _ in range(4)] == ["220 "] * 4)
+    _send(port)
+
+
+def test_sighup_reaches_every_worker(server: Served) -> None:
+    config = server.log.parent / "conf.toml"
+    config.write_text(_CONFIG.replace("[limits]", "hostname = 'other.example.test'\n[limits]"))
+    server.process.send_signal(signal.SIGHUP)
+    port = server.ports["smtp"]
+    _until(lambda: all("other.example.test" in _greeting(port) for _ in range(4)))
+    _until(lambda: server.log.read_text().count("settings and certificates read again") == 2)
+    config.write_text(_CONFIG)
+    server.process.send_signal(signal.SIGHUP)
+    _until(lambda: not any("other.example.test" in _greeting(port) for _ in range(4)))
+
+
+def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None:
+    port = server.ports["smtp"]
+    stored = _stored(root)
+    for _ in range(2):
+        victim, other = _children(server.process.pid)
+        os.kill(victim, signal.SIGKILL)
+        _send(port)  # at once: the other one serves
+        _until(lambda victim=victim: _is_replaced(server, victim))  # type: ignore[misc]
+        assert other in _children(server.process.pid)
+    _until(lambda: _greeting(port).startswith("220 "))
+    assert _stored(root) == stored + 2
+    assert "ended by signal 9; another follows" in server.log.read_text()
+    # What the dead had counted is forgotten: nobody is refused because of it.
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+    assert [client.recv(4) for client in clients] == [b"220 "] * 12
+    for client in clients:
+        client.close()
+
+
+def _is_replaced(server: Served, victim: int) -> bool:
+    workers = _children(server.process.pid)
+    return len(workers) == 2 and victim not in workers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number: int) -> None:
+    stored = _stored(root)
+    with _two_workers(root, tmp_path) as server:
+        idle = [IMAP4("127.0.0.1", server.ports["imap"]) for _ in range(2)]
+        sending = []
+        for _ in range(2):
+            client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
+            reader = client.makefile("rb")
+            reader.readline()
+            client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n")
+            assert [reader.readline()[:3] for _ in range(4)] == [b"250", b"250", b"250", b"354"]
+            sending.append((client, reader))
+        server.process.send_signal(number)
+        for each in idle:
+            assert each.readline().startswith(b"* BYE ")
+        _until(lambda: not _greeting(server.ports["smtp"]))
+        assert server.process.poll() is None
+        for client, reader in sending:
+            client.sendall(message() + b".\r\n")
+            assert reader.readline().startswith(b"250 ")
+            assert reader.readline().startswith(b"421 ")
+            reader.close()
+            client.close()
+        assert server.process.wait(10) == 0
+    assert _stored(root) == stored + 2
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_no_worker_is_left_behind(root: Path, tmp_path: Path) -> None:
+    with _two_workers(root, tmp_path) as server:
+        workers = _children(server.process.pid)
+        client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
+        client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")  # something that is waited for
+        server.kill()
+        _until(lambda: not any(map(_is_alive, workers)), 20)
+        client.close()
+
+
+def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with pytest.raises(RuntimeError, match=r"not a store: make one with markpost init\n\Z"):
+        Served(tmp_path / "store", ("--workers", "2", "--smtp", "127.0.0.1:0"), tmp_path / "log")
+    assert len(re.findall(r"^markpost: ", (tmp_path / "log").read_text(), re.M)) == 1
+
+
+# --- the supervisor alone, as a process with workers that do what a test wants ---------------------------------------
+
+
+@contextlib.contextmanager
+def _supervised(work: Callable[[WorkerLink], None], count: int = 1, silent: float = 60.0) -> Iterator[int]:
+    """A supervisor in a process of its own; its id."""
+    process = os.fork()
+    if process == 0:
+        try:
+            Supervisor(
+                count, work, Overseer(), let_go=lambda: None, died=lambda _: None, longest_end=0.2, silent=silent
+            ).run()
+        finally:
+            os._exit(0)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def dies(link: WorkerLink) -> None:
+        link.ready()
+        with births.open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+
+    with _supervised(dies):
+        _until(lambda: births.exists() and len(births.read_text().split()) >= 5)
+    moments = [float(each) for each in births.read_text().split()][:5]
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
+
+
+def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def hangs(link: WorkerLink) -> None:
+        with births.open("a") as file:
+            file.write("x\n")
+        link.ready()
+        time.sleep(60)
+
+    with _supervised(hangs, silent=0.5):
+        _until(lambda: births.exists() and len(births.read_text().split()) >= 2)
+
+
+def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.servers.workers._SPARE", 0.3)
+    born = tmp_path / "born"
+
+    def stays(link: WorkerLink) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        born.write_text("")
+        while True:
+            time.sleep(1)
+
+    with _supervised(stays) as supervisor:
+        _until(born.exists)
+        worker = _children(supervisor)[0]
+        os.kill(supervisor, signal.SIGTERM)
+        _until(lambda: not _is_alive(supervisor) and not _is_alive(worker), 5)
+
+
+def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
+    counts = SharedCounts(3)
+    assert counts.add("peer a")
+    counts.column = 2
+    assert all(counts.add("peer a") for _ in range(2))
+    assert counts.of_workers("peer a") == [1, 0, 2]
+    counts.drop_worker(2)
+    assert counts.of_workers("peer a") == [1, 0, 0]
+    counts.take("peer a")  # not counted by this worker
+    assert counts.of_workers("peer a") == [1, 0, 0]
+    counts.column = 0
+    counts.take("peer a")
+    assert counts.keys() == 0
+    process = os.fork()
+    if process == 0:
+        counts.column = 1
+        with counts.exclusive():
+            counts.add("peer b")
+            counts.set_common("user c", 4)
+        os._exit(0)
+    os.waitpid(process, 0)
+    assert counts.of_workers("peer b") == [0, 1, 0]
+    assert counts.common("user c", 100.0) == 4
+
+
+def test_counts_keep_to_their_memory() -> None:
+    now = 0.0
+    counts = SharedCounts(clock=lambda: now)
+    assert all(counts.add(f"peer {number}") for number in range(500))
+    for number in range(40_000):
+        now += 0.001
+        counts.set_common(f"guess {number}", 1)
+    assert counts.keys() <= 1 << 14
+    assert all(counts.of_workers(f"peer {number}") == [1] for number in range(500))  # the living are not displaced
+    assert counts.common("guess 39999", 100.0) == 1
+    assert sum(counts.common(f"guess {number}", 100.0) for number in range(20_000)) < 3000
