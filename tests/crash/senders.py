@@ -1,0 +1,112 @@
+"""Clients that send while servers are killed: each repeats a message until it is acknowledged.
+
+A message whose acknowledgement was lost may be there once more for every time it was sent; none may be missing, half
+there, or there more often than it was sent.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import random
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapter.transport.transport import Transport
+from tests.support.layers import assert_layers_agree
+from tests.support.stores import rows
+
+
+def letter(client: int, number: int) -> bytes:
+    """Distinct, of many sizes: some travel in the journal, some through staging."""
+    source = random.Random(f"{client} {number}")
+    size = source.choice([10, 2000, 2000, 30_000, 400_000 if number % 7 == 0 else 500])
+    body = source.randbytes(size // 2).hex().encode()
+    lines = b"\r\n".join(body[start : start + 76] for start in range(0, len(body), 76))
+    digest = hashlib.sha256(lines).hexdigest()
+    return (
+        f"From: x@y.test\r\nSubject: {client}-{number}\r\nMessage-ID: <{client}.{number}@y.test>\r\n"
+        f"X-Digest: {digest}\r\n\r\n".encode()
+        + lines
+        + b"\r\n"
+    )
+
+
+class Sender(threading.Thread):
+    """Delivers letters until told to stop; keeps how often each was sent and which are acknowledged."""
+
+    def __init__(self, number: int, port: int, addresses: Sequence[str], stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.addresses = addresses
+        self.number = number
+        self.port = port
+        self.stop = stop
+        self.sent: collections.Counter[int] = collections.Counter()
+        self.acknowledged: set[int] = set()
+        self.finished = False
+
+    def run(self) -> None:
+        number = 0
+        while not self.stop.is_set() or self.sent[number]:  # the letter begun is retried to completion
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+                    connection.settimeout(20)
+                    number = self._converse(connection, number)
+            except (OSError, Refused):
+                time.sleep(0.05)
+        self.finished = True
+
+    def _converse(self, connection: socket.socket, number: int) -> int:
+        reader = connection.makefile("rb")
+        expect(reader.readline(), b"220")
+        connection.sendall(b"HELO client.test\r\n")
+        expect(reader.readline(), b"250")
+        while not self.stop.is_set() or self.sent[number]:
+            recipient = self.addresses[(self.number + number) % len(self.addresses)]
+            connection.sendall(f"MAIL FROM:<x@y.test>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n".encode())
+            for code in (b"250", b"250", b"354"):
+                expect(reader.readline(), code)
+            self.sent[number] += 1
+            connection.sendall(letter(self.number, number) + b".\r\n")
+            expect(reader.readline(), b"250")
+            self.acknowledged.add(number)
+            number += 1
+        return number
+
+
+class Refused(Exception):  # noqa: N818 - a signal inside this module
+    pass
+
+
+def expect(line: bytes, code: bytes) -> None:
+    if not line.startswith(code):
+        assert not line.startswith(b"5"), line  # trouble is temporary, always
+        raise Refused
+
+
+def check_delivered(root: Path, senders: list[Sender], addresses: Sequence[str], scratch: Path) -> None:
+    """Every acknowledged letter is there, none more often than it was sent, and nothing that nobody sent."""
+    found: collections.Counter[tuple[int, int]] = collections.Counter()
+    with Transport.open(root) as transport:
+        for address in addresses:
+            for row in rows(transport, address=address):
+                octets = transport.content.octets(row.message_id)
+                sender, number = map(int, re.findall(rb"Subject: (\d+)-(\d+)\r\n", octets)[0])
+                assert octets.endswith(letter(sender, number)), (sender, number)
+                assert addresses[(sender + number) % len(addresses)] == address
+                found[sender, number] += 1
+    assert_layers_agree(root, scratch)
+    acknowledged = 0
+    for client in senders:
+        acknowledged += len(client.acknowledged)
+        for number, times in client.sent.items():
+            if not times:
+                continue
+            assert number in client.acknowledged
+            assert 1 <= found.pop((client.number, number), 0) <= times, (client.number, number)
+    assert not found  # nothing that nobody sent
+    assert acknowledged >= len(senders)
