@@ -6,8 +6,10 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from adapter.servers.imap.answer import Answer
+from adapter.servers.imap import proxied
+from adapter.servers.imap.answer import Answer, no
 from protocol.imap import commands, responses
+from protocol.imap import response_codes as codes
 
 if TYPE_CHECKING:
     from adapter.servers.imap.session import Session
@@ -46,6 +48,9 @@ async def logout(session: Session, command: commands.Logout) -> Answer | None:
 # RFC 2971 3.1
 async def identify(session: Session, command: commands.Id) -> Answer:
     known = dict(command.fields)
+    if not proxied.hear(session, known):
+        session.connection.bye("Too many connections", codes.UNAVAILABLE)
+        return no("Too many connections", codes.LIMIT)
     told = " ".join(f"{key}={known[key]}" for key in _SHOWN if known.get(key))
     if told:
         _log.info("%s client %s", session.peer, _UNPRINTABLE.sub("?", told)[:200])

@@ -16,7 +16,7 @@ from adapter.servers.imap.commands_login import limits_before_login
 from adapter.servers.imap.connection import Connection
 from adapter.servers.imap.quota import Quotas
 from adapter.servers.imap.session import Session
-from adapter.servers.networks import UNIX, Peer, canonical
+from adapter.servers.networks import UNIX, Networks, Peer, canonical
 from adapter.servers.smtp.edge import fresh_session_id
 from protocol.imap import response_codes as codes
 from protocol.imap import responses
@@ -46,6 +46,7 @@ class ImapServer:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.quotas = Quotas(services.settings)
+        self.proxies = Networks(services.settings.imap.id_from)
         self.loop = asyncio.get_running_loop()
         self._sessions: set[Session] = set()
         self._backend: Backend | None = None

@@ -51,10 +51,12 @@ class Session:
         "account",
         "connection",
         "dialect",
+        "from_loopback",
         "idle_tag",
         "in_response",
         "peer",
         "progress",
+        "proxied",
         "selected",
         "server",
         "state",
@@ -70,6 +72,8 @@ class Session:
         self.connection = connection
         self.peer = peer
         self.ticket = ticket
+        self.from_loopback = networks.is_loopback(peer.address)  # nobody can listen, whoever it speaks for
+        self.proxied = False  # the peer is the client a proxy speaks for
         self.tls = False
         self._backend: Backend | None = None
         self._rule: Rule | None = None  # of the command under way
@@ -95,7 +99,7 @@ class Session:
             logged_in=self.state is not State.NOT_AUTHENTICATED,
             tls=self.tls,
             starttls=self.server.certificates.context is not None,
-            plaintext=settings.login.allow_plaintext or networks.is_loopback(self.peer.address),
+            plaintext=settings.login.allow_plaintext or self.from_loopback,
             plain="PLAIN" in mechanisms,
             login="LOGIN" in mechanisms,
             scram="SCRAM-SHA-256" in mechanisms,

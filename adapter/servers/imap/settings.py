@@ -16,6 +16,7 @@ class ImapSettings:
     keep_alive: Seconds = Seconds(120.0)  # between two "Still here" during IDLE
     send: Seconds = Seconds(300.0)  # a peer that takes nothing for so long is gone
     progress: Seconds = Seconds(10.0)  # between two reports of a long command (RFC 9585)
+    id_from: tuple[str, ...] = ()  # proxies that say in ID for whom they speak, as Dovecot does
     bad_commands: int = 20  # in a row, before the connection is closed
     append_messages: int = 200  # in one APPEND (RFC 3502)
     message_limit: int | None = None  # messages in one command (RFC 9738); none: no limit

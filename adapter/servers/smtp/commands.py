@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from adapter.recipients import Target
-from adapter.servers.networks import Peer
 from adapter.servers.smtp import messages
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.submission import check_sender
@@ -220,9 +219,8 @@ class Commands:
     async def xclient(self, argument: bytes) -> Reply:
         session = self._session
         override = parse_xclient(argument)
-        if override.address is not None:
-            session.peer_address = override.address
-        session.peer = Peer(session.peer.session, session.peer_address)
+        if override.address is not None and not session.speak_for(override.address):
+            return replies.TOO_MANY_CONNECTIONS
         session.state.advance(Event.RESTART)
         session.hello = ""
         session.told_hello = override.hello

@@ -25,7 +25,7 @@ from protocol.errors import MailError, ProtocolError, Reason
 from protocol.smtp import replies, states
 from protocol.smtp.lines import LineBuffer, split_command
 from protocol.smtp.replies import Reply, SmtpError
-from protocol.smtp.states import Event, Phase
+from protocol.smtp.states import Event, Phase, Service
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +126,20 @@ class SmtpSession(Stream):
         proxied = await self.read_proxy_header(self.limits.first_command)
         if proxied.source is not None:
             self.peer_address = canonical(proxied.source.address)
+
+    def speak_for(self, address: str) -> bool:
+        """The client is another from now on; False if it has too many connections."""
+        self.peer_address = canonical(address)
+        self.peer = Peer(self.peer.session, self.peer_address)
+        if self.edge.service is not Service.SUBMISSION:
+            return True  # a server hands over the mail of many: it has its own limits
+        admission = self.edge.services.admission
+        if self.ticket is not None:
+            self.ticket.release()
+        self.ticket = admission.admit(self.peer_address)
+        self._exempt = admission.exempts(self.peer_address)
+        self.account = None
+        return self.ticket is not None
 
     async def secure(self, *, from_start: bool = False) -> None:
         """The handshake; what was known of the client before is forgotten (RFC 3207 4.2). Raises PeerGoneError."""

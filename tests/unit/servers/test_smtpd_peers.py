@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 from pathlib import Path
@@ -102,6 +103,25 @@ async def test_xclient_from_anybody_else(root: Path) -> None:
         for kind in ("smtp", "submission", "lmtp"):
             client = await running.hello(kind)
             assert (await client.ask("XCLIENT ADDR=192.0.2.1")).code == 500
+
+
+async def test_xclient_from_a_proxy_on_submission(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Log lines and limits are those of the client; whoever was logged in before is so no more."""
+    caplog.set_level(logging.INFO)
+    settings = Settings(submission=Submission(xclient_from=LOOPBACK), limits=Limits(connections_per_ip=1))
+    async with serving(root, settings) as running:
+        client = await running.hello("submission")
+        assert (await client.login()).code == 235
+        assert (await client.ask("XCLIENT ADDR=192.0.2.7 PROTO=ESMTP")).code == 220
+        assert (await client.ask("EHLO c.test")).code == 250
+        assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 530
+        assert (await client.login()).code == 235  # in the clear: the connection itself is from loopback
+        assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 250
+        assert f" 192.0.2.7 logged in as {ADA}" in caplog.text
+        second = await running.hello("submission")
+        assert (await second.ask("XCLIENT ADDR=192.0.2.7")).code == 421
+        third = await running.hello("submission")
+        assert (await third.ask("XCLIENT ADDR=192.0.2.8")).code == 220
 
 
 async def test_lmtp_is_for_trusted_peers(root: Path) -> None:

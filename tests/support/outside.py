@@ -1,0 +1,43 @@
+"""The rest of the world: an SMTP server of the test's own that keeps what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.support.fronts import free_port
+
+
+@dataclass
+class Outside:
+    """``envelopes`` are sender, recipients and octets of all that came."""
+
+    port: int
+    envelopes: list[tuple[str, list[str], bytes]] = field(default_factory=list)
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        assert isinstance(envelope.content, bytes)
+        self.envelopes.append((str(envelope.mail_from), list(envelope.rcpt_tos), envelope.content))
+        return "250 2.0.0 Kept"
+
+    def wait_for(self, count: int, seconds: float = 30.0) -> list[tuple[str, list[str], bytes]]:
+        deadline = time.monotonic() + seconds
+        while len(self.envelopes) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.envelopes
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[Outside]:
+    found = Outside(free_port())
+    controller = Controller(found, hostname="127.0.0.1", port=found.port)
+    controller.start()
+    try:
+        yield found
+    finally:
+        controller.stop()
