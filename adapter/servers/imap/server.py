@@ -45,18 +45,23 @@ def imap_server(services: Services) -> ImapServer:
 class ImapServer:
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.quotas = Quotas(services.settings)
-        self.proxies = Networks(services.settings.imap.id_from)
         self.loop = asyncio.get_running_loop()
         self._sessions: set[Session] = set()
         self._backend: Backend | None = None
         self._starting: asyncio.Task[Backend] | None = None
-        imap = services.settings.imap
-        self._tick = min(_TICK, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
+        self._settings_changed()
         self._timer = self.loop.call_later(self._tick, self._look_after)
         services.before_close.append(self._close)
+        services.after_reload.append(self._settings_changed)
         if services.store is not None:
             self._prepare()
+
+    def _settings_changed(self) -> None:
+        """What is made from the settings is made anew."""
+        self.quotas = Quotas(self.settings)
+        imap = self.settings.imap
+        self.proxies = Networks(imap.id_from)
+        self._tick = min(_TICK, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
 
     # --- what sessions ask -----------------------------------------------------------------------------------------
 
