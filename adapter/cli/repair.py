@@ -57,6 +57,7 @@ def repair(
 ) -> None:
     """Take mail offline, mend everything that is wrong with the store, and bring mail back."""
     from adapter.maintenance import gate, pipeline
+    from adapter.maintenance.decisions import BadDecision
 
     if not dry_run and confirmation != CONFIRMATION:
         raise CommandError(
@@ -74,6 +75,8 @@ def repair(
                     kept = report.keep(held) if report.total else ""
             except gate.NotOffline as error:
                 raise CommandError(f"the store is not offline, {error}", REFUSED) from error
+            except BadDecision as error:
+                raise CommandError(f"{error}; nothing was repaired", REFUSED) from error
             if kept:
                 click.echo(f"the report is kept in {kept}", err=True)
         _show(report.json() if as_json else None, report.table)
@@ -82,10 +85,12 @@ def repair(
 
 
 def _decision(text: str) -> tuple[str, str]:
-    subject, separator, choice = text.rpartition("=")
-    if not separator or ":" not in subject:
-        raise click.BadParameter(f"{text}: write KIND:ID=CHOICE, as the report shows it")
-    return subject, choice
+    from adapter.maintenance import decisions
+
+    try:
+        return decisions.parse(text)
+    except decisions.BadDecision as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _progress() -> Callable[[str], None]:

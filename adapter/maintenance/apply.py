@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adapter.maintenance import mend_messages, quarantine, tables
+from adapter.maintenance import mend_messages, mend_registrations, quarantine, tables
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
@@ -59,6 +59,8 @@ class Apply:
             self._accounts()
             for finding in self._from_disk(_FOLDERS):
                 self._tell(self._mender.folder(finding))
+            for registration in self._mender.incomplete:
+                mend_registrations.complete(self._mender, registration)
             for finding in self._survey.findings(_LINKS):
                 self._tell(mend_messages.link(self._mender, finding))
             self._adopt()
@@ -76,7 +78,6 @@ class Apply:
     def _read_notes(self) -> None:
         with contextlib.closing(tables.connect(f"{self._survey.scratch}/{NOTES}")) as notes:
             self._mender.removed_folders = {row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")}
-            self._mender.gone_addresses = {row[0] for row in notes.execute("SELECT address FROM gone_addresses")}
 
     # --- the index -------------------------------------------------------------------------------------------------
 
@@ -175,9 +176,9 @@ class Apply:
 
     def _accounts(self) -> None:
         for finding in self._from_disk(_REGISTRATIONS):
-            self._tell(self._mender.registration(finding))
+            self._tell(mend_registrations.directory(self._mender, finding))
         for finding in self._survey.findings({"credentials-orphan"}):
-            self._tell(self._mender.credentials(finding))
+            self._tell(mend_registrations.credentials(self._mender, finding))
         known = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
         self._mender.found_accounts = known is not None
 

@@ -1,18 +1,14 @@
-"""Mending mailbox objects: registrations, and folders known by id and by path. Each is read again first."""
+"""Mending folders, which are known by id (the row) and by path (the directory). Each is read again first."""
 
 from __future__ import annotations
 
-import calendar
-import contextlib
 import os
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
-from adapter.maintenance import examine, quarantine
+from adapter.maintenance import decisions, quarantine
 from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.message_rows import arrived, content_effect
 from adapter.maintenance.scan import folder_name
 from adapter.maintenance.state import State
 from adapter.store import disk, identity, layout, names, queries
@@ -20,9 +16,8 @@ from adapter.store.identity import Identity
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport import ids
-from adapter.transport.effects import folders, projections, registrations
+from adapter.transport.effects import folders, projections
 from adapter.transport.flags import Flag
-from protocol.errors import MailError
 
 _RECORD = 20_000  # links of an adopted folder that go into one record
 
@@ -32,97 +27,16 @@ class Mender:
     state: State
     decisions: dict[str, str]
     removed_folders: set[int] = field(default_factory=set)
-    gone_addresses: set[str] = field(default_factory=set)
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
     passwords: set[str] = field(default_factory=set)
     found_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
-
-    # --- registrations ---------------------------------------------------------------------------------------------
-
-    def registration(self, finding: Finding) -> Outcome:
-        """A directory that no registration owns, or a registration without one."""
-        entry = finding.mailbox
-        if finding.kind == "registration-directory-missing":
-            with self.state.directories.open(layout.mailbox_directory(entry), create=True):
-                pass
-            return Outcome(finding, "repaired", "made the directory")
-        found = self._identities(entry)
-        address = names.address_of_entry(entry.partition("%~")[0])
-        known = {each.registration for each in found}
-        taken = [row[0] for row in self._query("SELECT registration_id FROM mailbox_registrations")]
-        if finding.kind == "registration-directory-orphan" and address not in self.passwords:
-            where = quarantine.move(self.state.directories, layout.MAILBOXES, entry, "no registration owns it")
-            return Outcome(finding, "repaired", f"moved to {where}")
-        registration = next((each for each in sorted(known) if each not in taken), None) or ids.registration_id()
-        status = "stashed" if "%~" in entry else "active"
-        if status == "active" and self._active(address):
-            return Outcome(finding, "conflict", "the address is registered with another directory")
-        self.state.commit([registrations.effect(registration, address, status, entry)])
-        if not found:
-            self.complete(registration)
-        return Outcome(finding, "repaired", f"registered {address} as {registration}")
-
-    def register(self, address: str) -> str:
-        """An account that only its mail tells of."""
-        entry = names.address_entry(address)
-        registration = ids.registration_id()
-        self.state.commit([registrations.effect(registration, address, "active", entry)])
-        with self.state.directories.open(layout.mailbox_directory(entry), create=True):
-            pass
-        self.complete(registration)
-        return registration
-
-    def complete(self, registration: str) -> None:
-        """Give an account every standard folder it lacks, subscribed."""
-        have = queries.folders(self.state.connection, registration)
-        used = {folder.name for folder in have} | {folder.special_use for folder in have if folder.special_use}
-        row = self._query("SELECT directory FROM mailbox_registrations WHERE registration_id = ?", registration)[0]
-        for name, (_, special_use) in names.STANDARD_FOLDERS.items():
-            if name not in used and special_use not in used:
-                self._make(Folder(ids.folder_id(), registration, row[0], name, special_use, self._uidvalidity()))
-        self.state.commit(
-            [folders.subscription(registration, folder.name, on=True)
-             for folder in queries.folders(self.state.connection, registration)]
-        )  # fmt: skip
-
-    def credentials(self, finding: Finding) -> Outcome:
-        address = finding.subject
-        if address not in self.gone_addresses and not self._active(address):
-            self.register(address)
-            return Outcome(finding, "repaired", f"registered {address}, whose password was there already")
-        return Outcome(
-            finding,
-            "conflict",
-            "the address was removed, its password is still there",
-            f"markpost account remove, or: --decide credentials-orphan:{address}=register",
-        )
-
-    def _active(self, address: str) -> bool:
-        rows = self._query(
-            "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status IN ('active', 'inactive')", address
-        )
-        return bool(rows)
-
-    def _identities(self, entry: str) -> list[Identity]:
-        found = []
-        with (
-            contextlib.suppress(OSError),
-            self.state.directories.open(layout.mailbox_directory(entry)) as parent,
-            os.scandir(parent) as inside,
-        ):
-            for each in inside:
-                known = self._identity((*layout.mailbox_directory(entry), each.name))
-                if known is not None:
-                    found.append(known)
-        return found
-
-    # --- folders ---------------------------------------------------------------------------------------------------
+    incomplete: list[str] = field(default_factory=list)  # registrations that may lack standard folders
 
     def folder(self, finding: Finding) -> Outcome:
         mailbox, entry = finding.mailbox, finding.entry
         where = (*layout.mailbox_directory(mailbox), entry)
         here = self.at(mailbox, entry)
-        there = self._identity(where)
+        there = self.identity_at(where)
         if here is not None and not self._exists(where):
             self._make_path(here)
             return Outcome(finding, "repaired", "made the directory, its identity and its links")
@@ -146,7 +60,7 @@ class Mender:
 
     def _adopt(self, finding: Finding, where: layout.Parts, known: Identity | None) -> Outcome:
         """Give a path its row: with its own identity, or a new one if that is another's or lost."""
-        row = self._query(
+        row = self.query(
             "SELECT registration_id FROM mailbox_registrations WHERE directory = ? AND status <> 'purged'", where[1]
         )
         if not row:
@@ -167,7 +81,7 @@ class Mender:
             where[1],
             name,
             special,
-            known.uidvalidity if known else self._uidvalidity(),
+            known.uidvalidity if known else self.uidvalidity(),
         )
         self.floors[folder.id] = 1
         if known is None:
@@ -185,34 +99,34 @@ class Mender:
         return Outcome(finding, "repaired", f"added the row with {new}{taken} messages; their flags are the default")
 
     def _take_links(self, folder: Folder, where: layout.Parts, changes: list[Effect]) -> int:
-        """Rows for every link whose message is there and that the folder does not show yet."""
-        pairs = self._links(where)
+        """Rows for every link whose message is there and that the folder does not show yet; other links leave."""
         shown = {
             row[0]: row[1]
-            for row in self._query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
+            for row in self.query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
         }
-        used, present, taken = set(shown), set(shown.values()), 0
+        before, used = set(shown.values()), set(shown)
+        pairs = [pair for pair in self._links(where) if shown.get(pair[0]) != pair[1]]
         highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs)])
         items: list[projections.Item] = []
-        renamed: list[tuple[str, int, str]] = []
+        renamed: list[tuple[str, str]] = []
+        needless: list[str] = []
+        added: set[str] = set()
         for uid, message_id in pairs:
-            if shown.get(uid) == message_id:
+            name = layout.projection_name(uid, message_id)
+            described = message_id not in before and self._describe(message_id)
+            if not described:
+                needless.append(name)
                 continue
-            described = self._describe(message_id)
-            if described is None or (message_id in present and uid not in used):
-                continue
-            if isinstance(described, dict):
+            if isinstance(described, dict) and message_id not in added:
                 changes.append(described)
+                added.add(message_id)
             if uid in used or uid < self.floors.get(folder.id, folder.uidnext):
-                highest += 1
-                renamed.append((layout.projection_name(uid, message_id), highest, message_id))
-                uid = highest
+                uid = highest = highest + 1
+                renamed.append((name, layout.projection_name(uid, message_id)))
             used.add(uid)
-            present.add(message_id)
             at = arrived(message_id)
             flags = int(Flag.ARCHIVED) if folder.special_use == "\\Archive" else 0
             items.append((uid, message_id, at, at, flags, ""))
-            taken += 1
         items.sort()
         modseq = folder.highestmodseq
         for at in range(0, len(items), _RECORD):
@@ -220,69 +134,103 @@ class Mender:
             changes.append(projections.effect(folder, modseq, items[at : at + _RECORD]))
         self.state.commit(changes)
         with self.state.directories.open(where) as directory:
-            for old, uid, message_id in renamed:
-                if uid not in shown and disk.exists(directory, old):
-                    disk.rename(directory, old, directory, layout.projection_name(uid, message_id))
-        return taken
+            for old, new in renamed:
+                if disk.exists(directory, old):
+                    disk.rename(directory, old, directory, new)
+        for name in needless:
+            quarantine.move(self.state.directories, where, name, "its message is shown already, or is not there")
+        return len(items)
 
     def _two_ids(self, finding: Finding, row: Folder, path: Identity, where: layout.Parts) -> Outcome:
         """The row and the path disagree on who the folder is: one of them, with every message of both."""
-        subject = f"folder-two-ids:{ids.folder_label(row.id)}"
+        subject = f"{finding.kind}:{ids.folder_label(row.id)}"
         decided = self.decisions.get(subject)
+        unclear = not self.state.facts.complete or subject in decisions.undecided(self.state.directories)
         other = queries.folder_by_id(self.state.connection, path.folder)
-        keep_row = self.state.facts.complete or other is not None
-        if not keep_row and decided is None:
+        keep_row = decided != ids.folder_label(path.folder) or other is not None
+        if decided is None and unclear and other is None:
             foreign = self._foreign_links(where, row)
             keep_row = not (foreign and row.messages == 0)
             if foreign and row.messages:
                 one, two = ids.folder_label(row.id), ids.folder_label(path.folder)
-                return Outcome(
-                    finding,
-                    "conflict",
-                    f"the index says {one}, the path says {two}, both have mail and the journal cannot tell",
-                    f"--decide {subject}={one}  or  --decide {subject}={two}",
-                )
-        elif decided is not None:
-            keep_row = decided != ids.folder_label(path.folder)
+                why = f"the index says {one}, the path says {two}, both have mail and the journal cannot tell"
+                decisions.remember(self.state.directories, subject, open_=True)
+                return Outcome(finding, "conflict", why, decisions.offer(finding))
         if not keep_row:
-            row = self._become(row, path)
-        taken = 0 if other is not None else self._take_links(row, where, [])
+            row = self._become(row, path, where)
+        if other is not None:
+            moved = self._return_links(row, other, where)
+            self._identify(row)
+            return Outcome(finding, "repaired", f"wrote the identity again; {moved} links of another folder set aside")
+        taken = self._take_links(row, where, [])
         self._identify(row)
+        decisions.remember(self.state.directories, subject, open_=False)
         return Outcome(
             finding, "repaired", f"merged into {ids.folder_label(row.id)}, {taken} messages of the other kept"
         )
 
-    def _become(self, row: Folder, path: Identity) -> Folder:
-        """The folder takes the identity of its path; its messages keep UIDs and flags."""
+    def _return_links(self, row: Folder, other: Folder, where: layout.Parts) -> int:
+        """The directory of another folder lies here: its links leave, since that folder shows their messages."""
+        rows = self.query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", row.id)
+        own = {(uid, message_id) for uid, message_id in rows}
+        theirs = {
+            message_id
+            for (message_id,) in self.query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", other.id)
+        }
+        moved = 0
+        for uid, message_id in self._links(where):
+            if (uid, message_id) not in own and (message_id in theirs or self.state.facts.complete):
+                why = f"a link of {ids.folder_label(other.id)}"
+                quarantine.move(self.state.directories, where, layout.projection_name(uid, message_id), why)
+                moved += 1
+        if not self.state.facts.complete:
+            self._take_links(row, where, [])
+        return moved
+
+    def _become(self, row: Folder, path: Identity, where: layout.Parts) -> Folder:
+        """The folder takes the identity of its path. Messages keep flags, and UIDs unless the path uses them.
+
+        Under the UIDVALIDITY of the path its UIDs are known to clients, so those of the row give way.
+        """
         rows = queries.rows(self.state.connection, row.id)
+        links = self._links(where)
+        taken = {uid: message_id for uid, message_id in links if self._describe(message_id)}
+        highest = max([0, *(uid for uid, _ in links), *(item.uid for item in rows)])
         new = Folder(path.folder, row.registration, row.directory, row.name, row.special_use, path.uidvalidity)
-        changes: list[Effect] = []
-        if rows:
+        items: list[projections.Item] = []
+        renamed = []
+        for item in rows:
+            uid = item.uid
+            if taken.get(uid, item.message_id) != item.message_id:
+                uid = highest = highest + 1
+                old = layout.projection_name(item.uid, item.message_id)
+                renamed.append((old, layout.projection_name(uid, item.message_id)))
+            items.append((uid, item.message_id, item.internal_date, item.saved_at, item.flags, item.keywords))
+        aside = f"{row.name}-{ids.folder_label(row.id)}"
+        changes: list[Effect] = [folders.renaming(row, aside), folders.effect(new)]
+        if items:
             gone = [(item.uid, item.message_id) for item in rows]
-            changes.append(projections.removal(row, row.highestmodseq + 1, gone))
-        changes += [folders.removal(row), folders.effect(new)]
-        if rows:
-            items = [(r.uid, r.message_id, r.internal_date, r.saved_at, r.flags, r.keywords) for r in rows]
-            changes.append(projections.effect(new, row.highestmodseq + 1, items))
-            ids_ = orjson.dumps([item.message_id for item in rows]).decode()
+            changes.append(projections.effect(new, row.highestmodseq + 1, sorted(items)))
+            changes.append(projections.removal(replace(row, name=aside), row.highestmodseq + 1, gone))
+        changes.append(folders.removal(replace(row, name=aside)))
         self.state.commit(changes)
-        if rows:
-            self.state.connection.execute(
-                "UPDATE messages SET unlinked_at = NULL WHERE message_id IN (SELECT value FROM json_each(?))", (ids_,)
-            )
+        with self.state.directories.open(where) as directory:
+            for before, after in renamed:
+                if disk.exists(directory, before):
+                    disk.rename(directory, before, directory, after)
         self.floors[new.id] = 1
         return queries.folder_by_id(self.state.connection, new.id) or new
 
     # --- paths -----------------------------------------------------------------------------------------------------
 
-    def _make(self, folder: Folder) -> None:
+    def make(self, folder: Folder) -> None:
         self.state.commit([folders.effect(folder)])
         self._make_path(folder)
 
     def _make_path(self, folder: Folder) -> None:
         where = layout.folder_directory(folder.directory, folder.name)
         with self.state.directories.open(where, create=True) as directory:
-            for uid, message_id in self._query(
+            for uid, message_id in self.query(
                 "SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id
             ):
                 name = layout.projection_name(uid, message_id)
@@ -292,12 +240,12 @@ class Mender:
 
     def _identify(self, folder: Folder) -> None:
         where = layout.folder_directory(folder.directory, folder.name)
-        known = self._identity(where)
+        known = self.identity_at(where)
         if known is None or known.folder != folder.id:
             quarantine.move(self.state.directories, where, layout.IDENTITY_FILE, "not the identity of this folder")
         folders.identify(folders.effect(folder), self.state.directories)
 
-    def _identity(self, where: layout.Parts) -> Identity | None:
+    def identity_at(self, where: layout.Parts) -> Identity | None:
         try:
             with self.state.directories.open(where) as directory:
                 return identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
@@ -318,12 +266,12 @@ class Mender:
 
     def _foreign_links(self, where: layout.Parts, folder: Folder) -> bool:
         """Whether a path shows messages that the folder does not."""
-        rows = self._query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
+        rows = self.query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
         present = {row[0] for row in rows}
         return any(message_id not in present and self._describe(message_id) for _, message_id in self._links(where))
 
     def at(self, mailbox: str, entry: str) -> Folder | None:
-        rows = self._query("SELECT registration_id FROM mailbox_registrations WHERE directory = ?"
+        rows = self.query("SELECT registration_id FROM mailbox_registrations WHERE directory = ?"
                            " AND status <> 'purged'", mailbox)  # fmt: skip
         for (registration,) in rows:
             for folder in queries.folders(self.state.connection, registration):
@@ -331,65 +279,14 @@ class Mender:
                     return folder
         return None
 
-    def _describe(self, message_id: str) -> Effect | bool | None:
-        """True: the rows have it. An effect: its file alone tells of it. None: there is no such message."""
-        row = self._query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
-        if row:
-            return True if row[0][0] else None
-        return content_effect(self.state, message_id)
+    def _describe(self, message_id: str) -> Effect | bool:
+        """True: the rows have it. An effect: its file alone tells of it. False: there is no such message."""
+        row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
+        return bool(row[0][0]) if row else content_effect(self.state, message_id) or False
 
-    def _uidvalidity(self) -> int:
-        last = self._query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]
+    def uidvalidity(self) -> int:
+        last = self.query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]
         return max(ids.microseconds() // 1_000_000, int(last) + 1)
 
-    def _query(self, sql: str, *values: object) -> list[Any]:
+    def query(self, sql: str, *values: object) -> list[Any]:
         return self.state.connection.execute(sql, values).fetchall()
-
-
-def content_effect(state: State, message_id: str, meta: bytes | None = None) -> Effect | None:
-    """The rows of a message as its canonical file tells them; None if there is no good file."""
-    try:
-        if meta is None:
-            with state.directories.open(layout.message_directory(message_id)) as directory:
-                file = disk.read_file(directory, layout.message_name(message_id))
-            if examine.examine(file, message_id, examine.Blobs(state.directories)).recipe is None:
-                return None
-            meta = examine.description(file)
-        told = orjson.loads(meta)
-    except (OSError, ValueError, MailError):
-        return None
-    known = {
-        address
-        for address in {*told["to"], *told["cc"]}
-        if state.connection.execute(
-            "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status <> 'purged'", (address.casefold(),)
-        ).fetchone()
-    }
-    recipients = {address.casefold(): "cc" for address in told["cc"] if address in known}
-    recipients |= {address.casefold(): "to" for address in told["to"] if address in known}
-    sizes = []
-    for sha256 in told["parts"]:
-        with state.directories.open(layout.blob_directory(sha256)) as directory:
-            sizes.append((sha256, "part", "", "", os.stat(sha256, dir_fd=directory).st_size))
-    return {
-        "do": "content",
-        "id": message_id,
-        "arrived": arrived(message_id),
-        "sender": told["from"],
-        "from": told["from"],
-        "subject": told["subject"],
-        "header_id": told["header_id"],
-        "thread": told["thread"],
-        "size": told["size"],
-        "wire": told["wire"],
-        "file": told["file"],
-        "text": None,
-        "staged": ["", None],
-        "blobs": [],
-        "attachments": [*told["attachments"], *sizes],
-        "recipients": list(recipients.items()),
-    }
-
-
-def arrived(message_id: str) -> int:
-    return calendar.timegm(time.strptime(message_id[4:20], "%Y%m%dT%H%M%SZ"))

@@ -7,7 +7,9 @@ from typing import Any
 
 from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
-from adapter.maintenance.mend_folders import Mender, arrived, content_effect
+from adapter.maintenance.mend_folders import Mender
+from adapter.maintenance.mend_registrations import register
+from adapter.maintenance.message_rows import arrived, content_effect
 from adapter.store import disk, layout, names, queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
@@ -68,8 +70,10 @@ def adopt(mender: Mender, finding: Finding, homes: list[dict[str, Any]], meta: b
     if state.connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (finding.id,)).fetchone():
         return Outcome(finding, "repaired", "indexed with the folder that shows it")
     effect = content_effect(state, finding.id, meta)
+    where = layout.message_directory(finding.id)
     if effect is None:
-        return Outcome(finding, "conflict", "its file cannot be read any more")
+        moved = quarantine.move(state.directories, where, layout.message_name(finding.id), "a part of it is lost")
+        return Outcome(finding, "loss", f"a part of it is lost: moved to {moved}")
     changes: list[Effect] = [effect]
     shown = []
     for home in homes:
@@ -85,7 +89,6 @@ def adopt(mender: Mender, finding: Finding, homes: list[dict[str, Any]], meta: b
                 shown.append(address)
     if shown:
         return Outcome(finding, "repaired", f"indexed; shown in {', '.join(shown)} with default flags")
-    where = layout.message_directory(finding.id)
     moved = quarantine.move(
         state.directories, where, layout.message_name(finding.id), "no record, no folder and no recipient here"
     )
@@ -106,7 +109,7 @@ def _recipients(mender: Mender, message_id: str, effect: Effect) -> list[str]:
         return local
     for address in wanted or _valid([effect["from"]]):
         if queries.active_folder(state.connection, address, names.INBOX) is None:
-            mender.register(address)
+            register(mender, address)
     return wanted or _valid([effect["from"]])
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import memory, spark, workspace
+from adapter.maintenance import decisions, memory, spark, workspace
 from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.report import Report
@@ -84,22 +84,24 @@ class Pipeline:
             report.tell(Outcome.expected(finding))
         self._finish(report, found)
 
-    def repair(self, directories: Directories, report: Report, decisions: dict[str, str]) -> None:
-        """The caller holds the service lock exclusively."""
+    def repair(self, directories: Directories, report: Report, chosen: dict[str, str]) -> None:
+        """The caller holds the service lock exclusively. Raises ``BadDecision`` before anything is mended."""
         torn = roll_forward(directories)
         if torn is not None:
             report.tell(Outcome.expected(torn))
         found = self.look()
+        decisions.check(chosen, found.findings)
         if found.found:
             self.say(f"{sum(found.found.values())} findings; repairing")
             with self._timed("apply"):
-                Apply(directories, found, decisions, report.tell).run()
+                Apply(directories, found, chosen, report.tell).run()
             self.say("verifying")
             left = self.look()
-            conflicts = report.severities["conflict"]
-            report.verified = sum(left.found.values()) <= conflicts
-            if not report.verified:
-                report.head["left"] = [f"{each.kind} {each.subject}" for each, _ in zip(left.findings(), range(100))]
+            unexpected = (each for each in left.findings() if not report.is_conflict(each))
+            some = [f"{each.kind} {each.subject}" for each, _ in zip(unexpected, range(100))]
+            report.verified = not some
+            if some:
+                report.head["left"] = some
         else:
             report.verified = True
         self._finish(report, found)

@@ -108,7 +108,8 @@ SELECT CASE
     WHEN other.folder IS NOT NULL THEN 'folder-id-at-two-paths'
     ELSE 'folder-path-without-row' END AS kind,
   concat(coalesce(d.mailbox, b.mailbox), '/', coalesce(d.entry, b.entry)) AS subject,
-  NULL AS place, coalesce(b.name, d.full_name) AS name, NULL AS id,
+  NULL AS place, coalesce(b.name, d.full_name) AS name,
+  if(b.folder IS NOT NULL AND other.folder IS NULL, d.folder, NULL) AS id,
   coalesce(d.mailbox, b.mailbox) AS mailbox, coalesce(d.entry, b.entry) AS entry,
   coalesce(b.folder, d.folder) AS folder, d.links AS uid, coalesce(nullif(d.problem, ''), '') AS detail
 FROM d FULL OUTER JOIN b ON d.mailbox = b.mailbox AND d.entry = b.entry

@@ -112,7 +112,6 @@ class Replay:
         facts.last_seq = start
         with contextlib.closing(tables.create(f"{self.scratch}/{NOTES}")) as notes:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
-            notes.execute("CREATE TABLE gone_addresses (address TEXT PRIMARY KEY)")
             connection.execute("BEGIN")
             for record in journal.without_aborted(self._records(start)):
                 if limit is not None and record.seq > limit:
@@ -130,10 +129,6 @@ class Replay:
                 effects.apply_index(effect, connection, record.at)
                 if effect["do"] == "remove-folder":
                     notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))
-                elif effect["do"] == "registration" and effect["status"] != "active":
-                    notes.execute("INSERT OR IGNORE INTO gone_addresses VALUES (?)", (effect["address"],))
-                elif effect["do"] == "registration":
-                    notes.execute("DELETE FROM gone_addresses WHERE address = ?", (effect["address"],))
         except (sqlite3.Error, KeyError, TypeError, IndexError, ValueError) as error:
             connection.execute("ROLLBACK TO record")
             self._gap(f"record {record.seq} cannot be replayed: {error}")

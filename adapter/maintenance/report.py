@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import orjson
 
-from adapter.maintenance.findings import KINDS, Outcome
+from adapter.maintenance.findings import KINDS, Finding, Outcome
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
@@ -51,6 +51,11 @@ class Report:
         if len(shown) < _SHOWN or outcome.severity in ("conflict", "loss"):
             shown.append(outcome)
         disk.write_all(self._fd, orjson.dumps(_item(outcome)) + b"\n")
+
+    def is_conflict(self, finding: Finding) -> bool:
+        """Whether this was left for a person to decide."""
+        shown = self._shown.get(finding.kind, ())
+        return any(each.severity == "conflict" and each.finding.subject == finding.subject for each in shown)
 
     @property
     def total(self) -> int:

@@ -39,6 +39,7 @@ MANIFEST_FILE = "manifest.json"
 INDEX_LOCK = "index.lock"
 SERVICE_LOCK = "service.lock"
 OFFLINE_MARKER = "offline"
+UNDECIDED_FILE = "undecided.json"  # in maintenance: conflicts that a repair left to a person
 IDENTITY_FILE = ".mailbox"
 FULL_NAME_FILE = ".name"
 CREDENTIALS_FILE = "passwd"

@@ -7,29 +7,34 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from adapter.maintenance import gate, pipeline, spark
-from adapter.store import layout
-from adapter.transport import operations as op
+from adapter.store import layout, queries
 from adapter.transport.transport import Transport
-from tests.support.messages import message
-from tests.support.stores import ADA, BOB, append, deliver, folder, new_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "local[2]"
+Folder = dict[int, tuple[str, int, str, str]]
+
+
+def memory() -> str | None:
+    """A directory in memory, where there is one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @cache
 def session() -> SparkSession:
-    scratch = tempfile.mkdtemp(prefix="markpost-spark-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    scratch = tempfile.mkdtemp(prefix="markpost-spark-", dir=memory())
     started = spark.start(MASTER, scratch)
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     atexit.register(started.stop)
@@ -53,8 +58,8 @@ def _quiet(_: str) -> None:
     pass
 
 
-def check(root: Path) -> Result:
-    with pipeline.running(str(root), "check", MASTER, _quiet, session=session()) as (run, report, _):
+def check(root: Path, say: Callable[[str], None] = _quiet) -> Result:
+    with pipeline.running(str(root), "check", MASTER, say, session=session()) as (run, report, _):
         run.check(report)
         return Result(orjson.loads(b"".join(report.json())))
 
@@ -66,32 +71,6 @@ def repair(root: Path, decisions: dict[str, str] | None = None) -> Result:
     ):
         run.repair(held, report, decisions or {})
         return Result(orjson.loads(b"".join(report.json())))
-
-
-def build(root: Path, *, snapshot: bool = False) -> None:
-    """A store with a bit of everything: flags, keywords, copies, expunges, folders, attachments, threads."""
-    with new_store(root, ADA, BOB) as transport:
-        for number in range(6):
-            octets = message(
-                f"Message {number}",
-                message_id=f"<{number}@example.test>",
-                in_reply_to=f"<{number - 1}@example.test>" if number % 2 else None,
-                to=f"{ADA}, {BOB}" if number < 3 else ADA,
-                attachments=[b"part %d" % number] if number in (1, 4) else [],
-            )
-            deliver(transport, *((ADA, BOB) if number < 3 else (ADA,)), octets=octets)
-        if snapshot:
-            transport.snapshot()
-        transport.run(op.CreateFolder(ADA, "Projects/Engine"))
-        transport.run(op.Subscribe(ADA, "Projects/Engine"))
-        append(transport, "Projects/Engine", message("Note 1", message_id="<n1@x>"), flags=1, keywords=("todo",))
-        append(transport, "Projects/Engine", message("Note 2", message_id="<n2@x>"), flags=4)
-        append(transport, "Archive", message("Old", message_id="<old@x>"), flags=1)
-        inbox = folder(transport)
-        transport.run(op.ChangeFlags(ADA, inbox.id, [1, 2], "add", 1, ["seen-it"]))
-        transport.run(op.Copy(ADA, inbox.id, [1], "Projects"))
-        transport.run(op.ChangeFlags(ADA, inbox.id, [3], "add", 8))
-        transport.run(op.Expunge(ADA, inbox.id))
 
 
 def path(root: Path, *parts: str) -> Path:
@@ -108,8 +87,8 @@ def view(root: Path) -> dict[str, Any]:
     try:
         queries = {
             "registrations": "SELECT registration_id, address, status FROM mailbox_registrations ORDER BY 1",
-            "folders": "SELECT folder_id, name, special_use, uidvalidity, uidnext, messages, unseen, deleted, size"
-            " FROM folders ORDER BY 1",
+            "folders": "SELECT folder_id, registration_id, name, special_use, uidvalidity, uidnext, messages, unseen,"
+            " deleted, size FROM folders ORDER BY 1",
             "rows": "SELECT p.folder_id, p.uid, p.message_id, p.internal_date, s.flags, s.keywords, s.modseq"
             " FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) ORDER BY 1, 2",
             "subscriptions": "SELECT registration_id, name FROM subscriptions ORDER BY 1, 2",
@@ -130,9 +109,19 @@ def links(root: Path) -> dict[str, str]:
     return {str(each.relative_to(top)): os.readlink(each) for each in sorted(top.rglob("*.md")) if each.is_symlink()}
 
 
-def opens(root: Path) -> None:
-    """The store opens and every message shown can be read."""
+def seen(root: Path) -> dict[tuple[str, str], Folder]:
+    """What a mail client sees: account and folder -> UID -> message, flags, keywords, and the hash of its octets.
+
+    A folder is there even if it is empty; its UIDVALIDITY and UIDNEXT stand under UID 0.
+    """
+    found: dict[tuple[str, str], Folder] = {}
     with Transport.open(root) as transport, transport.reading() as connection:
-        shown = connection.execute("SELECT DISTINCT message_id FROM mailbox_projections").fetchall()
-        for (message_id,) in shown:
-            assert transport.content.octets(message_id)
+        for registration in queries.registrations(connection):
+            owner = registration.address if registration.status == "active" else registration.id
+            for folder in queries.folders(connection, registration.id):
+                shown = found.setdefault((owner, folder.name), {})
+                shown[0] = (f"{folder.uidvalidity} {folder.uidnext}", folder.messages, folder.special_use, "")
+                for row in queries.rows(connection, folder.id):
+                    octets = transport.content.octets(row.message_id)
+                    shown[row.uid] = (row.message_id, row.flags, row.keywords, sha256(octets).hexdigest())
+    return found

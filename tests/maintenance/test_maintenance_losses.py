@@ -10,7 +10,7 @@ import pytest
 
 from adapter.store import layout
 from adapter.transport.transport import Transport
-from tests.maintenance import lab
+from tests.maintenance import lab, lab_stores
 from tests.support.stores import ADA, BOB, folder, rows
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
@@ -24,19 +24,19 @@ def _remove(root: Path, *places: layout.Parts) -> None:
 
 def test_the_index_is_lost(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab.build(root, snapshot=True)
+    lab_stores.build(root, snapshot=True)
     before = lab.view(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     repaired = lab.repair(root)
     assert repaired.kinds == {"index-missing": 1}
     assert repaired.report["verified"]
     assert lab.view(root) == before
-    lab.opens(root)
+    lab.seen(root)
 
 
 def test_the_index_is_overwritten_with_random_bytes(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab.build(root)
+    lab_stores.build(root)
     before = lab.view(root)
     place = lab.path(root, layout.INDEX_FILE)
     raw = bytearray(place.read_bytes())
@@ -53,7 +53,7 @@ def test_the_index_is_overwritten_with_random_bytes(tmp_path: Path) -> None:
 
 def test_index_and_journal_are_lost(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab.build(root)
+    lab_stores.build(root)
     before, links = lab.view(root), lab.links(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.JOURNAL, layout.SNAPSHOTS)
@@ -71,20 +71,20 @@ def test_index_and_journal_are_lost(tmp_path: Path) -> None:
     assert {row[0]: row[2] for row in after["history"]} == {
         row[0]: row[2] for row in before["history"] if any(row[0] == shown[2] for shown in before["rows"])
     } | {row[0]: row[2] for row in after["history"] if not any(row[0] == shown[2] for shown in before["rows"])}
-    lab.opens(root)
+    lab.seen(root)
     with Transport.open(root) as transport:  # life goes on: no UID is used twice
         assert folder(transport).uidnext > max(row.uid for row in rows(transport))
 
 
 def test_only_messages_are_left(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab.build(root)
+    lab_stores.build(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.JOURNAL, layout.SNAPSHOTS, layout.MAILBOXES)
     messages = {each.stem for each in lab.path(root, *layout.MESSAGES).rglob("*.md")}
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report
-    lab.opens(root)
+    lab.seen(root)
     with Transport.open(root) as transport:
         ada = {row.message_id for row in rows(transport)}
         bob = {row.message_id for row in rows(transport, address=BOB)}
@@ -95,7 +95,7 @@ def test_only_messages_are_left(tmp_path: Path) -> None:
 
 def test_a_message_that_nothing_holds_any_more(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab.build(root, snapshot=True)
+    lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
         transport.snapshot()
         transport.snapshot()
@@ -111,4 +111,4 @@ def test_a_message_that_nothing_holds_any_more(tmp_path: Path) -> None:
     after = lab.view(root)
     assert after["rows"] == [row for row in before["rows"] if row[2] != victim.stem]
     assert after["history"] == before["history"]
-    lab.opens(root)
+    lab.seen(root)

@@ -308,6 +308,10 @@ def is_known(connection: sqlite3.Connection, sha256: str) -> bool:
 
 
 def unlinked(connection: sqlite3.Connection, before: int, limit: int) -> list[str]:
-    """Messages no folder shows since ``before``."""
-    found = connection.execute("SELECT message_id FROM messages WHERE unlinked_at <= ? LIMIT ?", (before, limit))
+    """Messages no folder shows since ``before``. One that repair shows again keeps its time, and is not meant."""
+    found = connection.execute(
+        "SELECT message_id FROM messages m WHERE unlinked_at <= ?"
+        " AND NOT EXISTS (SELECT 1 FROM mailbox_projections p WHERE p.message_id = m.message_id) LIMIT ?",
+        (before, limit),
+    )
     return [row[0] for row in found.fetchall()]

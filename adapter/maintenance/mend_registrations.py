@@ -1,0 +1,127 @@
+"""Mending accounts: the registration, the mailbox's directory and the password, of which any may be missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from adapter.accounts import Credentials
+from adapter.maintenance import decisions, quarantine
+from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.mend_folders import Mender
+from adapter.store import disk, layout, names, queries
+from adapter.store.identity import Identity
+from adapter.store.queries import Folder
+from adapter.transport import ids
+from adapter.transport.effects import folders, registrations
+from protocol.errors import MailError
+
+_STASH = "%~"  # in the name of a stashed mailbox's directory
+
+
+def directory(mender: Mender, finding: Finding) -> Outcome:
+    """A directory that no registration owns, or a registration without one."""
+    entry = finding.mailbox
+    if finding.kind == "registration-directory-missing":
+        with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
+            pass
+        return Outcome(finding, "repaired", "made the directory")
+    address, status = _whose(mender, entry)
+    if finding.kind == "registration-directory-orphan" and (status != "active" or address not in mender.passwords):
+        where = quarantine.move(mender.state.directories, layout.MAILBOXES, entry, "no registration owns it")
+        return Outcome(finding, "repaired", f"moved to {where}")
+    known = {each.registration for each in _identities(mender, entry)}
+    taken = {row[0] for row in mender.query("SELECT registration_id FROM mailbox_registrations")}
+    registration = min(known - taken, default="") or ids.registration_id()
+    mender.state.commit([registrations.effect(registration, address, status, entry)])
+    if status == "active":
+        mender.incomplete.append(registration)
+    return Outcome(finding, "repaired", f"registered {address} as {registration}, {status}")
+
+
+def _whose(mender: Mender, entry: str) -> tuple[str, str]:
+    """The address a directory tells, and the status that its registration can have."""
+    told = names.address_of_entry(entry.partition(_STASH)[0])
+    try:
+        address = names.normalise_address(told)
+    except MailError:
+        return told, "stashed"  # nobody's, but mail all the same
+    is_own = names.address_entry(address) == entry
+    return address, "active" if is_own and not _is_registered(mender, address) else "stashed"
+
+
+def register(mender: Mender, address: str) -> None:
+    """An account that only its mail or its password tells of."""
+    entry = names.address_entry(address)
+    registration = ids.registration_id()
+    mender.state.commit([registrations.effect(registration, address, "active", entry)])
+    with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
+        pass
+    complete(mender, registration)
+
+
+def complete(mender: Mender, registration: str) -> None:
+    """Give an account every standard folder it lacks, subscribed."""
+    have = queries.folders(mender.state.connection, registration)
+    used = {folder.name for folder in have} | {folder.special_use for folder in have if folder.special_use}
+    row = mender.query("SELECT directory FROM mailbox_registrations WHERE registration_id = ?", registration)[0]
+    for name, (_, special_use) in names.STANDARD_FOLDERS.items():
+        if name not in used and special_use not in used:
+            mender.make(Folder(ids.folder_id(), registration, row[0], name, special_use, mender.uidvalidity()))
+    mender.state.commit(
+        [folders.subscription(registration, folder.name, on=True)
+         for folder in queries.folders(mender.state.connection, registration)]
+    )  # fmt: skip
+
+
+def credentials(mender: Mender, finding: Finding) -> Outcome:
+    """A password without a registration. One that was removed must not come back by itself."""
+    address = finding.subject
+    if _is_registered(mender, address):
+        return Outcome(finding, "repaired", "registered with its directory")
+    decided = mender.decisions.get(f"{finding.kind}:{address}")
+    if decided == decisions.REMOVE:
+        return Outcome(finding, "repaired", f"its line moved to {_set_aside_password(mender, address)}")
+    if decided is None and mender.query("SELECT 1 FROM mailbox_registrations WHERE address = ?", address):
+        why = "the address was removed, its password is still there"
+        return Outcome(finding, "conflict", why, decisions.offer(finding))
+    register(mender, address)
+    return Outcome(finding, "repaired", f"registered {address}, whose password was there already")
+
+
+def _set_aside_password(mender: Mender, address: str) -> str:
+    """Nothing is deleted: the line goes to quarantine, readable by its owner only."""
+    directories = mender.state.directories
+    with directories.open(layout.CREDENTIALS) as directory:
+        lines = disk.read_file(directory, layout.CREDENTIALS_FILE).decode("utf-8", "surrogateescape").splitlines()
+    kept = f"{os.urandom(6).hex()}-{layout.CREDENTIALS_FILE}"
+    own = [line for line in lines if _user(line) == address]
+    with directories.open(layout.QUARANTINE, create=True) as target:
+        data = "".join(f"{line}\n" for line in own).encode("utf-8", "surrogateescape")
+        disk.write_new(target, kept, data, mode=0o600, sync=True)
+    with Credentials.open(directories.root) as passwords:
+        passwords.remove(address)
+    return layout.absolute(*layout.QUARANTINE, kept)
+
+
+def _user(line: str) -> str:
+    with contextlib.suppress(MailError):
+        return names.normalise_address(line.partition(":")[0])
+    return ""
+
+
+def _is_registered(mender: Mender, address: str) -> bool:
+    rows = mender.query(
+        "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status IN ('active', 'inactive')", address
+    )
+    return bool(rows)
+
+
+def _identities(mender: Mender, entry: str) -> list[Identity]:
+    try:
+        with mender.state.directories.open(layout.mailbox_directory(entry)) as parent:
+            inside = sorted(os.listdir(parent))
+    except OSError:
+        return []
+    found = (mender.identity_at((*layout.mailbox_directory(entry), name)) for name in inside)
+    return [known for known in found if known is not None]

@@ -1,0 +1,131 @@
+"""Stores to be damaged: one with a bit of everything, and random ones."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+from adapter.transport import operations as op
+from adapter.transport.effects.outbox import RelayRecipient
+from adapter.transport.transport import Transport
+from protocol.errors import MailError
+from tests.support.messages import message
+from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
+
+CAROL = "carol@example.test"
+ACCOUNTS = (ADA, BOB, CAROL)
+_MORE_FOLDERS = ("Projects/Engine", "Büro/Alt~1", "x" * 300, "INBOX/deep")
+_FOLDERS = ("Projects", *_MORE_FOLDERS, "Sent", "Archive", "Trash")
+_LATER = 2**40
+
+
+def build(root: Path, *, snapshot: bool = False) -> None:
+    """Flags, keywords, copies, expunges, folders, attachments, threads, an outbox, and what was removed for good."""
+    with new_store(root, *ACCOUNTS) as transport:
+        for number in range(8):
+            octets = message(
+                f"Message {number}",
+                message_id=f"<{number}@example.test>",
+                in_reply_to=f"<{number - 1}@example.test>" if number % 2 else None,
+                to=f"{ADA}, {BOB}" if number < 3 else ADA,
+                attachments=[b"part %d" % number] if number >= 4 else [],
+            )
+            deliver(transport, *((ADA, BOB) if number < 3 else (ADA,)), octets=octets)
+        deliver(transport, CAROL, octets=message("Gone", message_id="<gone@x>"))
+        remove_for_good(transport, CAROL)
+        if snapshot:
+            transport.snapshot()
+        transport.run(op.CreateFolder(ADA, "Projects/Engine"))
+        transport.run(op.Subscribe(ADA, "Projects/Engine"))
+        append(transport, "Projects/Engine", message("Note 1", message_id="<n1@x>"), flags=1, keywords=("todo",))
+        append(transport, "Projects/Engine", message("Note 2", message_id="<n2@x>"), flags=4)
+        append(transport, "Archive", message("Old", message_id="<old@x>"), flags=1)
+        inbox = folder(transport)
+        transport.run(op.ChangeFlags(ADA, inbox.id, [1, 2], "add", 1, ["seen-it"]))
+        transport.run(op.Copy(ADA, inbox.id, [1], "Projects"))
+        transport.run(op.ChangeFlags(ADA, inbox.id, [3], "add", 8))
+        transport.run(op.Expunge(ADA, inbox.id))
+        send_away(transport, "Elsewhere")
+        deliver(transport, CAROL, octets=message("For Carol", message_id="<carol@x>", to=CAROL))
+
+
+def build_random(root: Path, chance: random.Random) -> None:
+    """Any mix of operations; those that do not fit the store are passed over."""
+    with new_store(root, *ACCOUNTS) as transport:
+        for address in ACCOUNTS:
+            transport.run(op.CreateFolder(address, chance.choice(_MORE_FOLDERS)))
+        for number in range(chance.randint(8, 24)):
+            with contextlib.suppress(MailError):
+                _one_operation(transport, chance, number)
+
+
+def _one_operation(transport: Transport, chance: random.Random, number: int) -> None:
+    address = chance.choice(ACCOUNTS)
+    name = chance.choice(("INBOX", *_FOLDERS))
+    what = chance.choice(("deliver",) * 5 + ("append", "flags", "copy", "move", "expunge", "folder") + ("rare",) * 2)
+    if what == "deliver":
+        deliver(transport, *chance.sample(ACCOUNTS, chance.randint(1, 3)), octets=_octets(chance, number))
+    elif what == "append":
+        words = tuple(chance.sample(["todo", "Später", "x"], chance.randint(0, 2)))
+        append(transport, name, _octets(chance, number), address=address, flags=chance.randrange(32), keywords=words)
+    elif what == "flags":
+        changed = op.ChangeFlags(address, folder(transport, name, address).id, [1, 2, 3], "add", chance.randrange(32))
+        transport.run(changed)
+    elif what in ("copy", "move"):
+        found = rows(transport, name, address)
+        uids = [row.uid for row in found if chance.random() < 0.5]
+        operation = op.Copy if what == "copy" else op.Move
+        transport.run(operation(address, folder(transport, name, address).id, uids, chance.choice(_FOLDERS)))
+    elif what == "expunge":
+        inbox = folder(transport, name, address).id
+        transport.run(op.ChangeFlags(address, inbox, [1, 3], "add", 8))
+        transport.run(op.Expunge(address, inbox))
+    elif what == "folder":
+        if chance.random() < 0.7:
+            transport.run(op.CreateFolder(address, name))
+        else:
+            transport.run(op.DeleteFolder(address, name))
+    else:
+        _rare(transport, chance, address, name)
+
+
+def _rare(transport: Transport, chance: random.Random, address: str, name: str) -> None:
+    what = chance.choice(("rename", "subscribe", "collect", "queue", "snapshot", "stash"))
+    if what == "rename":
+        transport.run(op.RenameFolder(address, name, chance.choice(_FOLDERS)))
+    elif what == "subscribe":
+        transport.run(op.Subscribe(address, name, on=chance.random() < 0.5))
+    elif what == "collect":
+        remove_for_good(transport, address)
+    elif what == "queue":
+        send_away(transport, f"Queued {chance.random()}")
+    elif what == "snapshot":
+        transport.snapshot()
+    else:
+        transport.run(op.Register(CAROL, "stash"))
+
+
+def _octets(chance: random.Random, number: int) -> bytes:
+    return message(
+        f"Letter {number}",
+        "".join(chance.choices("Grüße, \n.", k=chance.randint(0, 200))).replace("\n", "\r\n"),
+        message_id=f"<{number}@example.test>" if chance.random() < 0.8 else None,
+        in_reply_to=f"<{chance.randint(0, 20)}@example.test>" if chance.random() < 0.3 else None,
+        to=", ".join(chance.sample(ACCOUNTS, chance.randint(1, 3))),
+        attachments=[chance.randbytes(chance.choice((5, 3000, 300_000)))] if chance.random() < 0.3 else [],
+    )
+
+
+def remove_for_good(transport: Transport, address: str) -> None:
+    """Everything in an inbox, with its content where nobody else has it."""
+    inbox = folder(transport, address=address)
+    uids = [row.uid for row in rows(transport, address=address)]
+    transport.run(op.ChangeFlags(address, inbox.id, uids, "add", 8))
+    transport.run(op.Expunge(address, inbox.id))
+    transport.run(op.Collect(_LATER))
+
+
+def send_away(transport: Transport, subject: str) -> None:
+    staged = transport.stage(message(subject, to="zoe@elsewhere.test"))
+    transport.run(op.Deliver(staged, ADA, [], relay=[RelayRecipient("zoe@elsewhere.test")]))
