@@ -45,6 +45,13 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What can be watched: /metrics for Prometheus, /healthz and /readyz."""
+
+    listen: str = ""  # "127.0.0.1:9125"; empty: nowhere
+
+
     certificate: str  # PEM file, the chain included
     key: str
 
@@ -163,3 +170,4 @@ class Settings:
     quota: Quota = field(default_factory=Quota)
     account: dict[str, Account] = field(default_factory=dict)
     relay: RelaySettings = field(default_factory=RelaySettings)
+    metrics: Metrics = field(default_factory=Metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -11,8 +12,10 @@ from adapter.cli.failures import CommandError
 from adapter.cli.options import root_option
 from adapter.cli.settings_options import LISTENER_KINDS, read_settings, settings_options
 from adapter.config import ConfigError
-from adapter.servers import endpoints, logs, runtime
+from adapter.servers import endpoints, inherited, logs, runtime
 from adapter.servers.endpoints import Endpoint
+from adapter.servers.health import HEALTH
+from adapter.servers.listeners import IMPLICIT_TLS
 from adapter.servers.reload import SettingsSource
 from adapter.servers.tls import TlsError
 from adapter.settings import Settings
@@ -31,15 +34,22 @@ def serve(root: str, config_file: str | None, **given: Any) -> None:
         raise MailError(Reason.UNKNOWN, f"{root} is not there: make a store with markpost init --root {root}")
     try:
         source = SettingsSource(lambda: read_settings(config_file, given).settings)
-        wanted = _wanted(source.started_with)
+        handed = inherited.take([*LISTENER_KINDS, HEALTH])
+        wanted = _wanted(source.started_with, {listener.endpoint.kind for listener in handed})
         logs.to_stderr(source.started_with.server)
-        runtime.run(root, source, wanted, click.echo)
+        runtime.run(root, source, wanted, click.echo, handed)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None
 
 
-def _wanted(settings: Settings) -> list[Endpoint]:
-    wanted = [endpoints.parse(kind, text) for kind in LISTENER_KINDS for text in getattr(settings.listen, kind)]
-    if not wanted:
+def _wanted(settings: Settings, handed: Collection[str]) -> list[Endpoint]:
+    """What has to be opened: kinds of listeners that were handed to us are there already."""
+    for kind in IMPLICIT_TLS.intersection(handed):
+        if not settings.tls.certificate:
+            raise ConfigError(f"{kind} needs a certificate: set certificate and key in [tls]")
+    listed = {kind: getattr(settings.listen, kind) for kind in LISTENER_KINDS}
+    if not any(listed.values()) and not set(handed) & set(LISTENER_KINDS):
         raise ConfigError(f"nothing to serve: give one of {', '.join(f'--{kind}' for kind in LISTENER_KINDS)}")
-    return wanted
+    if settings.metrics.listen:
+        listed[HEALTH] = (settings.metrics.listen,)
+    return [endpoints.parse(kind, text) for kind, texts in listed.items() if kind not in handed for text in texts]

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from adapter import metrics
 from adapter.servers.endpoints import Listener
 from adapter.servers.listeners import NewConnection
 
@@ -38,7 +39,7 @@ class Acceptor:
         self._yields = yields
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.accepted = 0
+        self._accepted = metrics.CONNECTIONS.of(listener.endpoint.kind)
         for each in listener.sockets:
             self._watch(each)
 
@@ -83,7 +84,7 @@ class Acceptor:
             _log.error("%s cannot accept: %s", self._listener.endpoint.kind, error.strerror)
             self._pause(listening, _OUT_OF_RESOURCES)
             return False
-        self.accepted += 1
+        self._accepted.add()
         accepted.setblocking(False)
         task = self._loop.create_task(self._attach(accepted))
         self._tasks.add(task)

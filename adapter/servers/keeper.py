@@ -7,6 +7,7 @@ import logging
 import sqlite3
 
 from adapter.servers.background import Background
+from adapter.servers.overseer import Overseer
 from adapter.servers.services import Services, Store, close_store, open_store
 from adapter.store.disk import Directories
 from adapter.transport.opening import offline_reason
@@ -25,10 +26,13 @@ def longest_close(drain: float) -> float:
 
 
 class StoreKeeper:
-    def __init__(self, root: str, services: Services, directories: Directories) -> None:
+    def __init__(
+        self, root: str, services: Services, directories: Directories, overseer: Overseer | None = None
+    ) -> None:
         self._root = root
         self._services = services
         self._directories = directories
+        self._overseer = overseer or Overseer()
         self._store: Store | None = None
         self._background: Background | None = None
 
@@ -77,10 +81,12 @@ class StoreKeeper:
                     _log.warning("going offline: %s", reason)
                     await self.close()
                     _log.warning("offline")
+                    self._overseer.status(f"Offline: {reason}")
                 elif reason is None and store is None:
                     await self.open()
                     if self._services.store is not None:
                         _log.warning("online again")
+                        self._overseer.status("Serving mail")
                 elif store is not None and since_refresh >= _REFRESH:
                     since_refresh = 0.0
                     await asyncio.to_thread(store.recipients.refresh)

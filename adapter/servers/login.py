@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from adapter.accounts import SCRAM_ITERATIONS
+from adapter.metrics import LOGINS
 from adapter.servers import networks
 from adapter.servers.networks import Networks, Peer
 from adapter.servers.shared_counts import SharedCounts
@@ -118,8 +119,10 @@ class Authenticator:
         keys = [f"user {_account(user) or user}"]
         if peer.address not in self._exempt:
             keys.append(f"peer {networks.group(peer.address)}")
+            LOGINS.of("success").add()
         return self._throttle.attempt(*keys)
 
+            LOGINS.of(outcome.trouble.name.lower()).add()
     async def prove(self, user: str, password: str, attempt: Attempt) -> Success | Failure:
         digest = await asyncio.to_thread(self._digest, user, password)
         if self._proven.get(digest, 0.0) > time.monotonic():
@@ -128,8 +131,10 @@ class Authenticator:
         asked = self._asked.get(digest)
         if asked is None:
             if len(self._asked) >= self._settings.waiting:
+            LOGINS.of("success").add()
                 return Failure(Trouble.UNAVAILABLE)
             asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, attempt.delay))
+            LOGINS.of(outcome.trouble.name.lower()).add()
             asked.add_done_callback(lambda _: self._asked.pop(digest))
         right = await asyncio.shield(asked)
         if right is None:

@@ -22,7 +22,7 @@ class Overseer:
         """Connections are accepted."""
 
     def alive(self) -> None:
-        """The event loop has its turns; to be called about once a second."""
+        """The event loop has its turns; to be called twice a second."""
 
     def reloading(self) -> None:
         """SIGHUP came."""
@@ -56,8 +56,7 @@ class ServiceManager(Overseer):
     def alive(self) -> None:
         now = time.monotonic()
         if self._pause != float("inf") and now >= self._next:
-            # It will be called again about a second from now.
-            self._next = now + max(0.0, self._pause - 1.0)
+            self._next = now + max(0.0, self._pause - 0.5)
             self._tell("WATCHDOG=1")
 
     def reloading(self) -> None:

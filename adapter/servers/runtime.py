@@ -1,11 +1,10 @@
 """Serving: sockets first, then one process or several that accept from them.
 
 ``run`` opens the sockets and says where they are. One process then serves by itself; more are made and looked after
-(:mod:`adapter.servers.workers`). ``serve`` is what each serving process does: it opens the store, accepts, and says
-that it is ready. On SIGTERM or SIGINT it stops accepting, lets sessions finish what they do within a deadline, and
-closes the store. When the store is taken offline for maintenance the sessions end the same way and the store is let go,
-but the listeners stay and turn clients away until it is back. SIGHUP reads the settings again
-(:mod:`adapter.servers.reload`).
+(:mod:`adapter.servers.workers`). Each serving process opens the store, accepts, and says that it is ready. On SIGTERM
+or SIGINT it stops accepting, lets sessions finish what they do within a deadline, and closes the store. When the store
+is taken offline for maintenance the sessions end the same way and the store is let go, but the listeners stay and turn
+clients away until it is back. SIGHUP reads the settings again (:mod:`adapter.servers.reload`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,15 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from adapter.servers import endpoints, logs
 from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
+from adapter.servers.board import Board
 from adapter.servers.endpoints import Endpoint, Listener
+from adapter.servers.figures import Figures
+from adapter.servers.health import HEALTH, Health
 from adapter.servers.keeper import StoreKeeper, longest_close
 from adapter.servers.listeners import LISTENERS
 from adapter.servers.overseer import Announce, Overseer, ServiceManager
@@ -35,101 +38,126 @@ from adapter.store.disk import Directories
 
 _log = logging.getLogger(__name__)
 
-_BEAT = 1.0  # seconds between two signs of life
+_BEAT = 0.5  # seconds between two signs of life
 
 
-def run(root: str, source: SettingsSource, wanted: Sequence[Endpoint], announce: Announce) -> None:
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all workers of a server have in common; made before any of them."""
+
+    root: str
+    source: SettingsSource
+    listeners: Sequence[Listener]
+    counts: SharedCounts
+    board: Board
+
+    def become(self, number: int) -> None:
+        """This process is that worker."""
+        self.counts.column = self.board.number = number
+
+    def forget(self, number: int) -> None:
+        """That worker is dead."""
+        self.counts.drop_worker(number)
+        self.board.clear(number)
+
+    def let_go(self) -> None:
+        """Accept no more in this process."""
+        for listener in self.listeners:
+            listener.close()
+
+
+def run(
+    root: str,
+    source: SettingsSource,
+    wanted: Sequence[Endpoint],
+    announce: Announce,
+    inherited: Sequence[Listener] = (),
+) -> None:
     """Serve until a signal says to stop. Raises MailError, ConfigError or TlsError if that cannot begin."""
     settings = source.started_with
+    count = settings.server.workers
     _raise_file_limit()
-    counts = SharedCounts(settings.server.workers)
-    listeners: list[Listener] = []
+    listeners = list(inherited)
+    common = _Common(root, source, listeners, SharedCounts(count), Board(count))
     try:
         for endpoint in wanted:
             listeners.append(endpoints.listen(endpoint, settings.listen))
-            announce(f"{listeners[-1].endpoint.kind} {listeners[-1].endpoint}")
+        for listener in listeners:
+            announce(f"{listener.endpoint.kind} {listener.endpoint}")
         manager = ServiceManager(announce)
-        if settings.server.workers == 1:
-            _serve(root, settings, source, listeners, counts, manager)
+        if count == 1:
+            _serve(common, settings, manager)
             return
 
         def work(link: WorkerLink) -> None:
-            counts.column = link.number
-            _serve(root, source.latest(), source, listeners, counts, link)
+            common.become(link.number)
+            _serve(common, source.latest(), link)
 
         Supervisor(
-            settings.server.workers,
+            count,
             work,
             manager,
-            let_go=lambda: _close(listeners),
-            died=counts.drop_worker,
+            let_go=common.let_go,
+            died=common.forget,
             longest_end=longest_close(settings.server.drain),
         ).run()
     finally:
-        _close(listeners)
+        common.let_go()
         endpoints.remove_paths(listeners)
 
 
-def _close(listeners: Sequence[Listener]) -> None:
-    for listener in listeners:
-        listener.close()
-
-
-def _serve(
-    root: str,
-    settings: Settings,
-    source: SettingsSource,
-    listeners: Sequence[Listener],
-    counts: SharedCounts,
-    overseer: Overseer,
-) -> None:
+def _serve(common: _Common, settings: Settings, overseer: Overseer) -> None:
     logs.write_behind()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(root, settings, source, listeners, counts, overseer))
+        runner.run(_serve_until_told(common, settings, overseer))
 
 
-async def serve(
-    root: str,
-    settings: Settings,
-    source: SettingsSource,
-    listeners: Sequence[Listener],
-    counts: SharedCounts,
-    overseer: Overseer,
-) -> None:
+async def _serve_until_told(common: _Common, settings: Settings, overseer: Overseer) -> None:
     services = Services(
         settings=settings,
         hostname=settings.server.hostname or socket.getfqdn(),
         certificates=Certificates(settings.tls),
-        admission=Admission(settings.limits, counts),
+        admission=Admission(settings.limits, common.counts),
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    reloader = Reloader(services, source, overseer)
+    reloader = Reloader(services, common.source, overseer)
     loop.add_signal_handler(signal.SIGHUP, reloader.ask)
-    with contextlib.closing(Directories(root)) as directories:
-        keeper = StoreKeeper(root, services, directories)
+    with contextlib.closing(Directories(common.root)) as directories:
+        keeper = StoreKeeper(common.root, services, directories, overseer)
         await keeper.open()
         acceptors: list[Acceptor] = []
+        health: list[Acceptor] = []
+        lasting = [asyncio.create_task(_beat(overseer))]  # until the very end
         try:
-            for listener in listeners:
-                connection = LISTENERS[listener.endpoint.kind](services)
-                acceptors.append(Acceptor(listener, connection, yields=_fuller(services)))
+            for listener in common.listeners:
+                if listener.endpoint.kind == HEALTH:
+                    figures = Figures(services, common.board, directories)
+                    lasting.append(asyncio.create_task(figures.run()))
+                    health.append(Acceptor(listener, Health(services, common.board, figures.put_up).connection))
+                else:
+                    connection = LISTENERS[listener.endpoint.kind](services)
+                    acceptors.append(Acceptor(listener, connection, yields=_fuller(services)))
             overseer.ready()
             _log.info("ready")
-            watching = [asyncio.create_task(job) for job in (keeper.watch(), reloader.run(), _beat(overseer))]
+            watching = [asyncio.create_task(job) for job in (keeper.watch(), reloader.run())]
             await stop.wait()
             _log.info("stopping")
             overseer.stopping()
             services.ending = True
-            for task in watching[:2]:
+            for task in watching:
                 task.cancel()
-            await asyncio.wait(watching[:2])
+            await asyncio.wait(watching)
         finally:
             for acceptor in acceptors:
                 acceptor.close()
             await keeper.close()
+            for acceptor in health:
+                acceptor.close()
+            for task in lasting:
+                task.cancel()
     _log.info("stopped")
 
 

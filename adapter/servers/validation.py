@@ -42,6 +42,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _networks(settings)
     yield from _addresses(settings)
     yield from _login(settings)
+    yield from _metrics(settings)
     for path, text in check_files(settings.tls):
         yield ("tls", *path), text
     yield from _relay(settings)
@@ -71,6 +72,14 @@ def _networks(settings: Settings) -> Iterator[Problem]:
                     Networks(getattr(kept, key))
                 except ConfigError as error:
                     yield (section.name, key), str(error)
+
+def _metrics(settings: Settings) -> Iterator[Problem]:
+    if settings.metrics.listen:
+        try:
+            endpoints.parse("metrics", settings.metrics.listen)
+        except ConfigError as error:
+            yield ("metrics", "listen"), str(error)
+
 
 
 def _addresses(settings: Settings) -> Iterator[Problem]:

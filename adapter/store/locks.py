@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from filelock import lock_descriptor, unlock_descriptor
 
+from adapter.metrics import LOCK_WAIT
 from adapter.store import layout
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
@@ -82,7 +83,8 @@ class Locks:
         """Hold the locks of these addresses and the index lock. One time limit covers the whole round."""
         if os.getpid() != self._owner:
             raise RuntimeError("a store must be opened again after fork()")
-        deadline = time.monotonic() + self._timeout
+        began = time.monotonic()
+        deadline = began + self._timeout
         if not self._round.acquire(timeout=self._timeout):
             raise LockTimeout("another thread of this process holds the store's locks")
         try:
@@ -92,6 +94,7 @@ class Locks:
                         raise LockTimeout(f"{address} is locked by another process", address)
                 if not self._take(1, layout.INDEX_LOCK, deadline):
                     raise LockTimeout("the index is locked by another process")
+                LOCK_WAIT.of().observe(time.monotonic() - began)
                 yield
             finally:
                 self._release()

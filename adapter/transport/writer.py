@@ -14,10 +14,12 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from adapter.metrics import BATCH, COMMIT_SECONDS
 from adapter.store import disk
 from adapter.store.disk import Directories
 from adapter.store.index import Index
@@ -109,7 +111,10 @@ class Writer:
                 self._commit(jobs)
 
     def _commit(self, jobs: list[_Job]) -> None:
+        began = time.monotonic()
         self._commit_locked(jobs)
+        BATCH.of().observe(len(jobs))
+        COMMIT_SECONDS.of().observe(time.monotonic() - began)
         records = [job.record for job in jobs if job.record is not None]
         if records:
             self._after_commit(records)

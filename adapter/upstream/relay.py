@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from adapter.metrics import RELAYED
 from adapter.store import locks, outbox_queries
 from adapter.store.disk import Directories
 from adapter.store.journal import Record
@@ -287,6 +288,7 @@ async def _nothing() -> None:
 
 
 def _log_outcome(row: QueueRow, answer: Answer, host: str) -> None:
+    RELAYED.of(answer.verdict.value).add()
     level = logging.INFO if answer.verdict in (Verdict.RELAYED, Verdict.AGAIN) else logging.WARNING
     words = (row.queue_id, row.message_id, row.sender, row.recipient, host, answer.verdict.value, answer.text)
     _log.log(level, "%s: %s from=<%s> to=<%s> relay=%s: %s (%s)", *words)

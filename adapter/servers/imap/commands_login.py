@@ -105,6 +105,7 @@ async def _enter(session: Session, user: str) -> Answer:
     if not session.ticket.enter(user):
         return no(_TOO_MANY, codes.LIMIT)
     session.account = user
+    session.peer = session.peer._replace(user=user)
     session.state = State.AUTHENTICATED
     session.troubles = 0
     session.connection.framer.limits = limits_after_login(session.server.settings)
@@ -143,6 +144,7 @@ async def unauthenticate(session: Session, command: commands.Unauthenticate) -> 
         return no("Too many connections", codes.LIMIT)
     session.ticket = ticket
     session.account = ""
+    session.peer = session.peer._replace(user="")
     session.state = State.NOT_AUTHENTICATED
     session.dialect = PLAIN
     session.connection.framer.limits = limits_before_login(session.server.settings)

@@ -92,8 +92,10 @@ class ImapServer:
         peer = Peer(fresh_session_id(), canonical(name[0]) if isinstance(name, tuple) else UNIX)
         ticket = self.admission.admit(peer.address)
         if ticket is None:
+            _log.warning("%s turned away: too many connections", peer)
             connection.bye("Too many connections", codes.UNAVAILABLE)
             return
+        _log.info("%s connected to imap", peer)
         session = Session(self, connection, peer, ticket)
         connection.conversation = session
         self._sessions.add(session)

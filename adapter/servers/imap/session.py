@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING
 
+from adapter.metrics import COMMAND_SECONDS, COMMANDS
 from adapter.servers import networks
 from adapter.servers.imap import append, idle
 from adapter.servers.imap.answer import Answer, failed
@@ -175,6 +177,7 @@ class Session:
                 self.send(responses.continuation("OK"))
 
     async def _command(self, line: CommandLine) -> None:
+        began = perf_counter()
         self.tag = line.tag
         self._rule = None
         try:
@@ -201,7 +204,15 @@ class Session:
             if answer.tells:
                 self.tell(answer)
             self._answer(line.tag, answer)
+        self._count(line.name, answer, perf_counter() - began)
         self.tag = self.progress = None
+
+    def _count(self, name: str, answer: Answer | None, seconds: float) -> None:
+        known = name if self._rule is not None else "unknown"
+        COMMANDS.of("imap", known, answer.status.decode("ascii") if answer is not None else "OK").add()
+        COMMAND_SECONDS.of("imap", known).observe(seconds)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s %s in %.1f ms", self.peer, known, seconds * 1000)
 
     def _parse(self, line: CommandLine) -> Command:
         if self.upload is not None:
@@ -281,8 +292,7 @@ class Session:
         self.connection.abort()
 
     def ended(self) -> None:
-        if self.account:
-            _log.info("%s %s has gone", self.peer, self.account)
+        _log.info("%s gone", self.peer)
         append.give_up(self)
         self.leave()
         self.state = State.LOGOUT

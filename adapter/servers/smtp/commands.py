@@ -203,6 +203,7 @@ class Commands:
             return replies.TOO_MANY_CONNECTIONS
         session.account = outcome.user
         session.state.authenticated = True
+        session.peer = session.peer._replace(user=outcome.user)
         return replies.AUTHENTICATED
 
     async def _ask(self, challenge: bytes) -> bytes | sasl.Failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from adapter import metrics
 from adapter.servers.networks import UNIX
 from adapter.servers.smtp import html_alternative, reports
 from adapter.servers.smtp.delivery import deliver, one_reply
@@ -95,6 +96,7 @@ async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) 
 async def complete(session: SmtpSession, transaction: Transaction, incoming: Incoming) -> list[Reply]:
     """The message is all there: commit it. One reply, or with LMTP one for each recipient (RFC 2033 4.2)."""
     await incoming.finish()
+    size = incoming.size
     outcome: Reply | dict[str, Reply] | None = incoming.refusal
     if outcome is None:
         keep_sent = session.account is not None and session.store.settings.submission.keep_sent
@@ -114,4 +116,14 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
         given = [outcome if isinstance(outcome, Reply) else one_reply(outcome)]
     if any(reply.positive for reply in given):
         session.message_accepted()
+    _count(session.edge.service.value, given, size)
     return given
+
+
+def _count(service: str, given: list[Reply], size: int) -> None:
+    if all(reply.positive for reply in given):
+        metrics.DELIVERIES.of(service, "accepted").add()
+        metrics.DELIVERED_OCTETS.of(service).add(size)
+    else:
+        later = any(400 <= reply.code < 500 for reply in given)
+        metrics.DELIVERIES.of(service, "deferred" if later else "refused").add()

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from time import perf_counter
 
+from adapter.metrics import COMMAND_SECONDS, COMMANDS
 from adapter.servers.admission import Ticket
 from adapter.servers.networks import Peer, canonical
 from adapter.servers.services import Store
@@ -188,7 +190,10 @@ class SmtpSession(Stream):
                     return
             else:
                 command, argument = split_command(line)
-                if self._answer(command, await self._obey(command, argument)):
+                began = perf_counter()
+                answer = await self._obey(command, argument)
+                self._count(command, answer, perf_counter() - began)
+                if self._answer(command, answer):
                     return
             patience = self.limits.idle
             if number % _YIELD_EVERY == 0:
@@ -209,6 +214,15 @@ class SmtpSession(Stream):
             _log.warning("%s closed: %s", self.peer, over.text)
             self.say(over.wire)
         return over is not None
+
+    def _count(self, command: str, answer: Answer, seconds: float) -> None:
+        known = command if command in HANDLERS else "unknown"
+        first = answer[0] if isinstance(answer, list) else answer
+        protocol = self.edge.service.value
+        COMMANDS.of(protocol, known, f"{first.code // 100}xx" if first is not None else "2xx").add()
+        COMMAND_SECONDS.of(protocol, known).observe(seconds)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s %s in %.1f ms", self.peer, known, seconds * 1000)
 
     def _too_much(self) -> Reply | None:
         if self._errors > self.limits.errors:
