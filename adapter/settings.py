@@ -44,14 +44,14 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-@dataclass(frozen=True, slots=True)
 class Metrics:
     """What can be watched: /metrics for Prometheus, /healthz and /readyz."""
 
     listen: str = ""  # "127.0.0.1:9125"; empty: nowhere
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
     certificate: str  # PEM file, the chain included
     key: str
 
@@ -158,6 +158,7 @@ class Account:
 class Settings:
     server: Server = field(default_factory=Server)
     listen: Listen = field(default_factory=Listen)
+    metrics: Metrics = field(default_factory=Metrics)
     tls: Tls = field(default_factory=Tls)
     login: Login = field(default_factory=Login)
     limits: Limits = field(default_factory=Limits)
@@ -170,4 +171,3 @@ class Settings:
     quota: Quota = field(default_factory=Quota)
     account: dict[str, Account] = field(default_factory=dict)
     relay: RelaySettings = field(default_factory=RelaySettings)
-    metrics: Metrics = field(default_factory=Metrics)
