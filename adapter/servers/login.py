@@ -98,8 +98,10 @@ class Authenticator:
         finally:
             driver.close()
         if isinstance(outcome, Success):
+            LOGINS.of("success").add()
             _log.info("%s logged in as %s by %s", peer, outcome.user, mechanism)
         else:
+            LOGINS.of(outcome.trouble.name.lower()).add()
             _log.warning("%s login failed by %s: %s", peer, mechanism, outcome.trouble.name.lower())
         return outcome
 
@@ -108,8 +110,10 @@ class Authenticator:
         with self.attempt(user, peer) as attempt:
             outcome = await self.prove(user, password, attempt)
         if isinstance(outcome, Success):
+            LOGINS.of("success").add()
             _log.info("%s logged in as %s", peer, outcome.user)
         else:
+            LOGINS.of(outcome.trouble.name.lower()).add()
             _log.warning("%s login failed: %s", peer, outcome.trouble.name.lower())
         return outcome
 
@@ -119,10 +123,8 @@ class Authenticator:
         keys = [f"user {_account(user) or user}"]
         if peer.address not in self._exempt:
             keys.append(f"peer {networks.group(peer.address)}")
-            LOGINS.of("success").add()
         return self._throttle.attempt(*keys)
 
-            LOGINS.of(outcome.trouble.name.lower()).add()
     async def prove(self, user: str, password: str, attempt: Attempt) -> Success | Failure:
         digest = await asyncio.to_thread(self._digest, user, password)
         if self._proven.get(digest, 0.0) > time.monotonic():
@@ -131,10 +133,8 @@ class Authenticator:
         asked = self._asked.get(digest)
         if asked is None:
             if len(self._asked) >= self._settings.waiting:
-            LOGINS.of("success").add()
                 return Failure(Trouble.UNAVAILABLE)
             asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, attempt.delay))
-            LOGINS.of(outcome.trouble.name.lower()).add()
             asked.add_done_callback(lambda _: self._asked.pop(digest))
         right = await asyncio.shield(asked)
         if right is None:

@@ -39,10 +39,10 @@ _NETWORKS = (("limits", "exempt"), ("lmtp", "trusted"))
 
 def problems(settings: Settings) -> Iterator[Problem]:
     yield from _listeners(settings)
+    yield from _metrics(settings)
     yield from _networks(settings)
     yield from _addresses(settings)
     yield from _login(settings)
-    yield from _metrics(settings)
     for path, text in check_files(settings.tls):
         yield ("tls", *path), text
     yield from _relay(settings)
@@ -63,6 +63,14 @@ def _listeners(settings: Settings) -> Iterator[Problem]:
             yield ("listen", kind), f"{kind} needs a certificate: set certificate and key in [tls]"
 
 
+def _metrics(settings: Settings) -> Iterator[Problem]:
+    if settings.metrics.listen:
+        try:
+            endpoints.parse("metrics", settings.metrics.listen)
+        except ConfigError as error:
+            yield ("metrics", "listen"), str(error)
+
+
 def _networks(settings: Settings) -> Iterator[Problem]:
     for section in dataclasses.fields(settings):
         kept = getattr(settings, section.name)
@@ -72,14 +80,6 @@ def _networks(settings: Settings) -> Iterator[Problem]:
                     Networks(getattr(kept, key))
                 except ConfigError as error:
                     yield (section.name, key), str(error)
-
-def _metrics(settings: Settings) -> Iterator[Problem]:
-    if settings.metrics.listen:
-        try:
-            endpoints.parse("metrics", settings.metrics.listen)
-        except ConfigError as error:
-            yield ("metrics", "listen"), str(error)
-
 
 
 def _addresses(settings: Settings) -> Iterator[Problem]:

@@ -202,8 +202,8 @@ class Commands:
         if session.ticket is not None and not session.ticket.enter(outcome.user):
             return replies.TOO_MANY_CONNECTIONS
         session.account = outcome.user
-        session.state.authenticated = True
         session.peer = session.peer._replace(user=outcome.user)
+        session.state.authenticated = True
         return replies.AUTHENTICATED
 
     async def _ask(self, challenge: bytes) -> bytes | sasl.Failure:
