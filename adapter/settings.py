@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapter.config import Seconds, Size
+from adapter.hooks.settings import HookSettings
 from adapter.servers.imap.settings import ImapSettings
+from adapter.upstream.mirror.settings import UpstreamSettings
 from adapter.upstream.settings import RelaySettings
 
 LineEndRule = Literal["reject", "normalise", "keep"]
@@ -171,3 +173,5 @@ class Settings:
     quota: Quota = field(default_factory=Quota)
     account: dict[str, Account] = field(default_factory=dict)
     relay: RelaySettings = field(default_factory=RelaySettings)
+    upstream: dict[str, UpstreamSettings] = field(default_factory=dict)  # by a name of one's own choice
+    hook: dict[str, HookSettings] = field(default_factory=dict)  # the same

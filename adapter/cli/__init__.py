@@ -22,6 +22,7 @@ _COMMANDS = {
     "import": ("exchange", "import_"),
     "init": ("store", "init"),
     "maintenance": ("maintenance", "maintenance"),
+    "pull": ("pull", "pull"),
     "queue": ("queue", "queue"),
     "repair": ("repair", "repair"),
     "serve": ("serve", "serve"),

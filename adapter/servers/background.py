@@ -12,9 +12,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from adapter.hooks import runner as hooks
 from adapter.servers.reload import run_anew_when_changed
 from adapter.servers.services import Services, Store
 from adapter.upstream import relay
+from adapter.upstream.mirror import follow
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +32,28 @@ async def _relay(services: Services, store: Store, stop: asyncio.Event) -> None:
     )
 
 
+async def _hooks(services: Services, store: Store, stop: asyncio.Event) -> None:
+    await run_anew_when_changed(
+        services,
+        stop,
+        lambda: services.settings.hook,
+        lambda ended: hooks.run(store.transport, services.settings.hook, ended),
+    )
+
+
+async def _pull(services: Services, store: Store, stop: asyncio.Event) -> None:
+    await run_anew_when_changed(
+        services,
+        stop,
+        lambda: (services.settings.upstream, services.settings.limits.message_size),
+        lambda ended: follow.run(
+            store.transport, services.settings.upstream, services.settings.limits.message_size, ended
+        ),
+    )
+
+
 #: name -> what runs
-JOBS: dict[str, Job] = {"relay": _relay}
+JOBS: dict[str, Job] = {"relay": _relay, "hooks": _hooks, "pull": _pull}
 
 
 class Background:

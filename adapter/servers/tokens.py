@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from adapter import web
 from adapter.config import ConfigError
 from adapter.settings import Login
 
@@ -30,7 +29,7 @@ class TokenCheck:
     def __init__(self, settings: Login) -> None:
         self._settings = settings
         url = settings.token_url
-        if url and urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        if url and not web.is_web_address(url):
             raise ConfigError(f"login.token_url must be an http or https URL, not {url!r}")
 
     @property
@@ -69,18 +68,17 @@ class TokenCheck:
 
     def _ask_url(self, token: str) -> str | None:
         """RFC 7662: an active token names its user."""
-        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
+        status, text = web.post(
             self._settings.token_url,
-            data=urllib.parse.urlencode({"token": token}).encode(),
-            headers={"Accept": "application/json"},
+            urllib.parse.urlencode({"token": token}).encode(),
+            {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"},
+            self._settings.token_timeout,
         )
-        try:
-            with urllib.request.urlopen(request, timeout=self._settings.token_timeout) as response:  # noqa: S310
-                answer: Any = json.loads(response.read(_MAX_ANSWER))
-        except urllib.error.HTTPError as error:
-            if error.code in (400, 401, 403):
-                return None
-            raise
+        if status in (400, 401, 403):
+            return None
+        if status != 200:
+            raise OSError(f"HTTP status {status}")
+        answer: Any = json.loads(text)
         if not isinstance(answer, Mapping) or answer.get("active") is not True:
             return None
         found = answer.get("email") or answer.get("username") or answer.get("sub")

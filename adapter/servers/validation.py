@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from adapter import config
 from adapter.config import ConfigError
+from adapter.hooks import settings as hooks
 from adapter.servers import endpoints
 from adapter.servers.listeners import IMPLICIT_TLS, LISTENERS
 from adapter.servers.networks import Networks
@@ -19,6 +20,8 @@ from adapter.servers.tls import check_files
 from adapter.settings import Settings
 from adapter.store import names
 from adapter.toml_lines import Path
+from adapter.upstream.mirror import settings as upstreams
+from adapter.users import schemes
 from protocol import sasl
 from protocol.errors import MailError
 
@@ -47,6 +50,12 @@ def problems(settings: Settings) -> Iterator[Problem]:
         yield ("tls", *path), text
     yield from _relay(settings)
     for section, key in _AT_LEAST_ONE:
+    for name, upstream in settings.upstream.items():
+        for key, text in upstreams.problems(name, upstream):
+            yield ("upstream", name, *([key] if key else [])), text
+    for name, hook in settings.hook.items():
+        for key, text in hooks.problems(name, hook):
+            yield ("hook", name, *([key] if key else [])), text
         if getattr(getattr(settings, section), key) < 1:
             yield (section, key), "must be at least 1"
 

@@ -1,0 +1,312 @@
+"""Hooks: programs that are told of new mail, at least once for each message.
+
+Every hook reads the change feed at its own pace, from its *cursor* on. A message that the hook did not take is noted,
+in the same commit that moves the cursor past it, and tried again later: it holds up no other message, and a hook that
+fails holds up no other hook. Cursor and notes are bookmarks of the store, so that nothing is forgotten, whenever the
+process ends; what was told but not yet noted then is told again. Where the journal no longer reaches back to the
+cursor, the index tells what came since.
+
+One process at a time runs the hooks (a kernel lock says which; another takes over when it ends). Deliveries never wait
+for a hook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from adapter.hooks import calls
+from adapter.hooks.calls import HookFailed
+from adapter.hooks.facts import facts
+from adapter.hooks.filter import Filter
+from adapter.hooks.settings import HookSettings
+from adapter.store import bookmark_queries, locks
+from adapter.store.disk import Directories
+from adapter.transport import operations as op
+from adapter.transport.changes import Arrival, Gap, new_mail
+from adapter.transport.transport import Transport
+from protocol.errors import MailError
+
+_log = logging.getLogger(__name__)
+
+_TAKE_OVER = 2.0  # seconds between looks whether the process that runs the hooks has ended
+_AFTER_TROUBLE = 5.0  # with the store
+_LONGEST_PAUSE = 60.0
+_SAVE_EVERY = 1000  # records without mail for the hook, after which the cursor is saved all the same
+_CURSOR = "cursor"
+_RETRY = "retry"
+
+
+async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
+    """Run the hooks until ``stop`` is set, then finish the calls under way. Cancelling leaves them for the next."""
+    if not hooks:
+        return
+    with contextlib.closing(Directories(transport.root)) as directories:
+        while not stop.is_set():
+            with locks.duty_lock(directories, "hooks") as ours:
+                if ours:
+                    await _run_all(transport, hooks, stop)
+                    return
+            await _wait(stop, _TAKE_OVER)
+
+
+async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    runners = [_Hook(transport, name, settings, stop) for name, settings in hooks.items()]
+
+    def wake(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(_set_all, [runner.wake for runner in runners])
+
+    news = await asyncio.to_thread(transport.changes.subscribe, wake, None, wake)
+    stopping = asyncio.ensure_future(stop.wait())
+    stopping.add_done_callback(lambda _: _set_all([runner.wake for runner in runners]))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for runner in runners:
+                tasks.create_task(runner.run())
+    finally:
+        news.close()
+        stopping.cancel()
+
+
+class Retry(NamedTuple):
+    """A message the hook did not take yet; times are seconds since the epoch."""
+
+    arrival: Arrival
+    attempts: int
+    due: float
+    since: int
+
+    @property
+    def item(self) -> str:
+        return f"{_RETRY} {self.arrival.folder:x} {self.arrival.uid} {self.arrival.message_id}"
+
+    @property
+    def value(self) -> str:
+        told = self.arrival
+        return f"{self.attempts} {int(self.due)} {self.since} {told.registration} {told.folder_name}"
+
+    @classmethod
+    def decode(cls, item: str, value: str) -> Retry:
+        _, folder, uid, message_id = item.split(" ")
+        attempts, due, since, registration, name = value.split(" ", 4)
+        arrival = Arrival(registration, int(folder, 16), name, int(uid), message_id)
+        return cls(arrival, int(attempts), int(due), int(since))
+
+
+class _Hook:
+    def __init__(self, transport: Transport, name: str, settings: HookSettings, stop: asyncio.Event) -> None:
+        self._transport = transport
+        self._name = name
+        self._settings = settings
+        self._stop = stop
+        self._owner = f"hook {name}"
+        self._filter = Filter(transport, settings)
+        self._reader = transport.changes.reader(0)
+        self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # records read: seq, time, mail for the hook
+        self._cursor = (0, 0)  # seq and time (microseconds) of the last record that is done with
+        self._saved = 0  # seq
+        self._retries: dict[str, Retry] = {}
+        self._failures = 0  # in a row
+        self._not_before = 0.0
+        self._room = asyncio.Semaphore(settings.concurrency)
+        self.wake = asyncio.Event()
+
+    async def run(self) -> None:
+        begun = False
+        while not self._stop.is_set():
+            self.wake.clear()
+            try:
+                if not begun:
+                    await asyncio.to_thread(self._begin)
+                    begun = True
+                busy = await self._retry_due() or await self._tell_new()
+                pause = 0.0 if busy else self._pause()
+            except (MailError, OSError, sqlite3.Error) as error:
+                _log.error("hook %s: the store cannot be read or written, it is tried again: %s", self._name, error)
+                begun, pause = False, _AFTER_TROUBLE  # from what was noted last
+            if pause:
+                await _wait(self.wake, pause)
+        if begun:
+            with contextlib.suppress(MailError):
+                await self._save({})
+
+    def _begin(self) -> None:
+        """A hook that is new hears of mail from now on."""
+        with self._transport.reading() as connection:
+            known = bookmark_queries.of_owner(connection, self._owner)
+        cursor = known.pop(_CURSOR, None)
+        if cursor is None:
+            self._cursor = (self._transport.index.applied_seq(), time.time_ns() // 1000)
+            self._transport.run(op.SetBookmarks(self._owner, {_CURSOR: self._position}))
+        else:
+            seq, at = cursor.split(" ")
+            self._cursor = (int(seq), int(at))
+        self._saved = self._cursor[0]
+        self._retries = {item: Retry.decode(item, value) for item, value in known.items()}
+        self._reader = self._transport.changes.reader(self._cursor[0])
+        self._ahead.clear()
+
+    @property
+    def _position(self) -> str:
+        return f"{self._cursor[0]} {self._cursor[1]}"
+
+    def _pause(self) -> float:
+        now = time.time()
+        due = [retry.due for retry in self._retries.values()]
+        if self._not_before > now:
+            due.append(self._not_before)
+        return min(max(min(due, default=now + _LONGEST_PAUSE) - now, 0.01), _LONGEST_PAUSE)
+
+    async def _save(self, notes: Mapping[str, str | None]) -> None:
+        await self._transport.commit(op.SetBookmarks(self._owner, {**notes, _CURSOR: self._position}))
+        self._saved = self._cursor[0]
+
+    # --- new mail --------------------------------------------------------------------------------------------------
+
+    async def _tell_new(self) -> bool:
+        """Tell of the next messages; False if there are none, or if the hook had better be left alone for now."""
+        if time.time() < self._not_before:
+            return False
+        try:
+            if not self._ahead and not await asyncio.to_thread(self._read):
+                return False
+        except Gap as gap:
+            await self._catch_up(gap)
+            return True
+        arrivals: list[Arrival] = []
+        cursor = self._cursor
+        while self._ahead and len(arrivals) < self._settings.concurrency:
+            seq, at, some = self._ahead.popleft()
+            cursor = (seq, at)
+            arrivals += some
+        notes = await self._tell(arrivals)
+        self._cursor = cursor
+        if arrivals or self._cursor[0] - self._saved >= _SAVE_EVERY:
+            await self._save_for_sure(notes)
+        return True
+
+    def _read(self) -> bool:
+        before = self._reader.seq
+        for record in self._reader.read():
+            self._ahead.append((record.seq, record.at, [each for each in new_mail(record) if self._filter.wants(each)]))
+        if self._reader.seq > before and (not self._ahead or self._ahead[-1][0] < self._reader.seq):
+            self._ahead.append((self._reader.seq, self._cursor[1], []))  # what was taken back counts as read
+        return self._reader.seq > before
+
+    async def _catch_up(self, gap: Gap) -> None:
+        """The journal does not reach back: tell of everything that came into the folders since."""
+        _log.warning("hook %s: %s; going by the index", self._name, gap)
+        since = self._cursor[1] // 1_000_000
+        self._ahead.clear()
+        position = (gap.upto, time.time_ns() // 1000)
+        for folder in await asyncio.to_thread(self._filter.folders):
+            after = 0
+            while arrivals := await asyncio.to_thread(self._filter.since, folder, after, since):
+                if self._stop.is_set():
+                    self._reader = self._transport.changes.reader(self._cursor[0])
+                    return  # the cursor stays where it was
+                await self._save_for_sure(await self._tell(arrivals))
+                after = arrivals[-1].uid
+        self._cursor = position
+        await self._save_for_sure({})
+
+    async def _tell(self, arrivals: Sequence[Arrival]) -> dict[str, str | None]:
+        """Call the hook for these; returns what is to be noted of those it did not take."""
+        taken = await self._call_all(arrivals)
+        now = time.time()
+        notes: dict[str, str | None] = {}
+        for arrival in (each for each, success in zip(arrivals, taken, strict=True) if not success):
+            retry = Retry(arrival, 1, now + self._delay(1), int(now))
+            self._retries[retry.item] = retry
+            notes[retry.item] = retry.value
+        if any(taken):
+            self._failures = 0
+        elif taken:
+            self._failures += 1
+            self._not_before = now + self._delay(self._failures)
+        return notes
+
+    # --- mail that was not taken -----------------------------------------------------------------------------------
+
+    async def _retry_due(self) -> bool:
+        now = time.time()
+        due = sorted((retry for retry in self._retries.values() if retry.due <= now), key=lambda retry: retry.due)
+        due = due[: self._settings.concurrency]
+        if not due:
+            return False
+        taken = await self._call_all([retry.arrival for retry in due])
+        notes: dict[str, str | None] = {}
+        for retry, success in zip(due, taken, strict=True):
+            now = time.time()
+            if not success and (not self._settings.give_up or now - retry.since < self._settings.give_up):
+                attempts = retry.attempts + 1
+                again = retry._replace(attempts=attempts, due=now + self._delay(attempts))
+                self._retries[retry.item] = again
+                notes[retry.item] = again.value
+                continue
+            if not success:
+                _log.error("hook %s: giving up on %s", self._name, retry.arrival.message_id)
+            del self._retries[retry.item]
+            notes[retry.item] = None
+        if any(taken):
+            self._failures, self._not_before = 0, 0.0
+        await self._save_for_sure(notes)
+        return True
+
+    def _delay(self, attempts: int) -> float:
+        pause = min(self._settings.first_retry * 2.0 ** min(attempts - 1, 32), self._settings.longest_retry)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    async def _call_all(self, arrivals: Iterable[Arrival]) -> list[bool]:
+        outcomes = await asyncio.gather(*(self._call(each) for each in arrivals), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome is True for outcome in outcomes]
+
+    async def _call(self, arrival: Arrival) -> bool:
+        async with self._room:
+            told = await asyncio.to_thread(facts, self._transport, self._name, arrival)
+            if told is None:
+                return True  # gone, or taken back: nothing to tell
+            try:
+                await calls.call(self._settings, told)
+            except HookFailed as error:
+                _log.warning("hook %s: %s: %s", self._name, arrival.message_id, error)
+                return False
+            _log.info("hook %s: told of %s", self._name, arrival.message_id)
+            return True
+
+    async def _save_for_sure(self, notes: Mapping[str, str | None]) -> None:
+        """The hook was called: it is not called again only because that could not be noted at once."""
+        while True:
+            try:
+                await self._save(notes)
+                return
+            except MailError as error:
+                if self._stop.is_set():
+                    raise
+                _log.error("hook %s: cannot note what was told, it is tried again: %s", self._name, error)
+                await _wait(self._stop, _AFTER_TROUBLE)
+
+
+def _set_all(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

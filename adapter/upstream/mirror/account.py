@@ -1,0 +1,150 @@
+"""A whole account of the other server: all its folders, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from adapter.store import bookmark_queries, names, queries
+from adapter.store.queries import Folder
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from adapter.upstream.mirror import ledger, naming
+from adapter.upstream.mirror.blocking import to_end
+from adapter.upstream.mirror.client import Refused
+from adapter.upstream.mirror.folder_sync import FolderSync, Pulled
+from adapter.upstream.mirror.ledger import Ledger
+from adapter.upstream.mirror.replies import Examined, Listed
+from adapter.upstream.mirror.session import Session
+from adapter.upstream.mirror.settings import UpstreamSettings
+from protocol.errors import MailError
+
+_LONGEST_IDLE = 25 * 60.0  # RFC 2177 wants it begun anew every 29 minutes
+
+
+class Mirror:
+    """Brings one upstream account here, over one connection; ``done`` tells what it did so far."""
+
+    def __init__(
+        self, transport: Transport, name: str, settings: UpstreamSettings, session: Session, message_size: int
+    ) -> None:
+        self._transport = transport
+        self._name = name
+        self._settings = settings
+        self._session = session
+        self._message_size = message_size
+        self._address = names.normalise_address(settings.account)
+        self._inbox: Listed | None = None
+        self._inbox_seen: Examined | None = None  # when it was last looked at
+        self.done = Pulled()
+
+    async def pull(self, *, thorough: bool = True) -> None:
+        """All folders. A server that cannot tell which flags changed is asked for all of them if ``thorough``."""
+        listed = await self._session.list()
+        for remote in listed:
+            name = naming.readable(remote.levels)
+            if name == names.INBOX:
+                self._inbox = remote
+            if naming.is_skipped(name, self._settings):
+                continue
+            here = naming.folder_here(name, self._settings)
+            if here is None:
+                self._fail(f"folder {name}: there can be none of that name here")
+                continue
+            try:
+                await self._folder(remote, here, thorough=thorough)
+            except Refused as error:
+                self._fail(f"folder {name}: {error}")
+        if self._inbox is not None:
+            await self._drop_vanished({remote.spelling for remote in listed})
+
+    async def pull_inbox(self) -> None:
+        if self._inbox is not None and (here := naming.folder_here(names.INBOX, self._settings)) is not None:
+            await self._folder(self._inbox, here, thorough=True)
+
+    async def wait(self, seconds: float) -> bool:
+        """Until something happens in INBOX, or the time is up; whether something did."""
+        if self._inbox is None or not self._session.has_idle or naming.is_skipped(names.INBOX, self._settings):
+            await asyncio.sleep(seconds)
+            return False
+        # What happened since the last look is not told any more; what happens from here on is.
+        seen = await self._session.examine(self._inbox.spelling)
+        return seen != self._inbox_seen or await self._session.idle(min(seconds, _LONGEST_IDLE))
+
+    # --- one folder ------------------------------------------------------------------------------------------------
+
+    async def _folder(self, remote: Listed, here: str, *, thorough: bool) -> None:
+        owner = ledger.owner(self._name, await to_end(self._registration), remote.spelling)
+        known = await to_end(self._load, owner)
+        self.done.folders.add(here)
+        seen = known.state
+        quick = seen.uidvalidity and (seen.modseq or not thorough)
+        if not quick or await self._session.status(remote.spelling) != seen:
+            target = await self._target(known, here)
+            sync = FolderSync(self._transport, self._session, self._address, self._message_size, self.done)
+            seen = await sync.run(remote, target, known)
+        if remote == self._inbox:
+            self._inbox_seen = seen
+
+    def _registration(self) -> str:
+        with self._transport.reading() as connection:
+            return queries.active_registration(connection, self._address).id
+
+    def _load(self, owner: str) -> Ledger:
+        with self._transport.reading() as connection:
+            return ledger.load(connection, owner)
+
+    def _find(self, known: Ledger, name: str) -> Folder | None:
+        """The folder it went to so far, whatever that is called now; else the one of that name."""
+        with self._transport.reading() as connection:
+            registration = queries.active_registration(connection, self._address).id
+            found = queries.folder_by_id(connection, known.folder) if known.folder else None
+            if found is not None and found.registration == registration:
+                return found
+            return queries.active_folder(connection, self._address, name)
+
+    async def _target(self, known: Ledger, name: str) -> Folder:
+        found = await to_end(self._find, known, name)
+        if found is not None:
+            return found
+        made = await self._transport.commit(op.CreateFolder(self._address, name))
+        await self._transport.commit(op.Subscribe(self._address, name))
+        return made
+
+    # --- folders that are no more ----------------------------------------------------------------------------------
+
+    async def _drop_vanished(self, listed: set[str]) -> None:
+        prefix = ledger.owner(self._name, await to_end(self._registration))
+        for owner in await to_end(self._owners, prefix):
+            spelling = owner.removeprefix(prefix)
+            if spelling in listed:
+                continue
+            with contextlib.suppress(Refused):
+                await self._session.status(spelling)
+                continue  # it is there, and only not listed
+            await self._drop(await to_end(self._load, owner))
+
+    def _owners(self, prefix: str) -> list[str]:
+        with self._transport.reading() as connection:
+            return bookmark_queries.owners(connection, prefix)
+
+    async def _drop(self, known: Ledger) -> None:
+        """Its messages go, and the folder itself if that leaves nothing in it."""
+        bookmarks = [ledger.bookmark(*key) for key in known.places]
+        notes: dict[str, str | None] = {ledger.STATE: None, ledger.FOLDER: None}
+        updated = await self._transport.commit(op.UpdateMirror(self._address, known.owner, (), bookmarks, notes))
+        self.done.removed += updated.removed
+        leaf = await to_end(self._empty_leaf, known.folder)
+        if leaf is not None and leaf.name not in names.STANDARD_FOLDERS:
+            with contextlib.suppress(MailError):  # somebody put something there, or took it away
+                await self._transport.commit(op.DeleteFolder(self._address, leaf.name))
+                await self._transport.commit(op.Subscribe(self._address, leaf.name, on=False))
+
+    def _empty_leaf(self, folder_id: int) -> Folder | None:
+        with self._transport.reading() as connection:
+            folder = queries.folder_by_id(connection, folder_id)
+            return folder if folder is not None and ledger.is_empty_leaf(connection, folder) else None
+
+    def _fail(self, line: str) -> None:
+        if line not in self.done.failed:
+            self.done.failed.append(line)

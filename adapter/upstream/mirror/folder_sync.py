@@ -1,0 +1,261 @@
+"""One folder of the other server, made the same here.
+
+What is known of it is looked up, what it holds is listed, and the difference is committed: messages that are new, flags
+that changed, messages that are gone. Every message is committed with its bookmark, so that it does not matter where
+this stops. How the folder was is remembered last, when everything else is.
+
+A message without bookmark is first looked for by its content among those that lie here and belong to no other: after
+the UIDVALIDITY changed, or where the same mail was imported before, nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+from adapter.store.queries import Folder
+from adapter.transport import operations as op
+from adapter.transport.operations.mirror import Place
+from adapter.transport.staging import Staged
+from adapter.transport.transport import Transport
+from adapter.upstream.mirror import ledger, naming
+from adapter.upstream.mirror.blocking import to_end
+from adapter.upstream.mirror.ledger import Ledger, Unclaimed
+from adapter.upstream.mirror.replies import Examined, Fetched, Listed
+from adapter.upstream.mirror.session import SMALL, Session, UpstreamError
+from protocol.errors import MailError
+
+_log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+_CHANGES_AT_ONCE = 500
+_GROUP_MESSAGES = 50
+_GROUP_OCTETS = 1 << 20
+_WAITING_MESSAGES = 128
+_WAITING_OCTETS = 16 << 20
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What was done so far."""
+
+    messages: int = 0
+    octets: int = 0
+    claimed: int = 0  # messages that lay here already
+    flagged: int = 0
+    removed: int = 0
+    folders: set[str] = field(default_factory=set)  # looked at
+    failed: list[str] = field(default_factory=list)  # what could not be taken, and why
+
+
+class FolderSync:
+    def __init__(self, transport: Transport, session: Session, address: str, message_size: int, done: Pulled) -> None:
+        self._transport = transport
+        self._session = session
+        self._address = address
+        self._message_size = message_size
+        self._done = done
+        self._waiting: deque[tuple[Staged, Future[Any]]] = deque()
+        self._waiting_octets = 0
+        self._claimed: list[op.MirrorChange] = []
+        self._whole = True  # nothing is left for the next time
+
+    async def run(self, remote: Listed, target: Folder, known: Ledger) -> Examined:
+        """How the folder was. Raises :class:`UpstreamError`, and :class:`MailError` where the store cannot go on."""
+        seen = await self._session.examine(remote.spelling)
+        current = known.generation(seen.uidvalidity)
+        listed, present = await self._look(seen, known.state, current)
+        self._whole = present is not None
+        gone = [] if present is None else [uid for uid in current if uid not in present]
+        await self._follow(known.owner, seen.uidvalidity, current, listed, gone)
+        new = [each for uid, each in sorted(listed.items()) if uid not in current]
+        older = known.older(seen.uidvalidity)
+        if new:
+            unclaimed = await to_end(self._unclaimed, target.id, older)
+            try:
+                await self._bring(known.owner, seen.uidvalidity, target, new, unclaimed)
+            finally:
+                while self._waiting:
+                    await self._settle()
+            await self._claim_all(known.owner)
+        if self._whole:
+            left = older.keys()
+            if older and new:
+                left = (await to_end(self._load, known.owner)).older(seen.uidvalidity).keys()
+            notes = {ledger.STATE: ledger.encode_state(seen), ledger.FOLDER: f"{target.id:x}"}
+            await self._update(op.UpdateMirror(self._address, known.owner, gone=sorted(left), bookmarks=notes))
+        return seen
+
+    def _unclaimed(self, folder: int, older: dict[str, Place]) -> Unclaimed:
+        with self._transport.reading() as connection:
+            return Unclaimed(connection, folder, older)
+
+    def _load(self, owner: str) -> Ledger:
+        with self._transport.reading() as connection:
+            return ledger.load(connection, owner)
+
+    # --- what is there ---------------------------------------------------------------------------------------------
+
+    async def _look(
+        self, seen: Examined, before: Examined, current: Mapping[int, Place]
+    ) -> tuple[dict[int, Fetched], set[int] | None]:
+        """Messages that are new or may have other flags, by UID; and the UIDs of all, None if that is not certain."""
+        session = self._session
+        if before.uidvalidity == seen.uidvalidity and before.modseq and seen.modseq:
+            listed = {each.uid: each async for each in session.changed_flags(seen.messages, before.modseq)}
+            listed = {uid: each for uid, each in listed.items() if uid in current}
+            present = await session.uids(seen.messages)
+            new = sorted(present - current.keys())
+            listed |= {each.uid: each async for each in session.messages(new) if each.uid in present}
+            # With fewer than there were something went meanwhile, or the answer was not whole: the next look will tell.
+            return listed, present if len(present) >= seen.messages else None
+        listed = {each.uid: each async for each in session.all_messages(seen.messages)}
+        if len(listed) < seen.messages:
+            raise UpstreamError("it does not list all messages of a mailbox")
+        return listed, set(listed)
+
+    async def _follow(
+        self,
+        owner: str,
+        uidvalidity: int,
+        current: Mapping[int, Place],
+        listed: Mapping[int, Fetched],
+        gone: list[int],
+    ) -> None:
+        """Flags that changed, messages that are gone."""
+        changes = []
+        for uid, each in listed.items():
+            if uid in current and each.flags is not None:
+                flags, keywords = naming.flags_here(each.flags)
+                place = current[uid]
+                if flags != place.flags or set(keywords) != set(place.keywords.split()):
+                    changes.append(op.MirrorChange(ledger.bookmark(uidvalidity, uid), flags, keywords))
+        for some in _portions(changes):
+            await self._update(op.UpdateMirror(self._address, owner, some))
+        for uids in _portions(gone):
+            bookmarks = [ledger.bookmark(uidvalidity, uid) for uid in uids]
+            await self._update(op.UpdateMirror(self._address, owner, gone=bookmarks))
+
+    async def _update(self, operation: op.UpdateMirror) -> None:
+        updated = await self._transport.commit(operation)
+        self._done.flagged += updated.flagged
+        self._done.removed += updated.removed
+
+    # --- what is new -----------------------------------------------------------------------------------------------
+
+    async def _bring(
+        self, owner: str, uidvalidity: int, target: Folder, new: list[Fetched], unclaimed: Unclaimed
+    ) -> None:
+        small: dict[int, Fetched] = {}
+        for each in new:
+            size = each.size or 0
+            if size > self._message_size:
+                self._fail(target, each, f"{size} octets are more than limits.message_size")
+                continue
+            if size and size <= SMALL:
+                small[each.uid] = each
+            if small and (
+                size > SMALL
+                or len(small) >= _GROUP_MESSAGES
+                or sum(one.size or 0 for one in small.values()) >= _GROUP_OCTETS
+            ):
+                await self._bring_small(owner, uidvalidity, target, small, unclaimed)
+                small = {}
+            if each.uid not in small and (not size or size > SMALL):
+                await self._bring_large(owner, uidvalidity, target, each, unclaimed)
+        if small:
+            await self._bring_small(owner, uidvalidity, target, small, unclaimed)
+
+    async def _bring_small(
+        self, owner: str, uidvalidity: int, target: Folder, wanted: Mapping[int, Fetched], unclaimed: Unclaimed
+    ) -> None:
+        bodies = await self._session.small_bodies({uid: each.size or 0 for uid, each in wanted.items()})
+        for uid, each in wanted.items():
+            octets = bodies.get(uid)
+            if octets is None:
+                await self._bring_large(owner, uidvalidity, target, each, unclaimed)
+                continue
+            bookmark = ledger.bookmark(uidvalidity, uid)
+            digest = hashlib.sha256(octets).hexdigest() if unclaimed else ""
+            if not await self._claims(owner, bookmark, target, each, unclaimed.take(digest)):
+                staged = await to_end(self._transport.stage, octets, _arrived(each.date))
+                await self._submit(owner, bookmark, target, each, staged)
+
+    async def _bring_large(
+        self, owner: str, uidvalidity: int, target: Folder, each: Fetched, unclaimed: Unclaimed
+    ) -> None:
+        spool = self._transport.spool()
+        with spool:
+            if not await self._session.large_body(each.uid, each.size or 0, self._message_size, spool.write):
+                return  # it went meanwhile
+            staged = await to_end(spool.stage, _arrived(each.date))
+        bookmark = ledger.bookmark(uidvalidity, each.uid)
+        if await self._claims(owner, bookmark, target, each, unclaimed.take(staged.content.wire_sha256)):
+            self._transport.discard(staged)
+        else:
+            await self._submit(owner, bookmark, target, each, staged)
+
+    async def _claims(
+        self, owner: str, bookmark: str, target: Folder, each: Fetched, here: tuple[int, str] | None
+    ) -> bool:
+        if here is None:
+            return False
+        uid, before = here
+        flags, keywords = naming.flags_here(each.flags or ())
+        self._claimed.append(op.MirrorChange(bookmark, flags, keywords, (target.id, uid), before))
+        if len(self._claimed) >= _CHANGES_AT_ONCE:
+            await self._claim_all(owner)
+        return True
+
+    async def _claim_all(self, owner: str) -> None:
+        changes, self._claimed = self._claimed, []
+        if changes:
+            await self._update(op.UpdateMirror(self._address, owner, changes))
+            self._done.claimed += len(changes)
+
+    async def _submit(self, owner: str, bookmark: str, target: Folder, each: Fetched, staged: Staged) -> None:
+        flags, keywords = naming.flags_here(each.flags or ())
+        item = op.AppendItem(staged, flags, keywords, each.date)
+        future = self._transport.submit(op.MirrorAppend(self._address, target.id, item, owner, bookmark))
+        self._waiting.append((staged, future))
+        self._waiting_octets += staged.content.size
+        while len(self._waiting) > _WAITING_MESSAGES or self._waiting_octets > _WAITING_OCTETS:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        staged, future = self._waiting.popleft()
+        self._waiting_octets -= staged.content.size
+        try:
+            placed = await asyncio.shield(asyncio.wrap_future(future))
+        except MailError as error:
+            if error.temporary:
+                raise
+            self._whole = False
+            self._done.failed.append(f"{staged.content.message_id or 'a message'}: {error}")
+            return
+        if placed is not None:
+            self._done.messages += 1
+            self._done.octets += staged.content.size
+
+    def _fail(self, target: Folder, each: Fetched, why: str) -> None:
+        self._done.failed.append(f"UID {each.uid} for {target.name}: {why}")
+
+
+def _arrived(date: int | None) -> int | None:
+    """Filed under the day it arrived, which the internal date tells better than the clock."""
+    return date * 1_000_000 if date is not None and 0 <= date <= time.time() else None
+
+
+def _portions(items: list[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while some := list(islice(iterator, _CHANGES_AT_ONCE)):
+        yield some

@@ -1,0 +1,101 @@
+"""What is remembered of an upstream folder, in bookmarks: which messages were brought, where they lie, and how it was
+when it was last looked at from end to end.
+
+The bookmarks belong to the registration of the account: an account that is made anew is filled anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from adapter.store import bookmark_queries, queries
+from adapter.transport.operations.mirror import Place
+from adapter.upstream.mirror.replies import Examined
+
+STATE = "state"
+FOLDER = "folder"
+
+_DIGESTS = """
+SELECT p.uid, m.wire_sha256 FROM mailbox_projections p JOIN messages m USING (message_id) WHERE p.folder_id = ?
+ORDER BY p.uid
+"""
+
+
+def owner(upstream: str, registration: str, spelling: str = "") -> str:
+    """Whose bookmarks these are; without ``spelling``, how the names of all folders of an upstream begin."""
+    return f"pull {upstream} {registration} {spelling}"
+
+
+def bookmark(uidvalidity: int, uid: int) -> str:
+    return f"{uidvalidity}.{uid}"
+
+
+@dataclass(slots=True)
+class Ledger:
+    owner: str
+    state: Examined = field(default_factory=Examined)
+    folder: int = 0  # here; 0: none yet
+    places: dict[tuple[int, int], Place] = field(default_factory=dict)  # by UIDVALIDITY and UID
+
+    def generation(self, uidvalidity: int) -> dict[int, Place]:
+        """The messages brought, by UID."""
+        return {uid: place for (known, uid), place in self.places.items() if known == uidvalidity}
+
+    def older(self, uidvalidity: int) -> dict[str, Place]:
+        """Those of other UIDVALIDITYs, by bookmark."""
+        return {bookmark(*key): place for key, place in self.places.items() if key[0] != uidvalidity}
+
+
+def load(connection: sqlite3.Connection, owner_: str) -> Ledger:
+    ledger = Ledger(owner_)
+    for item, value in bookmark_queries.of_owner(connection, owner_).items():
+        if item == STATE:
+            ledger.state = Examined(*map(int, value.split()))
+        elif item == FOLDER:
+            ledger.folder = int(value, 16)
+        else:
+            uidvalidity, _, uid = item.partition(".")
+            ledger.places[int(uidvalidity), int(uid)] = Place.decode(value)
+    return ledger
+
+
+def encode_state(state: Examined) -> str:
+    return " ".join(map(str, state))
+
+
+class Unclaimed:
+    """Messages that lie in a folder here and may be those of upstream: by content, each for one of them only."""
+
+    def __init__(self, connection: sqlite3.Connection, folder: int, older: dict[str, Place]) -> None:
+        before = {place.uid: item for item, place in older.items() if place.folder == folder}
+        taken = {
+            place.uid
+            for owner_ in bookmark_queries.owners(connection, "pull ")
+            for place in load(connection, owner_).places.values()
+            if place.folder == folder
+        }
+        self._free: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for uid, digest in connection.execute(_DIGESTS, (folder,)).fetchall():
+            if uid in before or uid not in taken:
+                self._free[digest].append((uid, before.get(uid, "")))
+
+    def __bool__(self) -> bool:
+        return bool(self._free)
+
+    def take(self, digest: str) -> tuple[int, str] | None:
+        """A message with this content: its UID here, and the bookmark it had before (or nothing)."""
+        found = self._free.get(digest)
+        if not found:
+            return None
+        uid, item = found.pop(0)
+        if not found:
+            del self._free[digest]
+        return uid, item
+
+
+def is_empty_leaf(connection: sqlite3.Connection, folder: queries.Folder) -> bool:
+    """Whether a folder holds neither messages nor other folders."""
+    names = [each.name for each in queries.folders(connection, folder.registration)]
+    return not folder.messages and not any(name.startswith(f"{folder.name}/") for name in names)

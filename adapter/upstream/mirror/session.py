@@ -1,0 +1,214 @@
+"""A session with the upstream server: opened as the settings say, and asked in small portions.
+
+Invariants: an answer has a few hundred lines at most. A message's octets are those of literals, and as many as the
+server says they are; where it cannot count, they must come the same twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from adapter.transport.flags import format_uids
+from adapter.upstream.mirror import replies
+from adapter.upstream.mirror.blocking import to_end
+from adapter.upstream.mirror.client import ROOM, Client, Refused, UpstreamError
+from adapter.upstream.mirror.replies import Examined, Fetched, Listed
+from adapter.upstream.mirror.settings import UpstreamSettings
+
+_log = logging.getLogger(__name__)
+
+_LISTED_AT_ONCE = 200
+_LONGEST_SECRET = 4096
+#: Messages of up to this size are fetched whole, several at once; larger ones in pieces.
+SMALL = 256 << 10
+_PIECE = 512 << 10
+_ALL = "(UID FLAGS INTERNALDATE RFC822.SIZE)"
+_STATE = "UIDVALIDITY UIDNEXT MESSAGES"
+
+Write = Callable[[bytes], None]
+
+
+class Session:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        #: RFC 7162: flags that changed can be asked for.
+        self.has_condstore = client.offers("CONDSTORE") or client.offers("QRESYNC")
+        self.has_idle = client.offers("IDLE")
+
+    async def list(self) -> list[Listed]:
+        """All mailboxes that can be opened."""
+        return list(dict.fromkeys(replies.listed(await self._client.run("LIST", '""', '"*"', room=8 * ROOM))))
+
+    async def status(self, spelling: str) -> Examined:
+        """What a mailbox is like, without opening it."""
+        wanted = f"({_STATE} HIGHESTMODSEQ)" if self.has_condstore else f"({_STATE})"
+        told = replies.status(await self._client.run("STATUS", _quoted(spelling), wanted))
+        return Examined(*(told.get(name, 0) for name in (*_STATE.split(), "HIGHESTMODSEQ")))
+
+    async def examine(self, spelling: str) -> Examined:
+        """Open a mailbox, for reading only."""
+        parameters = ("(CONDSTORE)",) if self.has_condstore else ()
+        found = replies.examined(await self._client.examine(spelling, *parameters))
+        if not found.uidvalidity:
+            raise UpstreamError("it does not tell the UIDVALIDITY of a mailbox")
+        return found
+
+    async def all_messages(self, count: int) -> AsyncIterator[Fetched]:
+        """UID, flags, date and size of the first ``count`` messages of the open mailbox.
+
+        By message numbers: while nothing but FETCH is asked these do not change (RFC 3501 7.4.1).
+        """
+        async for each in self._windows(count, _ALL, _LISTED_AT_ONCE):
+            yield each
+
+    async def changed_flags(self, count: int, since: int) -> AsyncIterator[Fetched]:
+        """The flags that changed among the first ``count`` messages (RFC 7162 3.1.4.1)."""
+        async for each in self._windows(count, f"(UID FLAGS) (CHANGEDSINCE {since})", 5 * _LISTED_AT_ONCE):
+            yield each
+
+    async def _windows(self, count: int, items: str, size: int) -> AsyncIterator[Fetched]:
+        for first in range(1, count + 1, size):
+            lines = await self._client.fetch(f"{first}:{min(count, first + size - 1)}", items, uid=False)
+            for each in replies.fetched(lines):
+                yield each
+
+    async def uids(self, count: int) -> set[int]:
+        """All UIDs of the open mailbox, which had about so many messages."""
+        return set(replies.found(await self._client.search_all(ROOM + 16 * count)))
+
+    async def messages(self, uids: Sequence[int]) -> AsyncIterator[Fetched]:
+        """The same as :meth:`all_messages`, for some; in portions."""
+        for first in range(0, len(uids), _LISTED_AT_ONCE):
+            portion = format_uids(uids[first : first + _LISTED_AT_ONCE])
+            for each in replies.fetched(await self._client.fetch(portion, _ALL, uid=True)):
+                yield each
+
+    # --- contents --------------------------------------------------------------------------------------------------
+
+    async def small_bodies(self, wanted: dict[int, int]) -> dict[int, bytes]:
+        """The octets of small messages (UID -> size); one that is gone, or was not whole, is not among them."""
+        room = ROOM + 2 * sum(wanted.values())
+        lines = await self._client.fetch(format_uids(sorted(wanted)), "(UID BODY.PEEK[])", uid=True, room=room)
+        return {
+            each.uid: bytes(each.body)
+            for each in replies.fetched(lines)
+            if each.body is not None and len(each.body) == wanted.get(each.uid)
+        }
+
+    async def large_body(self, uid: int, size: int, limit: int, write: Write) -> bool:
+        """Write the octets of one message, piece by piece; False if it is gone. Raises :class:`UpstreamError`."""
+        first = await self._pieces(uid, limit, write)
+        if first is None:
+            return False
+        if first[0] != size:
+            if first != await self._pieces(uid, limit, lambda _: None):
+                raise UpstreamError(f"message {uid} does not come whole: {first[0]} of {size} octets")
+            _log.warning("message %d is said to have %d octets and has %d", uid, size, first[0])
+        return True
+
+    async def _pieces(self, uid: int, limit: int, write: Write) -> tuple[int, bytes] | None:
+        """How many octets, and their digest; None if the message is gone."""
+        done, digest = 0, hashlib.sha256()
+        while True:
+            # RFC 3501 6.4.5: less than was asked for is the end of the message.
+            items = f"(UID BODY.PEEK[]<{done}.{_PIECE}>)"
+            lines = await self._client.fetch(str(uid), items, uid=True, room=ROOM + 2 * _PIECE)
+            body = next((each.body for each in replies.fetched(lines) if each.uid == uid), None)
+            if body is None:
+                return None
+            done += len(body)
+            if done > limit:
+                raise UpstreamError(f"message {uid} has more octets than it is said to have")
+            digest.update(body)
+            await to_end(write, bytes(body))
+            if len(body) < _PIECE:
+                return done, digest.digest()
+
+    async def idle(self, seconds: float) -> bool:
+        return await self._client.idle(seconds)
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: UpstreamSettings) -> AsyncIterator[Session]:
+    """Connect, encrypt, log in. Raises :class:`UpstreamError`."""
+    context = None
+    if settings.tls != "none":
+        try:
+            context = ssl.create_default_context(cafile=settings.ca_file or None)
+        except (OSError, ssl.SSLError) as error:
+            raise UpstreamError(f"{settings.ca_file}: {error.strerror or 'no certificates'}") from None
+    elif not _is_loopback(settings.host):
+        raise UpstreamError("the password would be readable on the way; set tls")
+    password = await _password(settings)
+    implicit = context if settings.tls == "implicit" else None
+    client = Client(settings.host, settings.port, settings.timeout, implicit)
+    try:
+        await client.greeting()
+        if settings.tls == "starttls" and context is not None:
+            await client.start_tls(context)
+        await client.login(settings.user, password)
+        yield Session(client)
+    finally:
+        client.close()
+
+
+async def _password(settings: UpstreamSettings) -> str:
+    try:
+        if settings.password_command:
+            return _first_line(await _output(settings.password_command, settings.timeout))
+        if settings.password_file:
+            return _first_line(await asyncio.to_thread(_read, settings.password_file))
+    except (OSError, TimeoutError) as error:
+        raise UpstreamError(f"the password cannot be had: {getattr(error, 'strerror', '') or 'no answer'}") from None
+    return settings.password
+
+
+async def _output(command: Sequence[str], seconds: float) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_SECRET
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            if process.stdout is None:
+                return b""
+            text = await process.stdout.read(_LONGEST_SECRET)
+            if await process.wait() != 0:
+                raise UpstreamError("the password command failed")
+            return text
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_LONGEST_SECRET)
+
+
+def _first_line(text: bytes) -> str:
+    try:
+        return text.partition(b"\n")[0].rstrip(b"\r").decode()
+    except UnicodeDecodeError:
+        raise UpstreamError("the password is not UTF-8") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def _quoted(spelling: str) -> str:
+    escaped = spelling.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+__all__ = ["SMALL", "Refused", "Session", "UpstreamError", "connected"]
