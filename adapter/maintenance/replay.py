@@ -184,7 +184,7 @@ def lines(directories: Directories, first: int) -> Iterator[bytes]:
     with directories.open(layout.JOURNAL) as directory:
         fd = disk.open_read(directory, layout.journal_segment(first))
     with open(fd, "rb", buffering=1 << 20) as file:
-        yield from file
+        yield from (line for line in file if line.strip(journal.PADDING))
 
 
 def _is_tail(directories: Directories, first: int, line: bytes) -> bool:

@@ -105,7 +105,7 @@ class State:
             pass
         snapshots.write(self.directories, self.connection, seq)
         with self.directories.open(layout.JOURNAL, create=True) as directory:
-            os.close(disk.open_append(directory, layout.journal_segment(seq + 1), create=True))
+            os.close(disk.open_log(directory, layout.journal_segment(seq + 1), create=True))
             disk.sync_directory(directory)
         self._swap_index()
         self._index = Index(self.directories)

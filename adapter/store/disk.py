@@ -120,17 +120,20 @@ def open_new(directory: int, name: str, *, mode: int = 0o444) -> int:
     return os.open(name, _NEW_FILE, mode, dir_fd=directory)
 
 
-def open_append(directory: int, name: str, *, create: bool) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+def open_log(directory: int, name: str, *, create: bool) -> int:
+    """A file to be written with :func:`write_at`."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     if create:
         step("create", directory, name)
         flags |= os.O_CREAT
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
-def append(fd: int, data: bytes) -> None:
+def write_at(fd: int, data: bytes, offset: int) -> None:
     step("append", fd, "")
-    write_all(fd, data)
+    written = os.pwrite(fd, data, offset)
+    while written < len(data):
+        written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 
 def truncate(fd: int, size: int) -> None:

@@ -3,6 +3,10 @@
 One record is one line: a JSON object with its sequence number first and a CRC-32 of everything before it last. Records
 live in segments named after their first sequence number. Sequence numbers have no gaps.
 
+Behind the last record of the newest segment there may be padding: spaces that the next records overwrite. Their fsync
+then finds the file's size and blocks on disk already and has nothing but octets to write. A segment is cut to its
+records before the next one is begun: where there is padding, there is no later segment.
+
 Invariants: only the holder of the index lock appends, cuts or rotates. A line that does not verify, after the last
 checkpoint, is a torn append that nobody was told about: it is cut. Anywhere else it is damage, which is reported and
 never cut. A batch that failed after it was written is followed directly by an ``abort`` record that names it.
@@ -30,6 +34,10 @@ Effect = dict[str, Any]
 SEGMENT_BYTES = 16 << 20
 MAX_BATCH = 512  # records between an abort and the first record it may name
 _CRC_SUFFIX = len(b',"crc":"00000000"}')
+#: No record starts with any of these; NUL is what a power loss leaves of padding that was on its way to the disk.
+PADDING = b" \0"
+_PADDING_BYTES = 256 << 10
+_LARGE_APPEND = 64 << 10  # writing as much again would cost more than the padding saves
 
 
 class JournalDamaged(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -109,6 +117,8 @@ class Journal:
         self._segment = 0  # first seq of the segment we append to; 0 = none yet
         self._fd = -1
         self._end = 0  # octets of verified records in the segment
+        self._room = 0  # octets of the segment, padding included
+        self._unread = True  # what follows the records we know was not looked at yet
         self._before_batch = (0, 0)  # _end and last_seq before the last append
         self.last_seq = 0
         self.durable_seq = 0  # of the last checkpoint: nothing up to here can be a torn append
@@ -132,12 +142,13 @@ class Journal:
         if self._fd < 0:
             self._open_newest()
         while self._fd >= 0:
-            size = os.fstat(self._fd).st_size
-            if size < self._end:
+            self._room = os.fstat(self._fd).st_size
+            if self._room < self._end:
                 raise JournalDamaged("the journal became shorter")
-            if size > self._end:
-                self._scan_tail(size)
-            if not self._follow_rotation():
+            if self._room > self._end and (self._unread or os.pread(self._fd, 1, self._end) not in PADDING):
+                self._scan_tail()
+            self._unread = False
+            if self._room > self._end or not self._follow_rotation():
                 return
 
     def append(self, records: list[Record]) -> None:
@@ -150,14 +161,16 @@ class Journal:
         for number, record in enumerate(records, self.last_seq + 1):
             record.seq = number
         data = b"".join([record.encode() for record in records])
+        end = self._end + len(data)
+        room = end + _PADDING_BYTES if end > self._room and len(data) < _LARGE_APPEND else max(end, self._room)
         try:
-            disk.append(self._fd, data)
+            disk.write_at(self._fd, data.ljust(room - self._end) if end > self._room else data, self._end)
             disk.sync_data(self._fd)
         except OSError:
             self._take_back()
             raise
         self._before_batch = (self._end, self.last_seq)
-        self._end += len(data)
+        self._end, self._room = end, room
         self.last_seq += len(records)
 
     @property
@@ -192,11 +205,11 @@ class Journal:
             return False
         with self._directories.stable(layout.JOURNAL) as directory:
             try:
-                fd = disk.open_append(directory, layout.journal_segment(following), create=False)
+                fd = disk.open_log(directory, layout.journal_segment(following), create=False)
             except FileNotFoundError:
                 return False
         self.close()
-        self._fd, self._segment, self._end = fd, following, 0
+        self._fd, self._segment, self._end, self._unread = fd, following, 0, True
         return True
 
     def _open_newest(self) -> None:
@@ -207,32 +220,37 @@ class Journal:
         if segments[-1] != self._segment:
             # The newest segment starts right after everything before it.
             self._segment, self._end, self.last_seq = segments[-1], 0, segments[-1] - 1
+        self._unread = True
         with self._directories.stable(layout.JOURNAL) as directory:
-            self._fd = disk.open_append(directory, layout.journal_segment(self._segment), create=False)
+            self._fd = disk.open_log(directory, layout.journal_segment(self._segment), create=False)
 
-    def _scan_tail(self, size: int) -> None:
+    def _scan_tail(self) -> None:
         with _Lines(os.dup(self._fd), self._end) as lines:
             for line in lines:
                 if _sequence(line) != self.last_seq + 1:
                     break
                 self.last_seq += 1
                 self._end += len(line)
-        if self._end == size:
+        torn = os.pread(self._fd, self._room - self._end, self._end).rstrip(PADDING)
+        if not torn:
             return
         if self.last_seq < self.durable_seq:
             raise JournalDamaged(f"record {self.last_seq + 1} does not verify")
-        torn = os.pread(self._fd, size - self._end, self._end)
         if b"\n" in torn:  # more than one torn line: the disk wrote out of order; keep it for a person to look at
             with self._directories.open(layout.QUARANTINE, create=True) as quarantine:
                 name = f"journal-tail-{self.last_seq + 1}-{os.urandom(4).hex()}.jsonl"
                 disk.write_new(quarantine, name, torn, sync=True)
         disk.truncate(self._fd, self._end)
         disk.sync_data(self._fd)
+        self._room = self._end
 
     def _rotate(self) -> None:
         first = self.last_seq + 1
+        if self._fd >= 0 and self._room > self._end:
+            disk.truncate(self._fd, self._end)  # first of all: padding tells others that there is no later segment
+            self._room = self._end
         with self._directories.stable(layout.JOURNAL) as directory:
-            fd = disk.open_append(directory, layout.journal_segment(first), create=True)
+            fd = disk.open_log(directory, layout.journal_segment(first), create=True)
             try:
                 disk.sync_directory(directory)
             except BaseException:
@@ -241,11 +259,12 @@ class Journal:
                     disk.unlink(directory, layout.journal_segment(first))
                 raise
         self.close()
-        self._fd, self._segment, self._end = fd, first, 0
+        self._fd, self._segment, self._end, self._room = fd, first, 0, 0
 
     def _take_back(self) -> None:
         try:
             disk.truncate(self._fd, self._end)
+            self._room = self._end
         except OSError:
             # What is in the file is unknown now; the next refresh reads it again from the start of the segment.
             self.close()
@@ -350,7 +369,7 @@ class _Lines(contextlib.AbstractContextManager["_Lines"]):
     """Complete lines of a descriptor from an offset on; owns the descriptor."""
 
     def __init__(self, fd: int, offset: int) -> None:
-        self._file = open(fd, "rb", buffering=1 << 20)  # noqa: SIM115 - closed by __exit__
+        self._file = open(fd, "rb", buffering=1 << 16)  # noqa: SIM115 - closed by __exit__
         self._file.seek(offset)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ Tree = dict[str, "bytes | str | Tree"]
 _PAGE = 4096
 _HOT = f"{layout.INDEX_FILE}-journal"
 #: Changed in place, so that neither size nor time tells for sure whether they did.
-_VOLATILE = layout.INDEX_FILE
+_VOLATILE = (layout.INDEX_FILE, ".jsonl")
 _WRITABLE = (".sqlite", ".jsonl", ".lock", "-journal")
 
 
@@ -73,7 +73,7 @@ class Shadow:
             self._durable = self._walk()
             self._forget_history()
         elif action == "fsync":
-            self._durable.contents[os.fstat(fd).st_ino] = self._content(f"/proc/self/fd/{fd}")
+            self._durable.contents[os.fstat(fd).st_ino] = self._content(os.readlink(f"/proc/self/fd/{fd}"))
         elif action == "fsync-directory":
             inode = os.fstat(fd).st_ino
             self._durable.directories[inode] = self._entries(os.readlink(f"/proc/self/fd/{fd}"))
@@ -120,7 +120,7 @@ class Shadow:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             known = self._read.get(status.st_ino)
-            if known is not None and known[0] == status.st_size and _VOLATILE not in path:
+            if known is not None and known[0] == status.st_size and not path.endswith(_VOLATILE):
                 return known[1]
             data = file.read()
         self._read[status.st_ino] = (status.st_size, data)

@@ -67,7 +67,7 @@ def _retarget(root: str) -> None:
 def _cut_journal(root: str) -> None:
     path = _one(root, "journal/*.jsonl")
     with open(path, "rb+") as file:
-        lines = file.read().splitlines(keepends=True)
+        lines = file.read().rstrip(b" ").splitlines(keepends=True)
         file.seek(0)
         file.truncate()
         file.writelines(lines[:-1])

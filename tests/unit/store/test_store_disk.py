@@ -43,7 +43,7 @@ def test_files_are_not_followed_through_a_link(directories: Directories, tmp_pat
     with pytest.raises(OSError, match="symbolic links"):
         disk.read_file(directories.root_fd, "link")
     with pytest.raises(OSError, match="symbolic links"):
-        disk.open_append(directories.root_fd, "link", create=True)
+        disk.open_log(directories.root_fd, "link", create=True)
     with pytest.raises(FileExistsError):
         disk.write_new(directories.root_fd, "link", b"x")
     disk.replace_file(directories.root_fd, "link", b"mine")
@@ -132,8 +132,8 @@ def test_every_primitive_announces_itself(directories: Directories, monkeypatch:
     disk.unlink(root, "d")
     disk.make_directory(root, "e")
     disk.remove_directory(root, "e")
-    fd = disk.open_append(root, "f", create=True)
-    disk.append(fd, b"x")
+    fd = disk.open_log(root, "f", create=True)
+    disk.write_at(fd, b"x", 0)
     disk.truncate(fd, 0)
     disk.sync_data(fd)
     os.close(fd)

@@ -53,6 +53,11 @@ def segment(directories: Directories, first: int = 1) -> Path:
     return Path(directories.root, "journal", f"{first:016d}.jsonl")
 
 
+def octets(directories: Directories) -> bytes:
+    """The records of the segment, without the padding behind them."""
+    return segment(directories).read_bytes().rstrip(journal.PADDING)
+
+
 def reopened(directories: Directories, durable: int = 0) -> Journal:
     fresh = Journal(directories)
     fresh.durable_seq = durable
@@ -190,20 +195,48 @@ TORN = {
 
 
 @pytest.mark.parametrize("tail", TORN.values(), ids=TORN.keys())
-def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: bytes) -> None:
+@pytest.mark.parametrize("place", ["in the padding", "a page into the padding", "without padding"])
+def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: bytes, place: str) -> None:
     written.append([record("a"), record("b")])
-    whole = segment(directories).read_bytes()
-    with segment(directories).open("ab") as file:
+    whole = octets(directories)
+    if place == "without padding":
+        os.truncate(segment(directories), len(whole))
+    with segment(directories).open("r+b") as file:
+        file.seek(len(whole) + (4096 if place == "a page into the padding" else 0))
         file.write(tail)
     assert texts(written.records(0)) == ["a", "b"]  # a reader is not disturbed
     with closing(reopened(directories, durable=2)) as again:
         assert again.last_seq == 2
-        assert segment(directories).read_bytes() == whole
+        assert octets(directories) == whole
         again.append([record("c")])
         assert texts(again.records(0, 3)) == ["a", "b", "c"]
     quarantine = Path(directories.root, "maintenance", "quarantine")
-    kept = [path.read_bytes() for path in quarantine.iterdir()] if quarantine.exists() else []
+    kept = [path.read_bytes().strip(b" ") for path in quarantine.iterdir()] if quarantine.exists() else []
     assert kept == ([tail] if b"\n" in tail else [])
+
+
+def test_small_records_are_written_into_padding_that_is_there(written: Journal, directories: Directories) -> None:
+    written.append([record("a")])
+    size = segment(directories).stat().st_size
+    for text in "bcd":
+        written.append([record(text)])
+    assert segment(directories).stat().st_size == size > len(octets(directories))
+    large = record("x" * (size + 1000))
+    written.append([large])
+    assert segment(directories).read_bytes() == octets(directories)  # a large one is not followed by as much again
+    written.append([record("e")])
+    assert len(list(written.records(0, 6))) == 6
+
+
+def test_the_padding_of_a_finished_segment_is_cut(written: Journal, directories: Directories) -> None:
+    with closing(reopened(directories)) as other:
+        written.append([record("a")])
+        other.refresh()
+        written.rotate()
+        assert segment(directories).read_bytes() == octets(directories)
+        other.refresh()
+        other.append([record("b")])
+        assert other.segments() == [1, 2]
 
 
 @given(cut=st.integers(0, 400))
@@ -217,7 +250,7 @@ def test_a_batch_torn_anywhere_leaves_its_whole_records(cut: int, tmp_path_facto
         with closing(Journal(directories)) as first:
             first.refresh()
             first.append([record(text) for text in "abcd"])
-        data = segment(directories).read_bytes()
+        data = octets(directories)
         cut = min(cut, len(data))
         os.truncate(segment(directories), cut)
         with closing(reopened(directories)) as again:
@@ -227,7 +260,7 @@ def test_a_batch_torn_anywhere_leaves_its_whole_records(cut: int, tmp_path_facto
 
 def test_damage_before_the_checkpoint_is_reported_and_not_cut(written: Journal, directories: Directories) -> None:
     written.append([record("a"), record("b"), record("c")])
-    data = bytearray(segment(directories).read_bytes())
+    data = bytearray(octets(directories))
     data[len(data) // 2] ^= 1
     segment(directories).write_bytes(data)
     with pytest.raises(JournalDamaged, match="record 2"):
@@ -268,7 +301,7 @@ def test_an_append_that_fails_leaves_nothing(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     written.append([record("a")])
-    whole = segment(directories).read_bytes()
+    whole = octets(directories)
     failed: list[str] = []
 
     def fail(action: str, fd: int, name: str) -> None:
@@ -279,7 +312,7 @@ def test_an_append_that_fails_leaves_nothing(
     monkeypatch.setattr(disk, "on_step", fail)
     with pytest.raises(OSError, match="No space"):
         written.append([record("b")])
-    assert segment(directories).read_bytes() == whole
+    assert octets(directories) == whole
     written.append([record("c")])
     assert texts(written.records(0, 2)) == ["a", "c"]
 
@@ -296,7 +329,7 @@ def test_a_disk_that_goes_on_failing_takes_nothing_that_was_there(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written.append([record("a")])
-    whole = segment(directories).read_bytes()
+    whole = octets(directories)
     for actions in (("fsync",), ("append", "fsync"), ("append", "truncate"), ("fsync", "truncate")):
         monkeypatch.setattr(disk, "on_step", failing(*actions))
         for _ in range(3):
@@ -304,7 +337,7 @@ def test_a_disk_that_goes_on_failing_takes_nothing_that_was_there(
                 written.append([record("b")])
         monkeypatch.setattr(disk, "on_step", None)
         written.refresh()
-        assert segment(directories).read_bytes().startswith(whole)
+        assert octets(directories).startswith(whole)
     written.append([record("c")])
     assert texts(written.records(0, written.last_seq)) == ["a", "b", "c"]  # the last "b" could not be taken back
 

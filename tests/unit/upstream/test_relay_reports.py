@@ -267,14 +267,14 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = [True]
-    real = disk.append
+    real = disk.write_at
 
-    def append(fd: int, data: bytes) -> None:
+    def write_at(fd: int, data: bytes, offset: int) -> None:
         if broken[0] and b'"dequeue"' in data:
             raise OSError(28, "No space left on device")
-        real(fd, data)
+        real(fd, data, offset)
 
-    monkeypatch.setattr(disk, "append", append)
+    monkeypatch.setattr(disk, "write_at", write_at)
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport)
         await sink.wait_for(1)
