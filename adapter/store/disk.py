@@ -122,7 +122,16 @@ def open_new(directory: int, name: str, *, mode: int = 0o444) -> int:
 
 def open_log(directory: int, name: str, *, create: bool) -> int:
     """A file to be written with :func:`write_at`."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    return _open_writable(directory, name, 0, create)
+
+
+def open_append(directory: int, name: str) -> int:
+    """A file, made if it is not there, to which :func:`write_all` adds."""
+    return _open_writable(directory, name, os.O_APPEND, create=True)
+
+
+def _open_writable(directory: int, name: str, flags: int, create: bool) -> int:
+    flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     if create:
         step("create", directory, name)
         flags |= os.O_CREAT
