@@ -98,6 +98,11 @@ class Credentials:
             _log.error("the stored password of %s cannot be read; set it again with markpost account passwd", address)
             return False
 
+    def knows(self, address: str) -> bool:
+        """Whether the address has a password here."""
+        fields = self._find(address)
+        return fields is not None and bool(fields[_PASSWORD])
+
     def scram(self, address: str) -> ScramKeys | None:
         """The keys SCRAM-SHA-256 needs, or None where there are none."""
         fields = self._find(address)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from adapter.config import ConfigError
@@ -48,10 +48,17 @@ class Recipients:
 
     def __init__(self, settings: Settings, transport: Transport) -> None:
         self._transport = transport
-        self._fingerprint: list[tuple[str, int, int]] = []
+        self._fingerprint: list[tuple[str, int, int]] | None = None
         self._known: dict[str, bool] = {}  # registered address -> active
         self._domains: frozenset[str] = frozenset()
+        self._more_domains: Callable[[], frozenset[str]] = frozenset
+        self._foreign_domains: frozenset[str] = frozenset()
         self._rules = _Rules(settings)
+        self.refresh()
+
+    def know_domains(self, of_users: Callable[[], frozenset[str]]) -> None:
+        """Domains of users kept elsewhere are ours as well; ``of_users`` may block. Blocks."""
+        self._more_domains = of_users
         self.refresh()
 
     def apply(self, settings: Settings) -> None:
@@ -60,12 +67,18 @@ class Recipients:
         self._domains = self._domains_of(self._known)
 
     def _domains_of(self, known: Iterable[str]) -> frozenset[str]:
-        return frozenset({address.rpartition("@")[2] for address in known} | self._rules.domains)
+        return frozenset(
+            {address.rpartition("@")[2] for address in known} | self._rules.domains | self._foreign_domains
+        )
 
     # --- the registered addresses ----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Look at the registrations again, if there was a change. Blocks."""
+        foreign = self._more_domains()
+        if foreign != self._foreign_domains:
+            self._foreign_domains = foreign
+            self._domains = self._domains_of(self._known)
         with self._transport.reading() as connection:
             fingerprint = connection.execute(_FINGERPRINT).fetchall()
             if fingerprint == self._fingerprint:
@@ -112,6 +125,30 @@ class Recipients:
         """The same by the index itself, for addresses registered a moment ago. Blocks."""
         self.refresh()
         return self.find(path)
+
+    def is_stranger(self, address: str) -> bool:
+        """Whether nobody has, or had until it was deactivated, this normalised address."""
+        return address not in self._known
+
+    def strangers(self, path: Path) -> list[str]:
+        """Addresses of ours that a recipient could stand for if somebody had them."""
+        try:
+            address = self._spelled(path)
+        except MailError:
+            return []
+        return list(dict.fromkeys(self._unregistered(address, 0)))
+
+    def _unregistered(self, address: str, depth: int) -> Iterator[str]:
+        if not self.is_stranger(address) or not self.is_local(address.rpartition("@")[2]) or depth > _MAX_ALIAS_DEPTH:
+            return
+        if address in self._rules.aliases:
+            for member in self._rules.aliases[address]:
+                yield from self._unregistered(member, depth + 1)
+            return
+        yield address
+        base = self._rules.without_detail(address)
+        if base is not None:
+            yield from self._unregistered(base, depth + 1)
 
     def owns(self, account: str, address: str) -> bool:
         """Whether mail for ``address`` comes to ``account`` by name, so that it may speak under it."""

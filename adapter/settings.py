@@ -84,6 +84,18 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
+class Dovecot:
+    """Users of an existing Dovecot log in as they do there; an account is made when it is first needed."""
+
+    passwd_file: str = ""  # its passwd-file, which is only read
+    scheme: str = "CRYPT"  # of passwords in it that do not name theirs
+    auth_socket: str = ""  # its auth client socket, which checks passwords: a path or host:port
+    userdb_socket: str = ""  # its auth-userdb socket, which knows recipients before their first login
+    domain: str = ""  # of users whose names have none
+    timeout: Seconds = Seconds(30.0)  # for an answer of its sockets
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What one peer may cost. ``exempt`` networks are not counted; times and sizes hold for everybody."""
 
@@ -163,6 +175,7 @@ class Settings:
     metrics: Metrics = field(default_factory=Metrics)
     tls: Tls = field(default_factory=Tls)
     login: Login = field(default_factory=Login)
+    dovecot: Dovecot = field(default_factory=Dovecot)
     limits: Limits = field(default_factory=Limits)
     imap: ImapSettings = field(default_factory=ImapSettings)
     smtp: Smtp = field(default_factory=Smtp)

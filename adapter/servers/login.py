@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from adapter.accounts import SCRAM_ITERATIONS
 from adapter.metrics import LOGINS
@@ -25,6 +25,8 @@ from adapter.servers.throttle import Attempt, Throttle
 from adapter.servers.tokens import TokenCheck, TokenCheckFailedError
 from adapter.settings import Settings
 from adapter.store import names
+from adapter.users.auth_socket import UnavailableError
+from adapter.users.newcomers import Newcomers
 from protocol import sasl
 from protocol.errors import MailError
 from protocol.sasl import Failure, Success, Trouble
@@ -33,6 +35,7 @@ from protocol.scram_keys import ScramKeys
 _log = logging.getLogger(__name__)
 
 _MAX_PROVEN = 10_000
+_SCRAM = "SCRAM-SHA-256"
 _TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2")
 
 #: Sends a challenge and returns the client's answer, decoded, or why there is none.
@@ -40,9 +43,18 @@ Ask = Callable[[bytes], Awaitable[bytes | Failure]]
 
 
 class PasswordSource(Protocol):
+    def knows(self, address: str) -> bool: ...
+
     def verify(self, address: str, password: str) -> bool: ...
 
     def scram(self, address: str) -> ScramKeys | None: ...
+
+
+class _Checked(NamedTuple):
+    """The account of a name and password that are right; ``lasting``: they are so for a while."""
+
+    account: str
+    lasting: bool
 
 
 class Authenticator:
@@ -54,14 +66,16 @@ class Authenticator:
         passwords: PasswordSource,
         is_active: Callable[[str], bool],
         counts: SharedCounts | None = None,
+        newcomers: Newcomers | None = None,
     ) -> None:
         self._passwords = passwords
         self._is_active = is_active
+        self._newcomers = newcomers
         counts = counts or SharedCounts()
         self._throttle = Throttle(settings.login, counts=counts)
         self._secret = counts.secret
-        self._proven: dict[bytes, float] = {}  # digest -> when it expires, the oldest first
-        self._asked: dict[bytes, asyncio.Task[bool | None]] = {}  # digest -> the check under way
+        self._proven: dict[bytes, tuple[float, str]] = {}  # digest -> when it expires and the account, the oldest first
+        self._asked: dict[bytes, asyncio.Task[_Checked | Failure]] = {}  # digest -> the check under way
         self._pool = ThreadPoolExecutor(settings.login.threads, thread_name_prefix="markpost-login")
         self.apply(settings)
 
@@ -72,12 +86,19 @@ class Authenticator:
         self._settings = settings.login
         self._throttle.apply(settings.login)
         wanted = [name.upper() for name in settings.login.mechanisms]
+        if self._elsewhere is not None:  # what is kept of passwords there is not what this mechanism needs
+            wanted = [name for name in wanted if name != _SCRAM]
         if self._tokens.configured:
             wanted += [name for name in _TOKEN_MECHANISMS if name not in wanted]
         else:
             wanted = [name for name in wanted if name not in _TOKEN_MECHANISMS]
         #: What can be offered, the preferred first.
         self.mechanisms = tuple(name for name in wanted if name in sasl.MECHANISMS)
+
+    @property
+    def _elsewhere(self) -> Newcomers | None:
+        """Whom to ask about those who have no password here."""
+        return self._newcomers if self._newcomers is not None and self._newcomers.users.has_passwords else None
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -108,7 +129,7 @@ class Authenticator:
     async def check_password(self, user: str, password: str, peer: Peer) -> Success | Failure:
         """A user name and password given outside of SASL; ``Success.user`` is the account."""
         with self.attempt(user, peer) as attempt:
-            outcome = await self.prove(user, password, attempt)
+            outcome = await self.prove(user, password, peer, attempt)
         if isinstance(outcome, Success):
             LOGINS.of("success").add()
             _log.info("%s logged in as %s", peer, outcome.user)
@@ -125,37 +146,53 @@ class Authenticator:
             keys.append(f"peer {networks.group(peer.address)}")
         return self._throttle.attempt(*keys)
 
-    async def prove(self, user: str, password: str, attempt: Attempt) -> Success | Failure:
+    async def prove(self, user: str, password: str, peer: Peer, attempt: Attempt) -> Success | Failure:
         digest = await asyncio.to_thread(self._digest, user, password)
-        if self._proven.get(digest, 0.0) > time.monotonic():
-            return await self.settle(user, attempt)
+        until, account = self._proven.get(digest, (0.0, ""))
+        if until > time.monotonic():
+            return await self.settle(account, attempt)
         # A client that opens five connections at once asks the same question five times: one answer is for all.
         asked = self._asked.get(digest)
         if asked is None:
             if len(self._asked) >= self._settings.waiting:
                 return Failure(Trouble.UNAVAILABLE)
-            asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, attempt.delay))
+            asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, peer, attempt.delay))
             asked.add_done_callback(lambda _: self._asked.pop(digest))
-        right = await asyncio.shield(asked)
-        if right is None:
-            return Failure(Trouble.UNAVAILABLE)
-        if not right:
-            attempt.failed = True
-            return Failure(Trouble.REFUSED)
-        outcome = await self.settle(user, attempt)
-        if isinstance(outcome, Success):
-            self._remember(digest)
+        checked = await asyncio.shield(asked)
+        if isinstance(checked, Failure):
+            if checked.trouble is Trouble.REFUSED:
+                attempt.failed = True
+            return checked
+        outcome = await self.settle(checked.account, attempt)
+        if isinstance(outcome, Success) and checked.lasting:
+            self._remember(digest, checked.account)
         return outcome
 
-    async def _verify(self, user: str, password: str, delay: float) -> bool | None:
-        """Whether the password is right; None: nobody can tell."""
+    async def _verify(self, user: str, password: str, peer: Peer, delay: float) -> _Checked | Failure:
+        """Whose name and password this is, or why there is no answer."""
         await asyncio.sleep(delay)
         loop = asyncio.get_running_loop()
+        elsewhere = self._elsewhere
         try:
-            return await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
+            if elsewhere is not None and not await asyncio.to_thread(self._passwords.knows, user):
+                return await self._verify_elsewhere(elsewhere, user, password, peer)
+            right = await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
         except OSError as error:
             _log.error("the credentials cannot be read: %s", error.strerror)
-            return None
+            return Failure(Trouble.UNAVAILABLE)
+        account = _account(user)
+        return _Checked(account, lasting=True) if right and account else Failure(Trouble.REFUSED)
+
+    async def _verify_elsewhere(self, newcomers: Newcomers, user: str, password: str, peer: Peer) -> _Checked | Failure:
+        try:
+            proven = await newcomers.users.prove(user, password, peer.address, self._pool)
+            if proven is None:
+                return Failure(Trouble.REFUSED)
+            await newcomers.welcome(proven.account)
+        except (UnavailableError, MailError) as error:
+            _log.error("%s cannot log in now: %s", peer, error)
+            return Failure(Trouble.UNAVAILABLE)
+        return _Checked(proven.account, proven.lasting)
 
     async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
         """Raises OSError if the credentials cannot be read."""
@@ -181,15 +218,15 @@ class Authenticator:
         except OSError:
             keys = None
         # The salt changes with the password: what was proven for another password matches no more.
-        salt = keys.salt if keys else b""
+        salt = keys.salt if keys else self._elsewhere.users.mark(user) if self._elsewhere is not None else b""
         name = (_account(user) or user).encode("utf-8", "replace")
         return hmac.digest(self._secret, b"\0".join((name, salt.hex().encode(), password.encode())), "sha256")
 
-    def _remember(self, digest: bytes) -> None:
+    def _remember(self, digest: bytes, account: str) -> None:
         while len(self._proven) >= _MAX_PROVEN:
             del self._proven[next(iter(self._proven))]
         self._proven.pop(digest, None)
-        self._proven[digest] = time.monotonic() + self._settings.cache
+        self._proven[digest] = (time.monotonic() + self._settings.cache, account)
 
 
 class _Driver:
@@ -216,7 +253,7 @@ class _Driver:
                         return answer
                     step = self._exchange.step(answer)
                 case sasl.NeedPassword(user, password):
-                    outcome = await self._owner.prove(user, password, self._begin(user))
+                    outcome = await self._owner.prove(user, password, self._peer, self._begin(user))
                     if isinstance(outcome, Failure):
                         unavailable = outcome.trouble is Trouble.UNAVAILABLE
                         step = self._exchange.reject(unavailable=unavailable)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from adapter.config import ConfigError
+from adapter.servers import logs
 from adapter.servers.overseer import Overseer
 from adapter.servers.services import Services
 from adapter.servers.tls import TlsError
@@ -27,7 +28,23 @@ _LOOK = 5.0  # seconds between looks at the files of certificates
 
 #: Sections that can change while running, and single settings of others; everything else waits for a restart.
 _LIVE_SECTIONS = frozenset(
-    {"tls", "login", "limits", "imap", "smtp", "submission", "lmtp", "domains", "aliases", "quota", "account", "relay"}
+    {
+        "tls",
+        "login",
+        "dovecot",
+        "limits",
+        "imap",
+        "smtp",
+        "submission",
+        "lmtp",
+        "domains",
+        "aliases",
+        "quota",
+        "account",
+        "relay",
+        "upstream",
+        "hook",
+    }
 )
 _LIVE = frozenset({("server", "hostname"), ("server", "drain"), ("server", "log_level")})
 _RESTART = frozenset({("login", "threads")})
@@ -110,11 +127,12 @@ def apply(services: Services, settings: Settings, hostname: str) -> None:
     services.admission.apply(settings.limits)
     store = services.store
     if store is not None:
+        store.newcomers.apply(settings)
         store.recipients.apply(settings)
         store.authenticator.apply(settings)
         store.settings = settings
     services.settings = settings
-    logging.getLogger().setLevel(settings.server.log_level.upper())
+    logs.set_level(settings.server.log_level)
     for told in list(services.after_reload):
         told()
 

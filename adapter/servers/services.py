@@ -20,6 +20,7 @@ from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.tls import Certificates
 from adapter.settings import Settings
 from adapter.transport.transport import Transport
+from adapter.users.newcomers import Newcomers
 
 if TYPE_CHECKING:
     from adapter.servers.imap.server import ImapServer
@@ -82,6 +83,7 @@ class Store:
     settings: Settings  # replaced when they are read again
     transport: Transport
     recipients: Recipients
+    newcomers: Newcomers
     credentials: Credentials
     authenticator: Authenticator
     pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
@@ -111,14 +113,15 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
     transport = Transport.open(root)
     try:
         recipients = Recipients(settings, transport)
+        newcomers = Newcomers(settings, transport, recipients)
         credentials = Credentials.open(transport)
-        authenticator = Authenticator(settings, credentials, recipients.is_active, counts)
+        authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers)
     except BaseException:
         transport.close()
         raise
     pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
     commits = Commits(transport, settings.server.threads)
-    return Store(settings, transport, recipients, credentials, authenticator, pool, commits)
+    return Store(settings, transport, recipients, newcomers, credentials, authenticator, pool, commits)
 
 
 def close_store(store: Store) -> None:
@@ -126,5 +129,6 @@ def close_store(store: Store) -> None:
     store.commits.close()
     store.pool.shutdown(wait=True)
     store.authenticator.close()
+    store.newcomers.close()
     store.transport.close()
     store.credentials.close()

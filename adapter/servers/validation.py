@@ -48,14 +48,15 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _login(settings)
     for path, text in check_files(settings.tls):
         yield ("tls", *path), text
+    yield from _dovecot(settings)
     yield from _relay(settings)
-    for section, key in _AT_LEAST_ONE:
     for name, upstream in settings.upstream.items():
         for key, text in upstreams.problems(name, upstream):
             yield ("upstream", name, *([key] if key else [])), text
     for name, hook in settings.hook.items():
         for key, text in hooks.problems(name, hook):
             yield ("hook", name, *([key] if key else [])), text
+    for section, key in _AT_LEAST_ONE:
         if getattr(getattr(settings, section), key) < 1:
             yield (section, key), "must be at least 1"
 
@@ -112,6 +113,26 @@ def _login(settings: Settings) -> Iterator[Problem]:
             yield ("login", "mechanisms"), f"{name!r} is not one of {', '.join(sasl.MECHANISMS)}"
     if login.token_url and urllib.parse.urlsplit(login.token_url).scheme not in ("http", "https"):
         yield ("login", "token_url"), "must be an http or https URL"
+
+
+def _dovecot(settings: Settings) -> Iterator[Problem]:
+    dovecot = settings.dovecot
+    if dovecot.passwd_file and not os.access(dovecot.passwd_file, os.R_OK):
+        yield ("dovecot", "passwd_file"), f"{dovecot.passwd_file} cannot be read"
+    if not schemes.is_supported(dovecot.scheme):
+        yield ("dovecot", "scheme"), f"{dovecot.scheme!r} is not supported"
+    for key in ("auth_socket", "userdb_socket"):
+        where: str = getattr(dovecot, key)
+        if where:
+            try:
+                endpoints.parse(key, where)
+            except ConfigError as error:
+                yield ("dovecot", key), str(error)
+    if dovecot.domain:
+        try:
+            names.normalise_address(f"postmaster@{dovecot.domain}")
+        except MailError:
+            yield ("dovecot", "domain"), f"{dovecot.domain!r} is not a domain"
 
 
 def _relay(settings: Settings) -> Iterator[Problem]:

@@ -99,6 +99,7 @@ class Commands:
     async def _targets(self, path: Path) -> tuple[Target, ...] | None:
         store = self._session.store
         loop = asyncio.get_running_loop()
+        await store.newcomers.look_for(path)
         try:
             found = store.recipients.find(path)
         except MailError:

@@ -1,0 +1,99 @@
+"""A real Dovecot that does nothing but know users: its auth client socket and its auth-userdb socket.
+
+It cannot tell about users of ``broken.test``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_CONFIG = """
+base_dir = {run}
+state_dir = {run}
+log_path = {directory}/dovecot.log
+protocols =
+ssl = no
+auth_failure_delay = 0
+auth_mechanisms = {mechanisms}
+auth_username_chars =
+service auth {{
+  user = root
+  unix_listener auth-userdb {{
+    mode = 0600
+    user = root
+  }}
+}}
+passdb {{
+  driver = passwd-file
+  args = {users}
+}}
+passdb {{
+  driver = checkpassword
+  args = /nonexistent/checkpassword
+  username_filter = *@broken.test
+}}
+userdb {{
+  driver = passwd-file
+  args = {users}
+  override_fields = uid=1000 gid=1000 home=/nonexistent
+}}
+"""
+
+
+class DovecotUsers:
+    """``users`` is its passwd-file; change it as you like."""
+
+    def __init__(self, directory: Path, mechanisms: str = "plain") -> None:
+        self.directory = directory
+        self.users = directory / "users"
+        self.users.touch()
+        self.run = directory / "run"
+        self.auth_socket = str(self.run / "auth-client")
+        self.userdb_socket = str(self.run / "auth-userdb")
+        self._config = directory / "dovecot.conf"
+        self._config.write_text(
+            _CONFIG.format(run=self.run, directory=directory, users=self.users, mechanisms=mechanisms)
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            ["dovecot", "-F", "-c", str(self._config)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 20
+        while not (self.run / "auth-client").exists():
+            assert self._process.poll() is None, (self.directory / "dovecot.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout=20)
+            # Its auth process goes on for as long as somebody is connected.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process = None
+            for name in ("auth-client", "auth-userdb"):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.run / name).unlink()
+
+
+@contextlib.contextmanager
+def dovecot_users(directory: Path, mechanisms: str = "plain") -> Iterator[DovecotUsers]:
+    directory.mkdir(exist_ok=True)
+    dovecot = DovecotUsers(directory, mechanisms)
+    dovecot.start()
+    try:
+        yield dovecot
+    finally:
+        dovecot.stop()
