@@ -8,6 +8,7 @@ import sys
 import click
 
 from adapter.cli.failures import CommandError
+from adapter.config import ConfigError, Seconds
 from adapter.demo import place
 from adapter.servers import endpoints, logs, runtime
 from adapter.servers.reload import SettingsSource
@@ -15,6 +16,7 @@ from adapter.servers.tls import TlsError
 from adapter.settings import Server, Settings, Tls
 
 _PORTS = {"imap": 1143, "imaps": 1993, "smtp": 1025, "submission": 1587, "submissions": 1465, "lmtp": 1024}
+_DRAIN = Seconds(1.0)  # for sessions, after Ctrl-C: nobody wants to wait for a demo
 _SCREEN = """\
 
   Markpost is serving mail on this machine. Ctrl-C stops it; the mail stays in {directory}.
@@ -28,10 +30,16 @@ _SCREEN = """\
 
   Your inbox on disk
       ls {root}/mailboxes/{ada}/inbox
+      cat {root}/mailboxes/{ada}/inbox/1-*.md
 
   Send yourself mail
       echo "Hello from the shell" | {program} deliver --root {root} --from {bob} --to {ada} -
-      curl -s smtp://127.0.0.1:{smtp} --mail-from you@elsewhere.example --mail-rcpt {ada} -T README.md
+      curl -s --crlf smtp://127.0.0.1:{smtp} --mail-from me@far.example --mail-rcpt {ada} -T - <<< 'Subject: By SMTP'
+
+  Break it, see what is wrong, mend it (mail goes offline for that, and comes back by itself; needs Java 17)
+      rm {root}/mailboxes/{ada}/inbox/1-*.md
+      {program} check --root {root}
+      {program} repair --root {root} --i-know-what-im-doing ALL-SERVICES-ARE-OFFLINE
 """
 
 
@@ -42,7 +50,7 @@ def demo(directory: str, free_ports: bool) -> None:
     """Serve two sample accounts on loopback, and say what to type into a mail client."""
     made = place.prepare(directory)
     settings = Settings(
-        server=Server(hostname=place.HOSTNAME, log_level="warning"),
+        server=Server(hostname=place.HOSTNAME, log_level="warning", drain=_DRAIN),
         tls=Tls(certificate=made.certificate),
     )
     logs.to_stderr(settings.server)
@@ -52,8 +60,8 @@ def demo(directory: str, free_ports: bool) -> None:
         runtime.run(made.root, SettingsSource(lambda: settings), wanted, screen.announce)
     except TlsError as error:
         raise CommandError(str(error)) from None
-    except OSError as error:
-        raise CommandError(f"{error.strerror or error}; is another demo running? see --free-ports") from None
+    except ConfigError as error:
+        raise CommandError(f"{error}; is another demo running? see --free-ports") from None
 
 
 class _Screen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 
 from adapter.accounts import Credentials
@@ -30,12 +31,15 @@ def prepare(directory: str) -> Place:
         _write(place.authority, public)
         _write(place.certificate, private)
     if not os.path.exists(place.root):
-        with Store.create(place.root) as store:
+        unfinished = f"{place.root}.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with Store.create(unfinished) as store:
             ada, bob = store.add_mailbox(ADA), store.add_mailbox(BOB)
             with Credentials.open(store.transport) as credentials:
                 for address in (ADA, BOB):
                     credentials.set_password(address, PASSWORD)
             sample_mail.fill(store, ada, bob)
+        os.rename(unfinished, place.root)
     return place
 
 

@@ -116,8 +116,8 @@ MAY_MUTATE = {
     },
     # Unix sockets of listeners, beside the store.
     "adapter/servers/endpoints.py": {"os.unlink"},
-    # The demo's certificate, beside its store.
-    "adapter/demo/place.py": {"open", "os.makedirs", "os.open"},
+    # The demo's certificate, beside its store; and the store gets its name when it is whole.
+    "adapter/demo/place.py": {"open", "os.makedirs", "os.open", "os.rename", "shutil"},
     # The root of a new store, before it is one; and a private copy of the index in the session's staging directory.
     "adapter/transport/transport.py": {"os.makedirs", "sqlite3.connect"},
 }
