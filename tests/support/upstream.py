@@ -22,6 +22,7 @@ from tests.support.fronts import free_port, open_directory, wait_for_port
 from tests.support.stores import ADA
 
 PASSWORD = 'quite "secret" \\ pass*'
+_USERS = 50
 _CONFIG = """
 base_dir = {run}
 state_dir = {run}
@@ -67,22 +68,19 @@ service stats {{
 
 
 class Dovecot:
-    """Any user may log in; each test takes one of its own."""
+    """Each test takes a user of its own."""
 
-    def __init__(self, imap: int, imaps: int, mail: Path, certificate: str, users: Path) -> None:
+    def __init__(self, imap: int, imaps: int, mail: Path, certificate: str) -> None:
         self.imap = imap
         self.imaps = imaps
         self.mail = mail
         self.certificate = certificate
-        self._users = users
         self._count = 0
 
     def new_user(self) -> str:
         self._count += 1
-        name = f"user{self._count}"
-        with self._users.open("a") as file:
-            file.write(f"{name}:{{PLAIN}}{PASSWORD}\n")
-        return name
+        assert self._count <= _USERS
+        return f"user{self._count}"
 
     def settings(self, user: str, **changes: Any) -> UpstreamSettings:
         values: dict[str, Any] = {
@@ -137,7 +135,8 @@ def running_dovecot() -> Iterator[Dovecot]:
         owner = pwd.getpwnam("nobody")
         os.chown(mail, owner.pw_uid, owner.pw_gid)
         tls = make_certificate(home)
-        (run / "users").touch()
+        lines = [f"user{number}:{{PLAIN}}{PASSWORD}\n" for number in range(1, _USERS + 1)]
+        (run / "users").write_text("".join(lines))
         imap, imaps = free_port(), free_port()
         config = home / "dovecot.conf"
         config.write_text(
@@ -155,7 +154,7 @@ def running_dovecot() -> Iterator[Dovecot]:
         server = subprocess.Popen(["dovecot", "-F", "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for_port(imap, run / "log")
-            yield Dovecot(imap, imaps, mail, tls.certificate, run / "users")
+            yield Dovecot(imap, imaps, mail, tls.certificate)
         finally:
             server.terminate()
             server.wait(20)

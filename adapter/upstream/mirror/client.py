@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -221,6 +222,8 @@ class Client:
         error = task.exception() if task is not None and task.done() and not task.cancelled() else None
         if self._protocol.trouble:
             return UpstreamError(self._protocol.trouble)
+        if isinstance(error, ConnectionError) and error.errno:
+            return UpstreamError(os.strerror(error.errno))
         if isinstance(error, OSError):
             return UpstreamError(error.strerror or str(error) or type(error).__name__)
         return UpstreamError(f"{type(error).__name__}" if error is not None else "the connection was lost")
