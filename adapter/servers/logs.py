@@ -127,10 +127,16 @@ def _one_line(text: str) -> str:
 def to_stderr(settings: Server) -> None:
     handler = LogWriter(sys.stderr)
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
-    logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    set_level(settings.log_level)
     # Who logged a line in which thread is of no interest here, and to find out costs as much as the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
+
+
+def set_level(name: str) -> None:
+    """For our own lines; of libraries, which tell what passes through them, only warnings are wanted."""
+    logging.getLogger("adapter").setLevel(name.upper())
 
 
 def write_behind() -> None:
