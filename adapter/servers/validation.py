@@ -139,7 +139,7 @@ def _relay(settings: Settings) -> Iterator[Problem]:
     relay = settings.relay
     if not 1 <= relay.port <= 65535:
         yield ("relay", "port"), "must be from 1 to 65535"
-    for key in ("ca_file", "password_file"):
+    for key in ("ca_file", "password_file", "certificate", "key"):
         name: str = getattr(relay, key)
         if name and not os.access(name, os.R_OK):
             yield ("relay", key), f"{name} cannot be read"

@@ -18,6 +18,8 @@ class RelaySettings:
     port: int = 587
     tls: Literal["starttls", "implicit", "none"] = "starttls"  # the certificate is always verified
     ca_file: str = ""  # PEM file of authorities trusted besides the system's
+    certificate: str = ""  # PEM file that shows who we are, for a smarthost that asks
+    key: str = ""  # PEM file; empty: in the certificate's file
     user: str = ""
     password_file: str = ""  # its first line; read again for every connection
     helo: str = ""  # how we call ourselves; empty: the server's own name

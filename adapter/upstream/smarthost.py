@@ -76,6 +76,8 @@ class Smarthost:
                 use_tls=settings.tls == "implicit",
                 start_tls=settings.tls == "starttls",
                 cert_bundle=settings.ca_file or None,
+                client_cert=settings.certificate or None,
+                client_key=settings.key or None,
             )
             async with asyncio.timeout(settings.command):
                 await client.connect(timeout=settings.connect)

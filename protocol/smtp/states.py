@@ -44,6 +44,7 @@ class Session:
 
     service: Service
     tls_available: bool = False  # STARTTLS can be done
+    tls_required: bool = False  # no mail without TLS, in which the peer proves who it is
     plaintext_auth: bool = False  # AUTH without TLS is allowed here
     mechanisms: tuple[str, ...] = ()  # of AUTH; empty: none
     xclient_trusted: bool = False
@@ -97,7 +98,9 @@ def _only_lmtp(session: Session) -> Reply | None:
 
 
 def _sender_known(session: Session) -> Reply | None:
-    """RFC 6409 4.3: submission needs authentication, which may need TLS first."""
+    """RFC 6409 4.3: submission needs authentication, which may need TLS first. RFC 3207 section 4: so may others."""
+    if session.tls_required and not session.tls:
+        return replies.TLS_REQUIRED
     if session.service is not Service.SUBMISSION or session.authenticated:
         return None
     if session.tls_available and not session.tls and not session.plaintext_auth:

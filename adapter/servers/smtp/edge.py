@@ -52,12 +52,18 @@ class Edge:
         return Session(
             self.service,
             tls_available=self.services.certificates.context is not None,
+            tls_required=self._must_prove(peer),
             plaintext_auth=self.services.settings.login.allow_plaintext or networks.is_loopback(peer),
             mechanisms=store.authenticator.mechanisms if submission and store is not None else (),
             xclient_trusted=peer in self.xclient,
             # Whoever hands over by LMTP reports by itself, unless it is told that we do (RFC 3461 section 5.2.2).
             reports=self.service is not Service.LMTP or bool(self.services.settings.relay.host),
         )
+
+    def _must_prove(self, peer: str) -> bool:
+        """Whether this peer must show a certificate of its own before it may hand over mail."""
+        proof = self.services.certificates.verifying_context is not None
+        return proof and self.service is Service.LMTP and peer != networks.UNIX
 
 
 def make_edge(services: Services, service: Service, *, implicit_tls: bool = False) -> Edge:

@@ -145,7 +145,8 @@ class SmtpSession(Stream):
 
     async def secure(self, *, from_start: bool = False) -> None:
         """The handshake; what was known of the client before is forgotten (RFC 3207 4.2). Raises PeerGoneError."""
-        context = self.edge.services.certificates.context
+        certificates = self.edge.services.certificates
+        context = certificates.verifying_context if self.state.tls_required else certificates.context
         if context is None:
             raise PeerGoneError
         await self.start_tls(context, self.edge.services.settings.tls.handshake, from_start=from_start)

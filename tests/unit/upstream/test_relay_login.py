@@ -18,6 +18,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from adapter.upstream.settings import RelaySettings
 from adapter.upstream.smarthost import Smarthost, Unreachable
+from tests.support.certificates import make_signed
 from tests.support.messages import message
 from tests.support.relays import DAVE, queue, relaying, send, settings, until
 from tests.support.sink import Sink
@@ -72,6 +73,26 @@ async def test_implicit_tls(transport: Transport, certificate: Path) -> None:
     async with sink, relaying(transport, encrypted(sink, tls="implicit", ca_file=str(certificate))):
         send(transport)
         await sink.wait_for(1)
+
+
+async def test_a_smarthost_may_ask_who_we_are(transport: Transport, certificate: Path, tmp_path: Path) -> None:
+    authority, ours = make_signed(tmp_path / "ours")
+    context = server_context(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority)
+    sink = Sink(starttls=context)
+    async with sink:
+        known = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(ours))
+        async with relaying(transport, known):
+            send(transport)
+            await sink.wait_for(1)
+        key = str(ours.with_name("signed.key"))
+        apart = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(authority), key=key)
+        assert "cannot connect" in await deferred(transport, apart)
+        unknown = encrypted(sink, tls="starttls", ca_file=str(certificate))
+        transport.run(op.FinishQueue([op.Finished(row.queue_id, "dropped", "") for row in queue(transport)]))
+        assert "cannot connect" in await deferred(transport, unknown)
+    assert len(sink.taken) == 1
 
 
 async def test_requiretls_is_passed_on(transport: Transport, certificate: Path) -> None:
