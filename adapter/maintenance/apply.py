@@ -13,11 +13,12 @@ from typing import Any
 from adapter.maintenance import mend_messages, mend_registrations, quarantine, tables
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.fragments import cache_batches, parquet_rows
 from adapter.maintenance.mend_folders import Mender
 from adapter.maintenance.replay import NOTES
 from adapter.maintenance.restore import Wanted
 from adapter.maintenance.state import State
-from adapter.maintenance.survey import Survey, parquet_rows
+from adapter.maintenance.survey import JOINS, Survey
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
@@ -95,17 +96,15 @@ class Apply:
 
     def _fill_cache(self) -> None:
         """Rows of ``cache_messages`` for every message whose file is good, from the same scan."""
-        columns = ["id", "sha", "recipe", "envelope", "structure", "outline", "preview"]
-        place = f"{self._survey.scratch}/files/part=message"
         connection = self._state.connection
-        connection.execute("BEGIN")
-        with contextlib.suppress(FileNotFoundError):
+        for rows in cache_batches(self._survey.scratch):
+            connection.execute("BEGIN")
             connection.executemany(
                 "INSERT OR IGNORE INTO cache_messages SELECT ?1, ?3, ?4, ?5, ?6, ?7"
                 " WHERE EXISTS (SELECT 1 FROM messages WHERE message_id = ?1 AND file_sha256 = ?2)",
-                (tuple(row.values()) for row in parquet_rows(place, columns) if row["recipe"] is not None),
+                rows,
             )
-        connection.execute("COMMIT")
+            connection.execute("COMMIT")
 
     # --- content ---------------------------------------------------------------------------------------------------
 
@@ -194,12 +193,10 @@ class Apply:
 
     def _homes(self) -> Iterator[dict[str, Any]]:
         """Messages that only their file tells of, oldest first, with the links that show them."""
-        from adapter.maintenance.reconcile import COLUMNS
-
         survey = self._survey
-        session = survey.files.sparkSession
+        session = survey.session
         target = f"{survey.scratch}/homes"
-        session.read.parquet(f"{survey.scratch}/findings").select(*COLUMNS).createOrReplaceTempView("found_rows")
+        session.read.parquet(f"{survey.scratch}/{JOINS}").createOrReplaceTempView("found_rows")
         session.sql("""
             SELECT f.id, f.place, f.name, max(f.proper) AS proper, max(f.meta) AS meta,
               sort_array(collect_list(if(l.id IS NULL, NULL, named_struct(

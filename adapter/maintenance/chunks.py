@@ -2,102 +2,203 @@
 
 Directories are listed incrementally; a long one is split over many pieces, many short ones share one. A piece is a
 small file in the run's scratch directory, so that neither the driver nor Spark's plan holds the names of a store.
+
+Content is cut by ranges of names, so that what is made of it comes in order, and so that a later look puts a file into
+the same piece again: that look takes over what did not change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from adapter.maintenance import tables, workspace
+from adapter.maintenance import tables
 from adapter.maintenance.compare import COMPARED
-from adapter.store import layout, snapshots
+from adapter.store import disk, layout, snapshots
 from adapter.store.disk import Directories
 
 Item = dict[str, Any]
 
-#: Tables whose rows are joined with what lies on disk.
+#: Tables whose rows are compared or joined with what lies on disk.
 JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages"}
-_WEIGHT = 4000  # of one piece; about a second of work
+_WEIGHT = 16_000  # of one piece of mailboxes: about as many links
 _NAMES = 1000  # of one item
-_COST = {"message": 4, "blob": 4, "link": 1, "folder": 2, "mailbox": 1}
+_COST = {"link": 1, "folder": 2, "mailbox": 1}
+_LARGEST, _SMALLEST = 4000, 250  # content files of one piece: about a second of work at most
+_WANTED_PIECES = 16  # of content, in a store too small for the largest
+_HELD_NAMES = 20_000
+_SAMPLE = 4000  # names of a directory that tell how to cut it
+_ROWS_OF_PIECE = 2 * tables.RANGE_ROWS
+_LEAST_ROWS = 500  # what opening a table costs, in rows
 
 
 class Pieces:
-    """Collects items into piece files."""
+    """Piece files, and how much of what is in them. An item is one line of JSON."""
 
     def __init__(self, scratch: str, prefix: str) -> None:
+        self._directory = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._scratch = scratch
         self._prefix = prefix
-        self._items: list[Item] = []
+        self._waiting: dict[int, list[bytes]] = {}
+        self._written: set[int] = set()
         self._weight = 0
-        self.paths: list[str] = []
+        self._number = 0
         self.counts: dict[str, int] = {}
 
-    def add(self, item: Item, count: int, weight: int) -> None:
-        self._items.append(item)
+    @property
+    def paths(self) -> list[str]:
+        return [f"{self._scratch}/{self._name(number)}" for number in sorted(self._written)]
+
+    def add(self, item: Item, count: int, weight: int, limit: int) -> None:
+        """To the current piece, until that weighs ``limit``."""
+        self.add_to(self._number, item, count)
         self._weight += weight
-        self.counts[item["what"]] = self.counts.get(item["what"], 0) + count
-        if self._weight >= _WEIGHT:
+        if self._weight >= limit:
             self.flush()
+            self._number, self._weight = self._number + 1, 0
 
-    def flush(self) -> list[str]:
-        if self._items:
-            path = f"{self._scratch}/{self._prefix}-{len(self.paths):06d}.json"
-            workspace.write_file(path, orjson.dumps(self._items))
-            self.paths.append(path)
-            self._items, self._weight = [], 0
-        return self.paths
+    def add_to(self, number: int, item: Item, count: int) -> None:
+        self._waiting.setdefault(number, []).append(orjson.dumps(item) + b"\n")
+        self.counts[item["what"]] = self.counts.get(item["what"], 0) + count
 
-    def names(self, what: str, where: layout.Parts, names: Iterator[str]) -> int:
-        """Items of at most so many names of one directory."""
-        total = 0
-        batch: list[str] = []
-        for name in names:
-            batch.append(name)
-            total += 1
-            if len(batch) >= _NAMES:
-                self.add({"what": what, "where": where, "names": batch}, len(batch), _COST[what] * len(batch))
-                batch = []
-        if batch:
-            self.add({"what": what, "where": where, "names": batch}, len(batch), _COST[what] * len(batch))
-        return total
+    def flush(self) -> None:
+        for number, lines in self._waiting.items():
+            fd = disk.open_append(self._directory, self._name(number))
+            try:
+                disk.write_all(fd, b"".join(lines))
+            finally:
+                os.close(fd)
+            self._written.add(number)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self.flush()
+        os.close(self._directory)
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}-{number:06d}.json"
 
 
-def files(root: str, scratch: str, prefix: str) -> Pieces:
-    """Everything below messages/, attachments/ and mailboxes/."""
-    pieces = Pieces(scratch, prefix)
+@dataclass(slots=True)
+class Places:
+    """Which pieces the content of a directory went to: the first, and the names at which the others start.
+
+    Directories of content are days and prefixes of digests: few.
+    """
+
+    pieces: dict[layout.Parts, tuple[int, list[str]]] = field(default_factory=dict)
+    used: int = 0  # pieces given out
+    filled: int = 0  # files in the last one, if directories share it
+
+    def assign(self, where: layout.Parts, count: int, size: int, sample: list[str]) -> None:
+        if where in self.pieces:
+            return
+        if count > size:
+            buckets = -(-count // size)
+            sample.sort()
+            self.pieces[where] = (self.used, [sample[at * len(sample) // buckets] for at in range(1, buckets)])
+            self.used, self.filled = self.used + buckets, size
+            return
+        if not self.used or self.filled + count > size:
+            self.used, self.filled = self.used + 1, 0
+        self.pieces[where] = (self.used - 1, [])
+        self.filled += count
+
+
+def content(root: str, scratch: str, places: Places) -> Pieces:
+    """Everything below messages/ and attachments/; ``places`` of an earlier look are kept to."""
+    pieces = Pieces(scratch, "content")
     with contextlib.closing(Directories(root)) as directories:
-        for what, top in (("message", layout.MESSAGES), ("blob", layout.ATTACHMENTS)):
-            pieces.names(what, top, (name for name, is_directory in _entries(directories, top) if not is_directory))
-            for name, is_directory in _entries(directories, top):
-                if is_directory:
-                    where = (*top, name)
-                    pieces.names(what, where, (name for name, _ in _entries(directories, where)))
-        for mailbox, is_directory in _entries(directories, layout.MAILBOXES):
-            if is_directory:
+        found = [
+            (what, where, sum(1 for _ in _files(directories, where)))
+            for what, top in (("message", layout.MESSAGES), ("blob", layout.ATTACHMENTS))
+            for where in (top, *sorted((*top, name) for name, inside in _entries(directories, top) if inside))
+        ]
+        size = min(_LARGEST, max(_SMALLEST, sum(count for _, _, count in found) // _WANTED_PIECES))
+        for what, where, count in found:
+            if count:
+                every = -(-count // _SAMPLE)
+                sample = [*itertools.islice(_files(directories, where), 0, None, every)] if count > size else []
+                places.assign(where, count, size, sample)
+                _cut(directories, pieces, what, where, *places.pieces[where])
+    pieces.close()
+    return pieces
+
+
+def _cut(
+    directories: Directories, pieces: Pieces, what: str, where: layout.Parts, first: int, starts: list[str]
+) -> None:
+    waiting: dict[int, list[str]] = {}
+
+    def put() -> None:
+        for number, names in waiting.items():
+            pieces.add_to(number, {"what": what, "where": where, "names": names}, len(names))
+        pieces.flush()
+        waiting.clear()
+
+    for held, name in enumerate(_files(directories, where), 1):
+        waiting.setdefault(first + bisect_right(starts, name), []).append(name)
+        if held % _HELD_NAMES == 0:
+            put()
+    put()
+
+
+def _files(directories: Directories, where: layout.Parts) -> Iterator[str]:
+    """Names in a directory of content; a directory inside a day's is a stray like any other file there."""
+    top = len(where) == 1
+    return (name for name, inside in _entries(directories, where) if not (top and inside))
+
+
+def mailboxes(root: str, scratch: str) -> Pieces:
+    """Everything below mailboxes/."""
+    pieces = Pieces(scratch, "folders")
+    with contextlib.closing(Directories(root)) as directories:
+        for mailbox, inside in _entries(directories, layout.MAILBOXES):
+            if inside:
                 _mailbox(directories, pieces, mailbox)
-    pieces.flush()
+    pieces.close()
     return pieces
 
 
 def _mailbox(directories: Directories, pieces: Pieces, mailbox: str) -> None:
     where = layout.mailbox_directory(mailbox)
     folders = 0
-    for entry, is_directory in _entries(directories, where):
-        if not is_directory:
+    for entry, inside in _entries(directories, where):
+        if not inside:
             continue
         folders += 1
-        inside = (*where, entry)
-        links = pieces.names(
-            "link", inside, (name for name, _ in _entries(directories, inside) if layout.PROJECTION.match(name))
-        )
-        pieces.add({"what": "folder", "where": inside, "links": links}, 1, _COST["folder"])
-    pieces.add({"what": "mailbox", "where": where, "links": folders}, 1, _COST["mailbox"])
+        folder = (*where, entry)
+        links = _links(directories, pieces, folder)
+        pieces.add({"what": "folder", "where": folder, "links": links}, 1, _COST["folder"], _WEIGHT)
+    pieces.add({"what": "mailbox", "where": where, "links": folders}, 1, _COST["mailbox"], _WEIGHT)
+
+
+def _links(directories: Directories, pieces: Pieces, where: layout.Parts) -> int:
+    total = 0
+    batch: list[str] = []
+
+    def put() -> None:
+        nonlocal batch
+        if batch:
+            item = {"what": "link", "where": where, "names": batch}
+            pieces.add(item, len(batch), _COST["link"] * len(batch), _WEIGHT)
+            batch = []
+
+    for name, _ in _entries(directories, where):
+        if layout.PROJECTION.match(name):
+            batch.append(name)
+            total += 1
+            if len(batch) >= _NAMES:
+                put()
+    put()
+    return total
 
 
 def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[str, bool]]:
@@ -108,27 +209,46 @@ def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[st
         os.scandir(fd) as found,
     ):
         for entry in found:
-            with contextlib.suppress(UnicodeEncodeError):
-                entry.name.encode()
+            if entry.name.isascii() or _is_text(entry.name):
                 yield entry.name, entry.is_dir(follow_symlinks=False)
 
 
-def rows(base: str, copy: str, scratch: str, *, compare: bool, cached: bool) -> Pieces:
-    """Ranges of the tables: those to be joined with the files, and those to be compared with the index."""
-    pieces = Pieces(scratch, "rows")
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def rows(base: str, copy: str, scratch: str, *, detail: bool, index: bool) -> Pieces:
+    """Ranges of the tables. ``detail``: their rows are wanted, not just their sums, and nothing is compared again.
+
+    ``index``: there is one at ``copy`` that can be compared, and whose cache can be read.
+    """
+    pieces = Pieces(scratch, "details" if detail else "tables")
     with contextlib.closing(tables.connect(base)) as connection:
         for table in snapshots.TABLES:
             if table not in JOINED:
                 continue
-            for low, high in tables.ranges(connection, table):
-                pieces.add({"what": "base", "table": table, "low": low, "high": high}, 1, _WEIGHT // 2)
-        if compare:
-            for table in COMPARED:
-                for low, high in tables.ranges(connection, table):
-                    pieces.add({"what": "compare", "table": table, "low": low, "high": high}, 1, _WEIGHT // 8)
-    if cached:
+            keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
+            _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail})
+        for table in COMPARED if index and not detail else ():
+            _ranges(pieces, connection, {"what": "compare", "table": table, "keys": tables.keys(connection, table)})
+    if index:
         with contextlib.closing(tables.connect(copy)) as connection:
-            for low, high in tables.ranges(connection, "cache_messages", tables.RANGE_ROWS // 4):
-                pieces.add({"what": "cache", "low": low, "high": high}, 1, _WEIGHT // 2)
-    pieces.flush()
+            _ranges(
+                pieces,
+                connection,
+                {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail},
+            )
+    pieces.close()
     return pieces
+
+
+def _ranges(pieces: Pieces, connection: Any, item: Item) -> None:
+    for low, high, count in tables.ranges(connection, item["table"], item["keys"]):
+        pieces.add({**item, "low": low, "high": high}, 1, max(count, _LEAST_ROWS), _ROWS_OF_PIECE)

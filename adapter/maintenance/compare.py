@@ -1,4 +1,4 @@
-"""The index against the tables it should equal: a join by primary key, one key range at a time, inside SQLite."""
+"""The index against the tables it should equal: a join by primary key, one range of keys at a time, inside SQLite."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ COMPARED = {
 _COUNTERS = {"messages", "unseen", "deleted", "size"}
 
 
-def compare(base: str, copy: str, table: str, low: object | None, high: object | None) -> Iterator[Finding]:
+def compare(base: str, copy: str, table: str, low: list[object] | None, high: list[object] | None) -> Iterator[Finding]:
     missing, extra, differs = COMPARED[table]
     with contextlib.closing(tables.connect(base)) as connection:
         connection.execute(f"ATTACH 'file:{quote(copy)}?mode=ro' AS found")
         keys = tables.keys(connection, table)
         columns = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})") if row[1] not in keys]
         same_key = " AND ".join(f"b.{key} = i.{key}" for key in keys)
-        where, values = tables.within("b", keys[0], low, high)
+        where, values = tables.within("b", keys, low, high)
+        if _is_same(connection, table, " AND ".join([same_key, *_equal(columns)]), where, values):
+            return
         shown = ", ".join(f"b.{key}" for key in keys)
         for row in connection.execute(
             f"SELECT {shown} FROM main.{table} b WHERE {where}"  # noqa: S608 - names of our schema
@@ -53,6 +55,22 @@ def compare(base: str, copy: str, table: str, low: object | None, high: object |
             yield _finding(extra, table, keys, row, "a row too many")
         if columns:
             yield from _differing(connection, table, keys, columns, differs, where, values)
+
+
+def _equal(columns: list[str]) -> list[str]:
+    return [f'b."{column}" IS i."{column}"' for column in columns]
+
+
+def _is_same(connection: sqlite3.Connection, table: str, equal: str, where: str, values: list[object]) -> bool:
+    """Whether all rows of the range are equal: as many pairs as rows on either side. One join instead of three."""
+    pairs = connection.execute(
+        f"SELECT count(*) FROM main.{table} b JOIN found.{table} i ON {equal} WHERE {where}",  # noqa: S608
+        values,
+    ).fetchone()
+    return all(
+        connection.execute(f"SELECT count(*) FROM {side}.{table} b WHERE {where}", values).fetchone() == pairs  # noqa: S608
+        for side in ("main", "found")
+    )
 
 
 def _differing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from hashlib import file_digest, sha256
+from hashlib import blake2b, file_digest, sha256
 from typing import NamedTuple
 
 import orjson
@@ -20,8 +20,9 @@ from protocol.mime.envelope import envelope
 from protocol.mime.scanner import scan
 from protocol.mime.structure import structure
 
+_ATTACHMENTS = b"\nattachments:\n"
 _ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)
-_LARGEST_FILE = 64 << 20
+LARGEST_FILE = 64 << 20
 
 
 class Examined(NamedTuple):
@@ -40,12 +41,9 @@ class Examined(NamedTuple):
 
 def cache_hash(values: tuple[object, ...]) -> str:
     """One short value for the columns of a row of ``cache_messages``."""
-    whole = sha256()
-    for value in values:
-        raw = value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]
-        whole.update(b"%d:" % len(raw))
-        whole.update(raw)
-    return whole.hexdigest()[:32]
+    raw = [value.encode() if isinstance(value, str) else bytes(value) for value in values]  # type: ignore[call-overload]
+    whole = b"".join([*(b"%d:" % len(each) for each in raw), *raw])
+    return blake2b(whole, digest_size=16).hexdigest()
 
 
 class Blobs:
@@ -81,7 +79,7 @@ def hash_file(directory: int, name: str) -> str:
 def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
     """Never raises for what is in the file."""
     digest = sha256(file).hexdigest()
-    if len(file) > _LARGEST_FILE:
+    if len(file) > LARGEST_FILE:
         return Examined(digest, "too large to be ours")
     if not front_matter.verify(file):
         return Examined(digest, "does not match its digest")
@@ -92,7 +90,9 @@ def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
             return Examined(digest, "is another message by its front matter")
     except MailError as error:
         return Examined(digest, f"cannot be read: {error}"[:200])
-    needed = tuple(dict.fromkeys((*recipe.blobs, *(raw.decode() for raw in _ATTACHED.findall(file, 0, body)))))
+    needed = recipe.blobs
+    if file.find(_ATTACHMENTS, 0, body) >= 0:
+        needed = tuple(dict.fromkeys((*needed, *(raw.decode() for raw in _ATTACHED.findall(file, 0, body)))))
     try:
         octets = wire.rebuild(file, recipe, blobs)
     except MailError:

@@ -15,7 +15,7 @@ from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.report import Report
 from adapter.maintenance.survey import TORN, Survey, journal_size, survey
-from adapter.store import disk, layout
+from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable
 from adapter.store.journal import Journal, JournalDamaged
@@ -43,7 +43,7 @@ class Pipeline:
         self.say = say
         self._session = session
         self._own = session is None
-        self._looks = 0
+        self._looks: list[Survey] = []
         self.phases: dict[str, float] = {}  # seconds of work, start-up aside
 
     def close(self) -> None:
@@ -55,15 +55,13 @@ class Pipeline:
         if self._session is None:
             self.say("starting Spark")
             self._session = spark.start(self.master, self.scratch)
-        self._looks += 1
-        place = f"{self.scratch}/look-{self._looks}"
-        parent = os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            disk.make_directory(parent, f"look-{self._looks}")
-        finally:
-            os.close(parent)
-        with self._timed("look" if self._looks == 1 else "again"):
-            return survey(self._session, self.root, place, self.say)
+        name = f"look-{len(self._looks) + 1}"
+        workspace.make_directories(self.scratch, [name])
+        earlier = self._looks[-1] if self._looks else None
+        with self._timed("again" if earlier else "look"):
+            found = survey(self._session, self.root, f"{self.scratch}/{name}", self.say, earlier)
+        self._looks.append(found)
+        return found
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -111,7 +109,7 @@ class Pipeline:
             source=found.facts.source,
             scanned={name: found.counts.get(what, 0) for what, name in _SCANNED.items()},
             phases=self.phases,
-            seconds={name: round(value, 3) for name, value in found.seconds.items()},
+            seconds=dict(zip(("look", "again"), (look.seconds for look in self._looks))),
             memory=memory.peaks(),
         )
 

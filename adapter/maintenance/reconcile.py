@@ -1,14 +1,21 @@
 """The joins: what lies on disk against what journal and snapshots lead to. Each yields rows that are findings.
 
-All of it is DataFrames over the Parquet files that the scan wrote; nothing is collected here.
+All of it is DataFrames over the Parquet files that the executors wrote; nothing is collected here. A query is asked
+only if the sums of its rows say that something differs.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-#: Columns of a finding; the driver reads them from Parquet one batch at a time.
-COLUMNS = ("kind", "subject", "place", "name", "id", "mailbox", "entry", "folder", "uid", "detail")
+from adapter.maintenance import fragments, tally
+
+_COLUMNS = [
+    f"coalesce(CAST({field.name} AS bigint), 0L) AS {field.name}"
+    if field.name in ("folder", "uid")
+    else f"coalesce(CAST({field.name} AS string), '') AS {field.name}"
+    for field in fragments.FOUND
+]
 
 _MESSAGES = """
 WITH ranked AS (
@@ -140,22 +147,26 @@ JOIN table_rows k ON k.part = 'known' AND k.id = f.id AND k.sha = f.sha
 LEFT JOIN table_rows c ON c.part = 'cache' AND c.id = f.id
 WHERE f.part = 'message' AND f.proper AND f.cache_hash <> '' AND c.id IS NOT NULL AND c.sha <> f.cache_hash
 """
-_ROWS = """
-SELECT kind, subject, NULL AS place, name, id, NULL AS mailbox, NULL AS entry, folder, uid, detail
-FROM table_rows WHERE part = 'finding'
-"""
+#: Every query, and the domains in which something must differ for it to find anything.
+_QUERIES = (
+    (_MAILBOXES, {tally.MAILBOX}),
+    (_FOLDERS, {tally.FOLDER}),
+    (_LINKS, {tally.LINK}),
+    (_MESSAGES, {tally.MESSAGE}),
+    (_BLOBS, {tally.BLOB, tally.MESSAGE}),
+    (_CACHES, {tally.CACHE, tally.MESSAGE}),
+)
 
 
-def reconcile(session: SparkSession, files: DataFrame, rows: DataFrame) -> DataFrame:
+def reconcile(session: SparkSession, files: DataFrame, rows: DataFrame, differing: set[str]) -> DataFrame:
     """Every finding that files and tables give, as one DataFrame."""
     files.createOrReplaceTempView("file_rows")
     rows.createOrReplaceTempView("table_rows")
     found: DataFrame | None = None
-    for query in (_ROWS, _MAILBOXES, _FOLDERS, _LINKS, _MESSAGES, _BLOBS, _CACHES):
-        part = session.sql(query).selectExpr(
-            *(f"coalesce(CAST({name} AS bigint), 0L) AS {name}" for name in ("folder", "uid")),
-            *(f"coalesce(CAST({name} AS string), '') AS {name}" for name in COLUMNS if name not in ("folder", "uid")),
-        )
-        found = part if found is None else found.unionByName(part)
-    assert found is not None  # noqa: S101 - there are queries
+    for query, domains in _QUERIES:
+        if domains & differing:
+            part = session.sql(query).selectExpr(*_COLUMNS)
+            found = part if found is None else found.unionByName(part)
+    if found is None:
+        raise ValueError("nothing differs")
     return found

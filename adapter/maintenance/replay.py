@@ -9,12 +9,14 @@ is believed if it is whole, else what both can still tell is put together (:mod:
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from typing import BinaryIO
 
 import orjson
 
@@ -25,6 +27,10 @@ from adapter.store.journal import JournalDamaged, Record
 from adapter.transport import checkpoint, effects
 
 BASE, COPY, FACTS, NOTES = "base.sqlite", "index-copy.sqlite", "facts.json", "notes.sqlite"
+AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
+_BATCH = 2000  # records of one transaction, where it may have to be taken back
+#: What a record that belongs to another state, or is not one of ours, gives.
+_UNREPLAYABLE = (sqlite3.Error, KeyError, TypeError, IndexError, ValueError)
 
 
 @dataclass(slots=True)
@@ -39,6 +45,7 @@ class Facts:
     damaged_segments: dict[str, str] = field(default_factory=dict)
     damaged_snapshots: list[str] = field(default_factory=list)
     gap: str = ""  # why snapshots and journal do not tell everything
+    read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
 
     @property
     def complete(self) -> bool:
@@ -46,22 +53,22 @@ class Facts:
 
 
 class Replay:
-    def __init__(self, root: str, scratch: str) -> None:
+    def __init__(self, root: str, scratch: str, earlier: str = "") -> None:
+        """``earlier``: the scratch directory of a look whose tables may be gone on from."""
         self.scratch = scratch
+        self.earlier = earlier
         self.directories = Directories(root)
         self.facts = Facts()
         self.root = root
 
     def run(self) -> Facts:
-        facts, base = self.facts, f"{self.scratch}/{BASE}"
-        copy = f"{self.scratch}/{COPY}"
-        facts.index_trouble = tables.copy_index(self.root, copy)
+        base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
+        trouble = self.facts.index_trouble = tables.copy_index(self.root, copy)
         applied = tables.applied_seq(copy)
-        limit = applied if not facts.index_trouble else None  # an index in use: the journal may be ahead of the copy
-        with contextlib.closing(index.create(base)) as connection:
-            self._check_snapshots()
-            start = snapshots.load_latest(self.directories, connection)
-            self._replay(connection, start, limit)
+        self._check_snapshots()
+        self._fill(base, applied if not trouble else None)  # an index in use: the journal may be ahead of the copy
+        facts = self.facts
+        with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
             last = checkpoint.read(self.directories)
             known = [applied, last.seq if last else 0, facts.last_seq]
             known += [int(name) for name in facts.damaged_snapshots]
@@ -78,9 +85,44 @@ class Replay:
             facts.source = "index"
             self._take_index(copy, base)
         if facts.gap:
-            with contextlib.closing(tables.connect(base, write=True)) as connection:
+            with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
                 settle.settle(connection)
         return facts
+
+    def _fill(self, base: str, limit: int | None) -> None:
+        """All records in one transaction that cannot be taken back; if one cannot be replayed, all over with care."""
+        try:
+            self._fill_from(base, self._go_on(base), limit, careful=False)
+        except _UNREPLAYABLE:
+            known = self.facts
+            self.facts = Facts(index_trouble=known.index_trouble, damaged_snapshots=known.damaged_snapshots)
+            workspace.remove_files(self.scratch, [BASE, NOTES])
+            self._fill_from(base, None, limit, careful=True)
+
+    def _fill_from(self, base: str, start: int | None, limit: int | None, *, careful: bool) -> None:
+        opened = index.create(base) if start is None else tables.connect(base, write=True)
+        with contextlib.closing(tables.private(opened, undo=careful)) as connection:
+            if start is None:
+                start = snapshots.load_latest(self.directories, connection)
+            self._replay(connection, start, limit, careful=careful)
+
+    def _go_on(self, base: str) -> int | None:
+        """Take over the tables of the earlier look, if the journal only grew since; returns what they hold."""
+        if not self.earlier or not os.path.exists(f"{self.earlier}/{AGAIN}"):
+            return None
+        known = read_facts(self.earlier)
+        segments = list(known.read)
+        if not segments or segments != [layout.journal_segment(first) for first in self._segments()][: len(segments)]:
+            return None
+        with self.directories.open(layout.JOURNAL) as directory:
+            for name in segments:
+                inode, size = known.read[name]
+                now = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if now.st_ino != inode or now.st_size < size or (name != segments[-1] and now.st_size > size):
+                    return None
+        workspace.copy_file(f"{self.earlier}/{AGAIN}", base)
+        self.facts.read = known.read
+        return known.last_seq
 
     def _lacks_index(self) -> bool:
         return self.facts.index_trouble == "missing"
@@ -95,7 +137,7 @@ class Replay:
     def _take_index(self, copy: str, base: str) -> None:
         with (
             contextlib.closing(tables.connect(copy)) as source,
-            contextlib.closing(tables.connect(base, write=True)) as to,
+            contextlib.closing(tables.private(tables.connect(base, write=True))) as to,
         ):
             source.backup(to, pages=4096)
             to.execute("DELETE FROM cache_messages")
@@ -107,29 +149,41 @@ class Replay:
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
-    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None) -> None:
+    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, *, careful: bool) -> None:
         facts = self.facts
         facts.last_seq = start
         with contextlib.closing(tables.create(f"{self.scratch}/{NOTES}")) as notes:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
+            apply = self._apply_with_care if careful else self._apply
             connection.execute("BEGIN")
-            for record in journal.without_aborted(self._records(start)):
+            for number, record in enumerate(journal.without_aborted(self._records(start))):
                 if limit is not None and record.seq > limit:
+                    facts.read = {}
                     break
-                self._apply(connection, notes, record)
+                apply(connection, notes, record)
+                if careful and number % _BATCH == _BATCH - 1:
+                    connection.execute("COMMIT")
+                    connection.execute("BEGIN")
+            if facts.gap or facts.torn or facts.damaged_segments:
+                facts.read = {}
             reached = facts.last_seq if limit is None else min(facts.last_seq, max(limit, start))
+            if reached != facts.last_seq:
+                facts.read = {}
             facts.last_seq = reached
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (reached,))
             connection.execute("COMMIT")
 
     def _apply(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
+        for effect in record.effects:
+            effects.apply_index(effect, connection, record.at)
+            if effect["do"] == "remove-folder":
+                notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))
+
+    def _apply_with_care(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
         connection.execute("SAVEPOINT record")
         try:
-            for effect in record.effects:
-                effects.apply_index(effect, connection, record.at)
-                if effect["do"] == "remove-folder":
-                    notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))
-        except (sqlite3.Error, KeyError, TypeError, IndexError, ValueError) as error:
+            self._apply(connection, notes, record)
+        except _UNREPLAYABLE as error:
             connection.execute("ROLLBACK TO record")
             self._gap(f"record {record.seq} cannot be replayed: {error}")
         connection.execute("RELEASE record")
@@ -150,24 +204,29 @@ class Replay:
         last = checkpoint.read(self.directories)
         durable = last.seq if last else 0
         expected = start + 1
+        known = dict(facts.read)  # read by the earlier look, up to what is in the tables
         for number, first in enumerate(segments):
-            if first > expected and first > start + 1:
-                self._gap(f"records {expected} to {first - 1} are missing")
-            expected = first if number == 0 or first > expected else expected
-            for line in lines(self.directories, first):
+            name = layout.journal_segment(first)
+            if name in known and name != max(known):
+                continue
+            if name not in known:
+                if first > expected and first > start + 1:
+                    self._gap(f"records {expected} to {first - 1} are missing")
+                expected = first if number == 0 or first > expected else expected
+            for line in self._lines(first):
                 try:
                     record = journal.decode(line)
                 except JournalDamaged:
                     if first == segments[-1] and expected > durable and _is_tail(self.directories, first, line):
-                        facts.torn = layout.journal_segment(first)
+                        facts.torn = name
                         break
-                    facts.damaged_segments[layout.journal_segment(first)] = f"record {expected} does not verify"
+                    facts.damaged_segments[name] = f"record {expected} does not verify"
                     if expected > start:
                         self._gap(f"record {expected} does not verify")
                     expected += 1
                     continue
                 if record.seq != expected:
-                    facts.damaged_segments[layout.journal_segment(first)] = f"record {expected} is missing"
+                    facts.damaged_segments[name] = f"record {expected} is missing"
                     if record.seq > start + 1:
                         self._gap(f"record {expected} is missing")
                 expected = record.seq + 1
@@ -179,12 +238,30 @@ class Replay:
                 facts.last_seq = max(facts.last_seq, first - 1)
                 facts.next_seq = max(facts.next_seq, first)
 
+    def _lines(self, first: int) -> Iterator[bytes]:
+        """Lines of a segment that were not read before; notes how far it was read."""
+        name = layout.journal_segment(first)
+        _, at = self.facts.read.get(name, (0, 0))
+        with _open_segment(self.directories, first) as file:
+            inode = os.fstat(file.fileno()).st_ino
+            file.seek(at)
+            place = at
+            for line in file:
+                place += len(line)
+                if line.strip(journal.PADDING):
+                    at = place
+                    yield line
+            self.facts.read[name] = [inode, at]
+
 
 def lines(directories: Directories, first: int) -> Iterator[bytes]:
-    with directories.open(layout.JOURNAL) as directory:
-        fd = disk.open_read(directory, layout.journal_segment(first))
-    with open(fd, "rb", buffering=1 << 20) as file:
+    with _open_segment(directories, first) as file:
         yield from (line for line in file if line.strip(journal.PADDING))
+
+
+def _open_segment(directories: Directories, first: int) -> BinaryIO:
+    with directories.open(layout.JOURNAL) as directory:
+        return open(disk.open_read(directory, layout.journal_segment(first)), "rb", buffering=1 << 20)
 
 
 def _is_tail(directories: Directories, first: int, line: bytes) -> bool:
@@ -199,12 +276,12 @@ def _is_tail(directories: Directories, first: int, line: bytes) -> bool:
     return True
 
 
-def start(root: str, scratch: str) -> subprocess.Popen[bytes]:
+def start(root: str, scratch: str, earlier: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", __name__, root, scratch],
+        [sys.executable, "-m", __name__, root, scratch, earlier],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path]), "SQLITE_TMPDIR": scratch},
     )
 
 
@@ -212,13 +289,18 @@ def finish(process: subprocess.Popen[bytes], scratch: str) -> Facts:
     _, errors = process.communicate()
     if process.returncode:
         raise RuntimeError(f"the replay failed: {errors.decode(errors='replace')[-2000:]}")
+    return read_facts(scratch)
+
+
+def read_facts(scratch: str) -> Facts:
     with open(f"{scratch}/{FACTS}", "rb") as file:
         return Facts(**orjson.loads(file.read()))
 
 
 def main() -> None:
-    root, scratch = sys.argv[1:]
-    workspace.write_file(f"{scratch}/{FACTS}", orjson.dumps(asdict(Replay(root, scratch).run())))
+    root, scratch, earlier = sys.argv[1:]
+    gc.disable()  # records hold no cycles
+    workspace.write_file(f"{scratch}/{FACTS}", orjson.dumps(asdict(Replay(root, scratch, earlier).run())))
 
 
 if __name__ == "__main__":

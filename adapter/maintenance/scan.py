@@ -1,151 +1,239 @@
-"""What an executor does with a piece of work: reads files or rows, and says what it found. It changes nothing."""
+"""What an executor does with a piece of work on files: reads them, and says what it found. It changes nothing.
+
+The rows go to fragments; what comes back is the sum of each kind (:mod:`adapter.maintenance.tally`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import orjson
 
-from adapter.maintenance import tables
-from adapter.maintenance.compare import compare
-from adapter.maintenance.examine import Blobs, cache_hash, description, examine, hash_file
+from adapter.maintenance import scan_tables
+from adapter.maintenance.examine import LARGEST_FILE, Blobs, Examined, description, examine, hash_file
+from adapter.maintenance.fragments import Earlier, Fragments, Row, stamp
+from adapter.maintenance.tally import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, Sums, Tally
 from adapter.store import disk, identity, layout, names
 from adapter.store.disk import Directories
 from protocol.errors import MailError
 
-Row = dict[str, Any]
+#: A file that changed so short a time ago may change again without its stamp telling.
+_SETTLED = 2_000_000_000  # nanoseconds
 
 
-def work(path: str, options: dict[str, str]) -> Iterator[Row]:
+def work(path: str, options: dict[str, str]) -> Sums:
+    """Do one piece."""
     with open(path, "rb") as file:
-        items = orjson.loads(file.read())
-    with contextlib.closing(Directories(options["root"])) as directories:
+        items = [orjson.loads(line) for line in file]
+    tally = Tally(bytes.fromhex(options["secret"]))
+    piece = os.path.basename(path).removesuffix(".json")
+    with (
+        contextlib.closing(Directories(options["root"])) as directories,
+        Fragments(options["scratch"], piece) as fragments,
+    ):
+        files = Files(directories, fragments, tally, Earlier(options["earlier"], piece), options["describe"] == "yes")
         for item in items:
-            if item["what"] == "base":
-                yield from _base(options["base"], item)
-            elif item["what"] == "compare":
-                yield from _compare(options, item)
-            elif item["what"] == "cache":
-                yield from _cache(options["copy"], item)
+            if "where" in item:
+                files.item(item)
             else:
-                yield from _files(directories, item, describe=options.get("describe") == "yes")
+                scan_tables.item(item, options, fragments, tally)
+        return files.finish()
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+class Files:
+    def __init__(
+        self, directories: Directories, fragments: Fragments, tally: Tally, earlier: Earlier, describe: bool
+    ) -> None:
+        self._directories = directories
+        self._fragments = fragments
+        self._tally = tally
+        self._earlier = earlier
+        self._describe = describe
+        self._blobs = Blobs(directories)
+        self._waiting: dict[tuple[str, layout.Parts], list[str]] = {}
 
+    def item(self, item: dict[str, Any]) -> None:
+        where: layout.Parts = tuple(item["where"])
+        if item["what"] in ("message", "blob"):
+            self._waiting.setdefault((item["what"], where), []).extend(item["names"])
+            return
+        try:
+            with self._directories.open(where) as directory:
+                if item["what"] == "link":
+                    for name in item["names"]:
+                        self._link(directory, where, name)
+                elif item["what"] == "folder":
+                    self._folder(directory, where, item["links"])
+                else:
+                    self._fragments.file("mailbox", {"mailbox": where[1], "links": item["links"]})
+                    self._tally.add(MAILBOX, DISK, where[1])
+        except (FileNotFoundError, NotADirectoryError):
+            return  # gone since it was listed
 
-def _files(directories: Directories, item: Row, *, describe: bool) -> Iterator[Row]:
-    where: layout.Parts = tuple(item["where"])
-    try:
-        with directories.open(where) as directory:
-            if item["what"] == "message":
-                blobs = Blobs(directories)
-                for name in item["names"]:
-                    yield from _message(directory, where, name, blobs, describe)
-            elif item["what"] == "blob":
-                for name in item["names"]:
-                    yield from _blob(directory, where, name)
-            elif item["what"] == "link":
-                for name in item["names"]:
-                    yield from _link(directory, where, name)
-            elif item["what"] == "folder":
-                yield _folder(directory, where, item["links"])
+    # --- content ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Sums:
+        """All content of the piece, in the order of its names; what the whole piece adds up to."""
+        changed = {
+            (what, where): names
+            for (what, where), found in self._waiting.items()
+            if (names := self._changed(what, where, found))
+        }
+        if not changed and (sums := self._earlier.sums()) is not None:
+            self._earlier.share(self._fragments)
+            return sums
+        for (what, where), names_left in changed.items():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._directories.open(where) as directory:
+                self._content(directory, where, what, names_left)
+        self._take_over()
+        sums = self._tally.sums()
+        self._fragments.note(sums)
+        return sums
+
+    def _changed(self, what: str, where: layout.Parts, found: list[str]) -> list[str]:
+        """The names that an earlier look did not see as they are now."""
+        place = layout.absolute(*where)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._directories.open(where) as directory:
+            return sorted(name for name in found if not self._earlier.take(what, directory, place, name))
+        return []
+
+    def _content(self, directory: int, where: layout.Parts, what: str, found: list[str]) -> None:
+        place = layout.absolute(*where)
+        for name in found:
+            row: Row = {"place": place, "name": name, "id": "", "sha": "", "problem": "", "proper": False}
+            with contextlib.suppress(FileNotFoundError):
+                if what == "message":
+                    self._message(directory, where, row)
+                else:
+                    self._blob(directory, where, row)
+
+    def _take_over(self) -> None:
+        """Rows of an earlier look, of files that are what they were."""
+        columns = ("id", "sha", "problem", "proper", "cache_hash")
+        for part, table in self._earlier.kept():
+            self._fragments.files(part, table)
+            for values in zip(*(table.column(name).to_pylist() for name in columns)):
+                self._count(part, *values)
+
+    def _count(self, part: str, name: str, sha256: str, problem: str, proper: bool, cache_hash: str | None) -> None:
+        if not name or problem or not proper:
+            self._tally.odd(MESSAGE if part == "message" else BLOB)
+        elif part == "message":
+            self._tally.add(MESSAGE, DISK, name, sha256)
+            if cache_hash:
+                self._tally.add(CACHE, DISK, name, cache_hash)
+        else:
+            self._tally.add(BLOB, DISK, name)
+
+    def _message(self, directory: int, where: layout.Parts, row: Row) -> None:
+        name = row["name"]
+        message_id = name.removesuffix(".md")
+        if not layout.MESSAGE_ID.match(message_id) or not name.endswith(".md"):
+            row["problem"] = "is no message by its name"
+        else:
+            row["id"] = message_id
+            try:
+                file, row["stamp"] = _read(directory, name)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                row["problem"] = f"cannot be read: {error.strerror}"
             else:
-                yield {"part": "mailbox", "mailbox": where[1], "links": item["links"]}
-    except (FileNotFoundError, NotADirectoryError):
-        return  # gone since it was listed
+                row["proper"] = where == layout.message_directory(message_id)
+                self._examined(row, file, directory)
+        self._fragments.file("message", row, len(row.get("meta") or b""))
+        self._count("message", row["id"], row["sha"], row["problem"], row["proper"], row.get("cache_hash"))
+
+    def _examined(self, row: Row, file: bytes | None, directory: int) -> None:
+        if file is None:
+            found = Examined(hash_file(directory, row["name"]), "too large to be ours")
+        else:
+            found = examine(file, row["id"], self._blobs)
+            row["size"] = len(file)
+        row |= {"sha": found.sha256, "problem": found.problem, "blobs": found.blobs}
+        if found.recipe is not None:
+            row["cache_hash"] = found.cache_hash()
+            kept = dict(zip(("recipe", "envelope", "structure", "outline", "preview"), found[3:]))
+            size = sum(len(value) for value in found[3:] if value is not None)
+            self._fragments.cache({"id": row["id"], "sha": found.sha256, **kept}, size)
+        if self._describe and file is not None and not found.problem:
+            with contextlib.suppress(MailError):
+                row["meta"] = description(file)
+
+    def _blob(self, directory: int, where: layout.Parts, row: Row) -> None:
+        name = row["name"]
+        if not layout.SHA256.match(name):
+            row["problem"] = "is no blob by its name"
+        else:
+            row["id"] = name
+            try:
+                row["stamp"] = _settled(os.stat(name, dir_fd=directory, follow_symlinks=False))
+                row["sha"] = hash_file(directory, name)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                row["problem"] = f"cannot be read: {error.strerror}"
+            else:
+                row["problem"] = "" if row["sha"] == name else "does not match its checksum"
+                row["proper"] = where == layout.blob_directory(name)
+        self._fragments.file("blob", row)
+        self._count("blob", row["id"], row["sha"], row["problem"], row["proper"], None)
+
+    # --- mailboxes -------------------------------------------------------------------------------------------------
+
+    def _link(self, directory: int, where: layout.Parts, name: str) -> None:
+        uid, _, message_id = name.removesuffix(".md").partition("-")  # its form was looked at when it was listed
+        try:
+            target = os.readlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            return
+        except OSError:
+            target = ""  # no link at all
+        row: Row = {"mailbox": where[1], "entry": where[2], "name": name, "uid": int(uid), "id": message_id}
+        try:
+            row["proper"] = target == layout.projection_target(message_id)
+        except ValueError:
+            row["proper"] = False
+        if row["proper"]:
+            self._tally.add(LINK, DISK, where[1], where[2], name)
+        else:
+            row["target"] = os.fsencode(target).decode("utf-8", "replace")
+            self._tally.odd(LINK)
+        self._fragments.file("link", row)
+
+    def _folder(self, directory: int, where: layout.Parts, links: int) -> None:
+        row = _describe_folder(directory, where)
+        self._fragments.file("folder", {**row, "mailbox": where[1], "entry": where[2], "links": links})
+        if row["problem"]:
+            self._tally.odd(FOLDER)
+        else:
+            self._tally.add(FOLDER, DISK, where[1], where[2], str(row["folder"]))
 
 
-def _message(directory: int, where: layout.Parts, name: str, blobs: Blobs, describe: bool) -> Iterator[Row]:
-    row: Row = {"part": "message", "place": layout.absolute(*where), "name": name}
-    message_id = name.removesuffix(".md")
-    if not layout.MESSAGE_ID.match(message_id) or not name.endswith(".md"):
-        yield {**row, "id": "", "problem": "is no message by its name"}
-        return
+def _read(directory: int, name: str) -> tuple[bytes | None, str]:
+    """The content of a file and its stamp; no content if it is larger than any of ours."""
+    fd = disk.open_read(directory, name)
     try:
-        file = disk.read_file(directory, name)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        yield {**row, "id": message_id, "sha": "", "problem": f"cannot be read: {error.strerror}", "proper": False}
-        return
-    found = examine(file, message_id, blobs)
-    meta = None
-    if describe and not found.problem:
-        with contextlib.suppress(MailError):
-            meta = description(file)
-    yield {
-        **row,
-        "id": message_id,
-        "sha": found.sha256,
-        "problem": found.problem,
-        "proper": where == layout.message_directory(message_id),
-        "blobs": found.blobs,
-        "size": len(file),
-        "cache_hash": found.cache_hash(),
-        "recipe": found.recipe,
-        "envelope": found.envelope,
-        "structure": found.structure,
-        "outline": found.outline,
-        "preview": found.preview,
-        "meta": meta,
-    }
+        about = os.fstat(fd)
+        if about.st_size > LARGEST_FILE:
+            return None, _settled(about)
+        data = os.read(fd, about.st_size + 1)
+        while more := os.read(fd, 1 << 20) if len(data) < about.st_size else b"":
+            data += more
+        return data, _settled(about)
+    finally:
+        os.close(fd)
 
 
-def _blob(directory: int, where: layout.Parts, name: str) -> Iterator[Row]:
-    row: Row = {"part": "blob", "place": layout.absolute(*where), "name": name}
-    if not layout.SHA256.match(name):
-        yield {**row, "id": "", "problem": "is no blob by its name"}
-        return
-    try:
-        found = hash_file(directory, name)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        yield {**row, "id": name, "problem": f"cannot be read: {error.strerror}", "proper": False}
-        return
-    yield {
-        **row,
-        "id": name,
-        "sha": found,
-        "problem": "" if found == name else "does not match its checksum",
-        "proper": where == layout.blob_directory(name),
-    }
+def _settled(about: os.stat_result) -> str:
+    return stamp(about) if about.st_ctime_ns < time.time_ns() - _SETTLED else ""
 
 
-def _link(directory: int, where: layout.Parts, name: str) -> Iterator[Row]:
-    match = layout.PROJECTION.match(name)
-    if match is None:
-        return
-    try:
-        target = os.readlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return
-    except OSError:
-        target = ""  # no link at all
-    try:
-        wanted = layout.projection_target(match.group(2))
-    except ValueError:
-        wanted = ""
-    yield {
-        "part": "link",
-        "mailbox": where[1],
-        "entry": where[2],
-        "name": name,
-        "uid": int(match.group(1)),
-        "id": match.group(2),
-        "proper": bool(wanted) and target == wanted,
-        "target": os.fsencode(target).decode("utf-8", "replace"),
-    }
-
-
-def _folder(directory: int, where: layout.Parts, links: int) -> Row:
-    row: Row = {"part": "folder", "mailbox": where[1], "entry": where[2], "links": links, "problem": ""}
-    row["full_name"] = folder_name(directory, where[2])
+def _describe_folder(directory: int, where: layout.Parts) -> Row:
+    row: Row = {"problem": "", "full_name": folder_name(directory, where[2])}
     try:
         raw = disk.read_file(directory, layout.IDENTITY_FILE)
     except FileNotFoundError:
@@ -173,93 +261,3 @@ def folder_name(directory: int, entry: str) -> str:
     except (OSError, UnicodeDecodeError):
         return ""
     return name if names.folder_entry(name) == entry else ""
-
-
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-_SQL = {
-    "mailbox_registrations": (
-        "registration",
-        "SELECT t.registration_id, t.address, t.directory, t.status FROM mailbox_registrations t WHERE {where}",
-    ),
-    "folders": (
-        "base-folder",
-        "SELECT t.folder_id, r.directory, t.name, t.registration_id, t.uidnext FROM folders t"
-        " JOIN mailbox_registrations r USING (registration_id) WHERE {where}",
-    ),
-    "mailbox_projections": (
-        "projection",
-        "SELECT t.folder_id, t.uid, t.message_id, r.directory, f.name FROM mailbox_projections t"
-        " JOIN folders f USING (folder_id) JOIN mailbox_registrations r USING (registration_id) WHERE {where}",
-    ),
-    "message_attachments": (
-        "needed",
-        "SELECT DISTINCT t.sha256, t.message_id FROM message_attachments t WHERE {where}",
-    ),
-    "messages": ("known", "SELECT t.message_id, t.file_sha256, t.size FROM messages t WHERE {where}"),
-}
-
-
-def _base(path: str, item: Row) -> Iterator[Row]:
-    part, sql = _SQL[item["table"]]
-    entries: dict[str, str] = {}  # folder names of this range
-    with contextlib.closing(tables.connect(path)) as connection:
-        key = tables.keys(connection, item["table"])[0]
-        where, values = tables.within("t", key, item["low"], item["high"])
-        for row in connection.execute(sql.format(where=where), values):
-            if part == "known":
-                yield {"part": part, "id": row[0], "sha": row[1], "size": row[2]}
-            elif part == "needed":
-                yield {"part": part, "sha": row[0], "id": row[1]}
-            elif part == "registration":
-                yield {"part": part, "registration": row[0], "name": row[1], "mailbox": row[2], "status": row[3]}
-            elif part == "base-folder":
-                yield {
-                    "part": part,
-                    "folder": row[0],
-                    "mailbox": row[1],
-                    "name": row[2],
-                    "entry": names.folder_entry(row[2]),
-                    "registration": row[3],
-                    "uid": row[4],
-                }
-            else:
-                if row[4] not in entries:
-                    entries[row[4]] = names.folder_entry(row[4])
-                yield {
-                    "part": part,
-                    "folder": row[0],
-                    "uid": row[1],
-                    "id": row[2],
-                    "mailbox": row[3],
-                    "entry": entries[row[4]],
-                    "name": layout.projection_name(row[1], row[2]),
-                }
-
-
-def _compare(options: dict[str, str], item: Row) -> Iterator[Row]:
-    for found in compare(options["base"], options["copy"], item["table"], item["low"], item["high"]):
-        yield {
-            "part": "finding",
-            "kind": found.kind,
-            "subject": found.subject,
-            "name": found.name,
-            "id": found.id,
-            "folder": found.folder,
-            "uid": found.uid,
-            "detail": found.detail,
-        }
-
-
-def _cache(path: str, item: Row) -> Iterator[Row]:
-    with contextlib.closing(tables.connect(path)) as connection:
-        where, values = tables.within("t", "message_id", item["low"], item["high"])
-        try:
-            for row in connection.execute(
-                "SELECT t.message_id, t.recipe, t.envelope, t.structure, t.outline, t.preview"  # noqa: S608
-                f" FROM cache_messages t WHERE {where}",
-                values,
-            ):
-                yield {"part": "cache", "id": row[0], "sha": cache_hash(row[1:])}
-        except (sqlite3.Error, TypeError):
-            return  # rows that cannot be read count as missing

@@ -58,7 +58,8 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
         "spark.driver.memory": os.environ.get("MARKPOST_SPARK_MEMORY", "1g"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Djava.io.tmpdir={scratch}"
-        " -XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m --add-modules=jdk.incubator.vector",
+        " -XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+        " --add-modules=jdk.incubator.vector",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores

@@ -14,8 +14,8 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from adapter.maintenance import tables
-from adapter.maintenance.replay import BASE, Facts
+from adapter.maintenance import tables, workspace
+from adapter.maintenance.replay import AGAIN, BASE, Facts
 from adapter.store import disk, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index
@@ -29,8 +29,9 @@ class State:
         self.facts = facts
         self._base = f"{scratch}/{BASE}"
         self._scratch = scratch
-        self._private: sqlite3.Connection | None = tables.connect(self._base, write=True)
-        self._private.execute("PRAGMA cache_size=-65536")
+        if facts.read:  # the look after the repair goes on from here
+            workspace.copy_file(self._base, f"{scratch}/{AGAIN}")
+        self._private: sqlite3.Connection | None = tables.private(tables.connect(self._base, write=True))
         self._index: Index | None = None
         self._journal: Journal | None = None
         self.changes = 0

@@ -1,4 +1,8 @@
-"""One look at the whole store: scan, replay and joins. What it found is in Parquet files of the scratch directory."""
+"""One look at the whole store: scan, replay and joins. What it found is in Parquet files of the scratch directory.
+
+Executors read the store and add up what they see on either side; a domain whose sides are equal needs no join. The rest
+is joined as DataFrames over the rows that the executors wrote.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, reconcile, replay, workspace
+from adapter.maintenance import chunks, fragments, replay, scan, tally, workspace
+from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
+from adapter.maintenance.fragments import parquet_rows
 from adapter.maintenance.replay import BASE, COPY, Facts
 from adapter.store import disk, layout, locks, names
 from adapter.store.disk import Directories
 from protocol.errors import MailError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _SHUFFLE_ROWS = 50_000  # of one partition of a join
+JOINS = "findings"
 TORN = "an append that was never acknowledged"
 Progress = Callable[[str], None]
 
@@ -29,10 +38,12 @@ Progress = Callable[[str], None]
 class Survey:
     root: str
     scratch: str
-    facts: Facts
-    files: DataFrame
-    counts: dict[str, int]  # what was looked at
-    journal_at: int  # size of the journal when the scan began
+    session: SparkSession
+    places: Places = field(default_factory=Places)
+    secret: bytes = field(default_factory=lambda: os.urandom(32))  # of the sums
+    facts: Facts = field(default_factory=Facts)
+    counts: dict[str, int] = field(default_factory=dict)  # what was looked at
+    journal_at: int = 0  # size of the journal when the scan began
     found: Counter[str] = field(default_factory=Counter)
     passwords: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -45,80 +56,126 @@ class Survey:
                 yield finding
         if kinds is not None and not any(self.found[kind] for kind in kinds):
             return
-        for row in parquet_rows(f"{self.scratch}/findings", [*reconcile.COLUMNS]):
-            if kinds is None or row["kind"] in kinds:
-                yield Finding(**row)
+        for place in (fragments.FOUND_PLACE, JOINS):
+            for row in parquet_rows(f"{self.scratch}/{place}", fragments.FOUND.names):
+                if kinds is None or row["kind"] in kinds:
+                    yield Finding(**row)
 
 
-def parquet_rows(directory: str, columns: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a directory of Parquet files, in bounded batches."""
-    import pyarrow.parquet as pq
-
-    for name in sorted(os.listdir(directory)):
-        if name.endswith(".parquet"):
-            with pq.ParquetFile(f"{directory}/{name}") as file:
-                for batch in file.iter_batches(2000, columns=columns):
-                    yield from batch.to_pylist()
-
-
-def survey(session: SparkSession, root: str, scratch: str, say: Progress) -> Survey:
-    from adapter.maintenance.source import StoreSource
-
-    session.dataSource.register(StoreSource)
+def survey(session: SparkSession, root: str, scratch: str, say: Progress, earlier: Survey | None = None) -> Survey:
+    """``earlier``: a look of this run, of which everything is taken over that did not change since."""
     began = time.monotonic()
-    seconds = {}
-    process = replay.start(root, scratch)
+    places = [
+        fragments.FOUND_PLACE,
+        fragments.CACHE_PLACE,
+        fragments.FILES_PLACE,
+        fragments.ROWS_PLACE,
+        *(fragments.part_place(fragments.FILES_PLACE, part) for part in fragments.FILE_PARTS),
+        *(fragments.part_place(fragments.ROWS_PLACE, part) for part in fragments.ROW_PARTS),
+    ]
+    workspace.make_directories(scratch, places)
+    if earlier is None:
+        look = _Look(Survey(root, scratch, session), say, "")
+    else:
+        look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier.scratch)
+    process = replay.start(root, scratch, earlier.scratch if earlier else "")
     try:
-        journal_at = journal_size(root)
-        pieces = chunks.files(root, scratch, "files")
-        seconds["list"] = time.monotonic() - began
-        say(f"{pieces.counts.get('message', 0)} messages, {pieces.counts.get('link', 0)} links listed")
-        describe = "no" if _has_journal(root) else "yes"
-        files = _load(session, scratch, "files", pieces.paths, root, describe)
-        seconds["scan"] = time.monotonic() - began
-        say("files read; comparing")
-        facts = replay.finish(process, scratch)
+        look.files()
+        look.survey.facts = replay.finish(process, scratch)
     except BaseException:
         process.kill()
         process.communicate()
         raise
-    seconds["replay"] = time.monotonic() - began
-    index_ok = not facts.index_trouble
-    base, copy = f"{scratch}/{BASE}", f"{scratch}/{COPY}"
-    ranges = chunks.rows(base, copy, scratch, compare=index_ok, cached=index_ok)
-    rows = _load(session, scratch, "rows", ranges.paths, root, "no")
-    seconds["tables"] = time.monotonic() - began
-    largest = max(pieces.counts.values(), default=0)
-    session.conf.set("spark.sql.shuffle.partitions", max(2, largest // _SHUFFLE_ROWS))
-    found = reconcile.reconcile(session, files, rows)
-    found.coalesce(1).write.parquet(f"{scratch}/findings")
-    result = Survey(root, scratch, facts, files, pieces.counts, journal_at, seconds=seconds)
-    result._others = [*_of_the_whole(facts), *_staging(root), *_credentials(root, base, result.passwords)]
-    for row in parquet_rows(f"{scratch}/findings", ["kind"]):
-        result.found[row["kind"]] += 1
-    result.found.update(finding.kind for finding in result._others)
-    seconds["join"] = time.monotonic() - began
-    return result
+    look.time("replay", began)
+    look.tables()
+    look.join()
+    look.time("whole", began)
+    return look.survey
 
 
-def _load(session: SparkSession, scratch: str, what: str, paths: list[str], root: str, describe: str) -> DataFrame:
-    from adapter.maintenance.source import FILES, ROWS, ddl
+class _Look:
+    """The steps of one look."""
 
-    listing, target = f"{scratch}/{what}-pieces", f"{scratch}/{what}"
-    workspace.write_file(listing, "".join(f"{path}\n" for path in paths).encode())
-    schema = ddl(FILES if what == "files" else ROWS)
-    if paths:
-        reader = session.read.format("markpost").options(
-            rows=what,
-            pieces=listing,
-            root=root,
-            base=f"{scratch}/{BASE}",
-            copy=f"{scratch}/{COPY}",
-            describe=describe,
-        )
-        reader.load().write.partitionBy("part").parquet(target)
-        return session.read.schema(schema).parquet(target)
-    return session.createDataFrame([], schema)
+    def __init__(self, survey: Survey, say: Progress, earlier: str) -> None:
+        self.survey = survey
+        self._say = say
+        scratch = survey.scratch
+        self._sums: list[tally.Sums] = []
+        self._options = {
+            "root": survey.root,
+            "scratch": scratch,
+            "base": f"{scratch}/{BASE}",
+            "copy": f"{scratch}/{COPY}",
+            "secret": survey.secret.hex(),
+            "earlier": earlier,
+            "describe": "no" if _has_journal(survey.root) else "yes",
+        }
+
+    def time(self, phase: str, began: float) -> None:
+        self.survey.seconds[phase] = round(time.monotonic() - began, 3)
+
+    def files(self) -> None:
+        survey = self.survey
+        survey.journal_at = journal_size(survey.root)
+        began = time.monotonic()
+        content = chunks.content(survey.root, survey.scratch, survey.places)
+        mailboxes = chunks.mailboxes(survey.root, survey.scratch)
+        survey.counts = {**content.counts, **mailboxes.counts}
+        self.time("list", began)
+        self._say(f"{content.counts.get('message', 0)} messages, {mailboxes.counts.get('link', 0)} links listed")
+        began = time.monotonic()
+        self._run([*content.paths, *mailboxes.paths])
+        self.time("scan", began)
+        self._say("files read; comparing")
+
+    def tables(self) -> None:
+        began = time.monotonic()
+        self._run(self._ranges(detail=False).paths)
+        self.time("tables", began)
+
+    def join(self) -> None:
+        """What does not add up is joined; with all else that is wrong it makes the findings."""
+        survey = self.survey
+        began = time.monotonic()
+        differing = tally.differing(tally.total(self._sums))
+        if survey.facts.index_trouble:
+            differing.discard(tally.CACHE)
+        if differing:
+            self._join(differing)
+        survey._others = [
+            *_of_the_whole(survey.facts),
+            *_staging(survey.root),
+            *_credentials(survey.root, self._options["base"], survey.passwords),
+        ]
+        survey.found.update(finding.kind for finding in survey._others)
+        for place in (fragments.FOUND_PLACE, JOINS):
+            survey.found.update(row["kind"] for row in parquet_rows(f"{survey.scratch}/{place}", ["kind"]))
+        self.time("join", began)
+
+    def _join(self, differing: set[str]) -> None:
+        from adapter.maintenance import reconcile
+
+        survey = self.survey
+        session = survey.session
+        self._run(self._ranges(detail=True).paths)
+        files = self._read(fragments.FILES_PLACE, fragments.FILES)
+        rows = self._read(fragments.ROWS_PLACE, fragments.ROWS)
+        largest = max(survey.counts.values(), default=0)
+        session.conf.set("spark.sql.shuffle.partitions", max(2, largest // _SHUFFLE_ROWS))
+        reconcile.reconcile(session, files, rows, differing).write.parquet(f"{survey.scratch}/{JOINS}")
+
+    def _ranges(self, *, detail: bool) -> Pieces:
+        base, copy, scratch = (self._options[name] for name in ("base", "copy", "scratch"))
+        return chunks.rows(base, copy, scratch, detail=detail, index=not self.survey.facts.index_trouble)
+
+    def _run(self, paths: list[str]) -> None:
+        """Every piece is a task; what comes back of each are a few numbers."""
+        if paths:
+            pieces = self.survey.session.sparkContext.parallelize(paths, len(paths))
+            self._sums += pieces.map(partial(scan.work, options=self._options)).collect()
+
+    def _read(self, place: str, schema: pa.Schema) -> DataFrame:
+        return self.survey.session.read.schema(fragments.ddl(schema)).parquet(f"{self.survey.scratch}/{place}")
 
 
 def journal_size(root: str) -> int:

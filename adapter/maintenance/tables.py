@@ -25,13 +25,25 @@ def create(path: str) -> sqlite3.Connection:
     return index._connect(path, "rwc")
 
 
+def private(connection: sqlite3.Connection, *, undo: bool = True) -> sqlite3.Connection:
+    """Settings for a file that nobody else knows of yet: pages may reach it at any time, so memory stays flat.
+
+    It is made durable as a whole before it gets the name of the index. Without ``undo`` no transaction can be rolled
+    back: a failure makes the file worthless.
+    """
+    connection.execute(f"PRAGMA journal_mode={'MEMORY' if undo else 'OFF'}")
+    connection.execute("PRAGMA cache_spill=ON")
+    connection.execute("PRAGMA temp_store=FILE")
+    return connection
+
+
 def copy_index(root: str, target: str) -> str:
     """A consistent copy of the index at ``target``; returns what is wrong with it, empty if nothing is."""
     source = layout.absolute(root, layout.INDEX_FILE)
     if not os.path.lexists(source):
         return "missing"
     try:
-        with contextlib.closing(connect(source)) as live, contextlib.closing(create(target)) as copy:
+        with contextlib.closing(connect(source)) as live, contextlib.closing(private(create(target))) as copy:
             live.execute("PRAGMA busy_timeout=30000")
             live.backup(copy, pages=4096)
             index.complete(copy)
@@ -68,31 +80,34 @@ def keys(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def ranges(
-    connection: sqlite3.Connection, table: str, rows: int = RANGE_ROWS
-) -> Iterator[tuple[object | None, object | None]]:
-    """Borders of the first key column, ``low < key <= high`` (None: open), of about ``rows`` rows each."""
-    key = keys(connection, table)[0]
-    low: object | None = None
+    connection: sqlite3.Connection, table: str, key: list[str]
+) -> Iterator[tuple[list[object] | None, list[object] | None, int]]:
+    """Borders ``low < key <= high`` (None: open), and how many rows lie between them: a bounded number."""
+    names = ", ".join(key)
+    low: list[object] | None = None
     while True:
-        where = "" if low is None else f"WHERE {key} > ?"
+        where, values = within(table, key, low, None)
         found = connection.execute(
-            f"SELECT {key} FROM {table} {where} ORDER BY {key} LIMIT 1 OFFSET ?",  # noqa: S608 - names of our schema
-            (*(() if low is None else (low,)), rows - 1),
+            f"SELECT {names} FROM {table} WHERE {where} ORDER BY {names} LIMIT 1 OFFSET ?",  # noqa: S608 - our schema
+            (*values, RANGE_ROWS - 1),
         ).fetchone()
         if found is None:
-            yield low, None
+            count = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()[0]  # noqa: S608
+            yield low, None, count
             return
-        yield low, found[0]
-        low = found[0]
+        yield low, list(found), RANGE_ROWS
+        low = list(found)
 
 
-def within(alias: str, key: str, low: object | None, high: object | None) -> tuple[str, list[object]]:
+def within(alias: str, key: list[str], low: list[object] | None, high: list[object] | None) -> tuple[str, list[object]]:
     """A condition for one of :func:`ranges`, and its parameters."""
+    columns = ", ".join(f"{alias}.{name}" for name in key)
+    places = ", ".join("?" * len(key))
     conditions, values = ["1"], []
     if low is not None:
-        conditions.append(f"{alias}.{key} > ?")
-        values.append(low)
+        conditions.append(f"({columns}) > ({places})")
+        values += low
     if high is not None:
-        conditions.append(f"{alias}.{key} <= ?")
-        values.append(high)
+        conditions.append(f"({columns}) <= ({places})")
+        values += high
     return " AND ".join(conditions), values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
@@ -65,5 +65,41 @@ def write_file(path: str, data: bytes) -> None:
     parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         disk.write_new(parent, os.path.basename(path), data, mode=0o600)
+    finally:
+        os.close(parent)
+
+
+def make_directories(place: str, names: Iterable[str]) -> None:
+    """Directories inside a scratch directory, each after the one it lies in."""
+    for name in names:
+        parent = os.open(os.path.dirname(f"{place}/{name}"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            disk.make_directory(parent, os.path.basename(name))
+        finally:
+            os.close(parent)
+
+
+def remove_files(place: str, names: Iterable[str]) -> None:
+    """Remove scratch files, whether they are there or not."""
+    parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(parent, name)
+    finally:
+        os.close(parent)
+
+
+def copy_file(source: str, target: str) -> None:
+    """A copy of a scratch file."""
+    parent = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = disk.open_new(parent, os.path.basename(target), mode=0o600)
+        try:
+            with open(source, "rb", buffering=0) as file:
+                while data := file.read(1 << 20):
+                    disk.write_all(fd, data)
+        finally:
+            os.close(fd)
     finally:
         os.close(parent)
