@@ -1,8 +1,8 @@
 """Fills the text index in the background, one thread for each process.
 
 Messages that came, and those that somebody looked for, go first; then everything that is older, the newest first. The
-thread takes its time: it waits a moment for more to come, and lets others run between two messages. What it has not
-got to yet, searches read for themselves.
+thread takes its time: while mail comes in it waits, since it would slow that down, and it lets others run between two
+messages. What it has not got to yet, searches read for themselves.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
 
-# Messages of one transaction; and how long to wait for so many, in seconds.
+# Messages of one transaction.
 _BATCH = 128
-_PATIENCE = 1.0
+# Seconds without new mail before it begins, unless so many messages wait that a search would take long.
+_CALM = 1.0
+_MANY = 2000
 # Between two transactions and between two messages.
 _PAUSE = 0.05
 _BREATH = 0.0002
@@ -55,6 +57,7 @@ class TextFiller:
         self._mutex = threading.Lock()
         self._waiting: dict[str, None] = {}  # in the order of their coming
         self._gone: list[str] = []
+        self._last_came = 0.0
         self._before: str | None = "~"  # all newer messages were looked up; sorts after every id. None: all were
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -75,6 +78,7 @@ class TextFiller:
             if len(self._waiting) < _MOST_WAITING:
                 self._waiting.update(dict.fromkeys(message_ids))
         if message_ids:
+            self._last_came = time.monotonic()
             self._wake.set()
 
     def remove(self, message_ids: Collection[str]) -> None:
@@ -90,6 +94,7 @@ class TextFiller:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while not self._stopping.is_set():
+            self._wait_for_calm()
             try:
                 if self._fill_waiting() or self._fill_older():
                     continue
@@ -98,7 +103,11 @@ class TextFiller:
             self._index.shrink()
             self._wake.wait()
             self._wake.clear()
-            self._stopping.wait(_PATIENCE)
+
+    def _wait_for_calm(self) -> None:
+        while len(self._waiting) < _MANY and (left := self._last_came + _CALM - time.monotonic()) > 0:
+            if self._stopping.wait(left):
+                return
 
     def _fill_waiting(self) -> bool:
         """Index some of those that wait; False if none do."""
