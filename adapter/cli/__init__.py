@@ -14,10 +14,12 @@ from protocol.errors import MailError
 #: command -> module of this package and the name it has there
 _COMMANDS = {
     "account": ("account", "account"),
+    "autoconfig": ("autoconfig", "autoconfig"),
     "check": ("repair", "check"),
     "config": ("configuration", "configuration"),
     "deliver": ("deliver", "deliver"),
     "demo": ("demo", "demo"),
+    "doctor": ("doctor", "doctor"),
     "export": ("exchange", "export"),
     "import": ("exchange", "import_"),
     "init": ("store", "init"),
