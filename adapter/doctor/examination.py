@@ -1,0 +1,42 @@
+"""All the checks, in the order in which a person would make them. Nothing is changed; one that fails stops no other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from adapter.doctor import certificates, machine, places, ports, state
+from adapter.doctor.findings import Finding, bad
+from adapter.settings import Settings
+from adapter.store.disk import Directories
+from adapter.transport import opening
+from protocol.errors import MailError
+
+
+def examine(root: str, settings: Settings) -> Iterator[Finding]:
+    yield from _safely("java", machine.java())
+    try:
+        with contextlib.closing(opening.open_root(root)) as directories:
+            opening._check_version(directories)
+            yield from _store(directories, settings)
+    except MailError as error:
+        yield bad("store", str(error), f"markpost init --root {root}, or give the right --root")
+        yield from _safely("clock", machine.clock(None))
+    yield from _safely("listeners", ports.ports(settings))
+    yield from _safely("certificate", certificates.certificates(settings))
+
+
+def _store(directories: Directories, settings: Settings) -> Iterator[Finding]:
+    yield from _safely("clock", machine.clock(state.newest_change(directories)))
+    yield from _safely("locking", places.file_system(directories))
+    yield from _safely("disk space", places.room(directories))
+    yield from _safely("permissions", places.permissions(directories, settings))
+    yield from _safely("service", state.service(directories))
+    yield from _safely("index", state.layers(directories))
+
+
+def _safely(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except (OSError, MailError) as error:
+        yield bad(check, f"cannot be looked at: {error}", "run this as the user that owns the store")

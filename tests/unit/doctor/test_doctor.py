@@ -1,0 +1,466 @@
+"""Every check of the doctor, passing and failing."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from adapter.cli import main
+from adapter.doctor import certificates, machine, places, ports, state
+from adapter.doctor.findings import Finding, Level
+from adapter.maintenance import gate
+from adapter.servers import endpoints
+from adapter.settings import Certificate, Listen, Metrics, Server, Settings, Tls
+from adapter.store import layout
+from adapter.store.disk import Directories
+from adapter.transport.transport import Transport
+from adapter.upstream.settings import RelaySettings
+from protocol.errors import MailError, Reason
+from tests.support.smtpd import make_store
+from tests.support.stores import ADA, deliver
+
+HOST = "mail.example.test"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_store(tmp_path / "store", ADA)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def directories(root: Path) -> Iterator[Directories]:
+    with contextlib.closing(Directories(str(root))) as found:
+        yield found
+
+
+def told(findings: Iterable[Finding], level: Level) -> str:
+    """All of this level; every finding that is not ok says what to do."""
+    found = list(findings)
+    assert all(bool(finding.advice) != (finding.level is Level.OK) for finding in found), found
+    return "\n".join(f"{finding.check}: {finding.seen}" for finding in found if finding.level is level)
+
+
+def all_ok(findings: Iterable[Finding]) -> bool:
+    found = list(findings)
+    assert found
+    return all(finding.level is Level.OK for finding in found)
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def _java(directory: Path, says: str) -> dict[str, str]:
+    (directory / "bin").mkdir(exist_ok=True)
+    program = directory / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+    return {"JAVA_HOME": str(directory), "PATH": os.environ["PATH"]}
+
+
+def test_java(tmp_path: Path) -> None:
+    assert all_ok(machine.java(_java(tmp_path, 'openjdk version "17.0.9" 2023-10-17')))
+    assert "version 8; check and repair need 17" in told(
+        machine.java(_java(tmp_path, 'java version "1.8.0_292"')), Level.WARN
+    )
+    assert "does not tell its version" in told(machine.java(_java(tmp_path, "hello")), Level.WARN)
+    assert "cannot be started" in told(machine.java({"JAVA_HOME": str(tmp_path / "none")}), Level.WARN)
+
+
+def test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_is_synchronised", lambda: True)
+    assert all_ok(machine.clock(None))
+    assert all_ok(machine.clock(time.time() - 10))
+    assert "the store was changed at" in told(machine.clock(time.time() + 3600), Level.BAD)
+    monkeypatch.setattr(machine, "_is_synchronised", lambda: False)
+    assert "nothing keeps it right" in told(machine.clock(None), Level.WARN)
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    assert "which cannot be" in told(machine.clock(None), Level.BAD)
+
+
+def test_the_kernel_is_asked_about_the_clock() -> None:
+    assert machine._is_synchronised() in (True, False)
+
+
+# --- where the store lies --------------------------------------------------------------------------------------------
+
+
+def test_file_system(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_ok(places.file_system(directories))
+    assert "unknown" not in places._type_of(directories.root_fd)
+    monkeypatch.setattr(places, "_type_of", lambda _: "nfs4")
+    assert "nfs4 is remote" in told(places.file_system(directories), Level.WARN)
+
+    def broken(_: Directories) -> None:
+        raise MailError(Reason.UNKNOWN, "locks do not exclude")
+
+    monkeypatch.setattr("adapter.store.locks.check_exclusion", broken)
+    assert "locks do not exclude" in told(places.file_system(directories), Level.BAD)
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "level", "expected"),
+    [
+        (1 << 40, 900, Level.OK, "disk space"),
+        (1 << 30, 900, Level.WARN, "disk space: 1.1 GB free"),
+        (1 << 20, 900, Level.BAD, "disk space: 0.0 GB free"),
+        (1 << 40, 30, Level.WARN, "inodes: 30 free (3%)"),
+        (1 << 40, 1, Level.BAD, "inodes: 1 free"),
+    ],
+)
+def test_room(
+    directories: Directories, monkeypatch: pytest.MonkeyPatch, free: int, inodes: int, level: Level, expected: str
+) -> None:
+    there = SimpleNamespace(f_bavail=free >> 12, f_frsize=4096, f_blocks=(2 << 40) >> 12, f_favail=inodes, f_files=1000)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: there)
+    assert expected in told(places.room(directories), level)
+    there.f_files = 0  # a file system without a fixed number
+    assert "inodes" not in told(places.room(directories), level) + told(places.room(directories), Level.BAD)
+
+
+def test_permissions(root: Path, directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("secret")
+    key.chmod(0o640)
+    settings = Settings(tls=Tls(str(key)), relay=RelaySettings(password_file=str(key)))
+    assert all_ok(places.permissions(directories, settings))
+    key.chmod(0o644)
+    assert f"everybody can read {key} (mode 644)" in told(places.permissions(directories, settings), Level.BAD)
+    root.chmod(0o755)
+    assert "is open to others (mode 755)" in told(places.permissions(directories, Settings()), Level.WARN)
+    root.chmod(0o700)
+    passwords = root.joinpath(*layout.CREDENTIALS, layout.CREDENTIALS_FILE)
+    assert passwords.exists()
+    passwords.chmod(0o640)
+    assert "where the passwords are" in told(places.permissions(directories, Settings()), Level.BAD)
+    passwords.chmod(0o600)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "cannot write" in told(places.permissions(directories, Settings()), Level.BAD)
+
+
+def test_files_of_somebody_else(directories: Directories) -> None:
+    assert not list(places._owners(directories, os.geteuid()))
+    assert "do not belong to user 4711" in told(places._owners(directories, 4711), Level.BAD)
+
+
+# --- how the store is ------------------------------------------------------------------------------------------------
+
+
+def test_service(root: Path, directories: Directories) -> None:
+    assert "nobody has the store open" in told(state.service(directories), Level.OK)
+    with Transport.open(root):
+        assert f"open by process {os.getpid()}" in told(state.service(directories), Level.OK)
+    gate.turn_on(str(root), reason="moving house")
+    assert "offline: moving house" in told(state.service(directories), Level.WARN)
+
+
+def test_a_store_in_use_is_well(root: Path, directories: Directories) -> None:
+    assert all_ok(state.layers(directories))
+    with Transport.open(root) as transport:
+        for _ in range(3):
+            deliver(transport, ADA)
+        assert all_ok(state.layers(directories))
+    assert all_ok(state.layers(directories))
+    changed = state.newest_change(directories)
+    assert changed is not None
+    assert abs(changed - time.time()) < 60
+
+
+def test_after_a_snapshot_all_is_well(root: Path, directories: Directories) -> None:
+    with Transport.open(root) as transport:
+        transport.snapshot()
+    assert all_ok(state.layers(directories))
+
+
+def test_index_that_is_gone_or_garbage_or_in_wal_mode(root: Path, directories: Directories) -> None:
+    index = root / layout.INDEX_FILE
+    with contextlib.closing(sqlite3.connect(index)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        assert "WAL mode" in told(state.layers(directories), Level.BAD)
+        connection.execute("PRAGMA journal_mode=DELETE")
+    assert all_ok(state.layers(directories))
+    whole = index.read_bytes()
+    index.write_bytes(whole[:100] + os.urandom(len(whole) - 100))
+    assert "index: cannot be read" in told(state.layers(directories), Level.BAD)
+    index.write_bytes(b"garbage")
+    assert "is no database" in told(state.layers(directories), Level.BAD)
+    index.unlink()
+    assert "No such file" in told(state.layers(directories), Level.BAD)
+
+
+def test_index_behind_and_ahead_of_the_journal(root: Path, directories: Directories, tmp_path: Path) -> None:
+    index = root / layout.INDEX_FILE
+    shutil.copy(index, tmp_path / "older")
+    with Transport.open(root) as transport:
+        deliver(transport, ADA)
+        newer = index.read_bytes()
+    shutil.copy(tmp_path / "older", index)
+    assert "index lag: 1 records are not in the index yet" in told(state.layers(directories), Level.WARN)
+    index.write_bytes(newer)
+    segment = max(root.joinpath(*layout.JOURNAL).glob("*.jsonl"))
+    text = segment.read_bytes().rstrip()
+    segment.write_bytes(text[: text.rindex(b"\n") + 1])
+    assert "of which the journal lacks some" in told(state.layers(directories), Level.BAD)
+
+
+def test_index_that_a_running_server_leaves_behind(
+    root: Path, directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_UNDER_WAY", 0.3)
+    with Transport.open(root):
+        monkeypatch.setattr(state, "_newest", lambda _: (10**6, None))
+        assert "records behind the journal" in told(state.layers(directories), Level.BAD)
+
+
+def test_checkpoint(root: Path, directories: Directories) -> None:
+    place = root.joinpath(*layout.JOURNAL, layout.CHECKPOINT_FILE)
+    body = json.loads(place.read_text())
+    old = json.dumps(body | {"seq": body["seq"] - 1})
+    place.write_text(old)
+    assert "checkpoint: 1 records behind: the last process did not end well" in told(
+        state.layers(directories), Level.WARN
+    )
+    with Transport.open(root):
+        place.write_text(old)
+        assert "as is usual" in told(state.layers(directories), Level.OK)
+        os.utime(place, (time.time() - 600, time.time() - 600))
+        assert "checkpoint: 1 records behind, and none for 600 s" in told(state.layers(directories), Level.BAD)
+        place.write_text(json.dumps(body))
+
+
+def test_journal_and_outbox(root: Path, directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "DUE_BYTES", 10)
+    assert "it is not being compacted" in told(state.layers(directories), Level.WARN)
+    monkeypatch.undo()
+    with contextlib.closing(sqlite3.connect(root / layout.INDEX_FILE)) as connection:
+        connection.execute(
+            "INSERT INTO outbox (queue_id, message_id, sender, return_to, recipient, body, smtputf8, requiretls, "
+            "created_at, next_attempt_at, expires_at) VALUES ('q', 'm', '', '', 'x@y.test', '7BIT', 0, 0, ?, 0, 0)",
+            (int(time.time()) - 7200,),
+        )
+        connection.commit()
+    assert "outbox: 1 recipients, the oldest for 2.0 h" in told(state.layers(directories), Level.WARN)
+
+
+# --- ports -----------------------------------------------------------------------------------------------------------
+
+
+def _listening() -> socket.socket:
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.listen()
+    return one
+
+
+def test_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "names none" in told(ports.ports(Settings()), Level.WARN)
+    free = Settings(listen=Listen(imap=("127.0.0.1:0",), lmtp=(str(tmp_path / "l"),)), metrics=Metrics("127.0.0.1:0"))
+    assert all_ok(ports.ports(free))
+    with _listening() as held:
+        port = held.getsockname()[1]
+        taken = Settings(listen=Listen(smtp=(f"127.0.0.1:{port}",)))
+        assert f"held by process {os.getpid()}" in told(ports.ports(taken), Level.BAD)
+        monkeypatch.setattr(ports, "_holder", lambda _: (42, "/usr/bin/python3 /opt/bin/markpost serve --root x"))
+        assert "served by process 42" in told(ports.ports(taken), Level.OK)
+        monkeypatch.setattr(ports, "_holder", lambda _: (42, "/opt/markpost/bin/nginx"))
+        assert "held by process 42" in told(ports.ports(taken), Level.BAD)
+        monkeypatch.setattr(ports, "_holder", lambda _: (0, ""))
+        assert "by whom cannot be seen" in told(ports.ports(taken), Level.WARN)
+    nowhere = Settings(listen=Listen(smtp=("192.0.2.1:0",)))
+    assert "does not have the address" in told(ports.ports(nowhere), Level.BAD)
+    nobody = Settings(listen=Listen(smtp=("no.such.host.invalid:25",)))
+    assert "no.such.host.invalid" in told(ports.ports(nobody), Level.BAD)
+    low = ports._trouble("imap", endpoints.parse("imap", "127.0.0.1:143"), PermissionError(13, "denied"))
+    assert "may not open ports below 1024" in told([low], Level.WARN)
+
+
+def test_unix_sockets(tmp_path: Path) -> None:
+    path = tmp_path / "lmtp.sock"
+    settings = Settings(listen=Listen(lmtp=(str(path),)))
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+        assert "free" in told(ports.ports(settings), Level.OK)  # left behind by a dead process
+        one.listen()
+        assert "somebody listens there" in told(ports.ports(settings), Level.OK)
+    elsewhere = Settings(listen=Listen(lmtp=("/nonexistent/lmtp.sock",)))
+    assert "nothing can be made in /nonexistent" in told(ports.ports(elsewhere), Level.BAD)
+
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+class _Authority:
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate = self.sign("authority", self.key, None)
+
+    def sign(
+        self,
+        name: str,
+        key: _Key,
+        issuer: str | None,
+        *,
+        days: float = 90,
+        since: float = -1,
+        names: tuple[str, ...] = (),
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_name(name))
+            .issuer_name(_name(issuer or name))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + datetime.timedelta(days=min(since, days - 1)))
+            .not_valid_after(now + datetime.timedelta(days=days))
+        )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _write(path: Path, *items: x509.Certificate | _Key) -> str:
+    pem = serialization.Encoding.PEM
+    path.write_bytes(
+        b"".join(
+            item.public_bytes(pem)
+            if isinstance(item, x509.Certificate)
+            else item.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+            for item in items
+        )
+    )
+    return str(path)
+
+
+def _look(certificate: str, key: str = "") -> list[Finding]:
+    settings = Settings(server=Server(hostname=HOST), tls=Tls(certificate, key))
+    return list(certificates.certificates(settings))
+
+
+def test_certificates(tmp_path: Path) -> None:
+    authority, key = _Authority(), ec.generate_private_key(ec.SECP256R1())
+    file = tmp_path / "both.pem"
+
+    def look(*, days: float = 90, since: float = -1, names: tuple[str, ...] = (HOST,)) -> list[Finding]:
+        leaf = authority.sign("x", key, "authority", days=days, since=since, names=names)
+        return _look(_write(file, leaf, authority.certificate, key))
+
+    good = look()
+    assert all_ok(good)
+    assert f"valid for 89 days, for {HOST}" in told(good, Level.OK)
+    assert all_ok(look(names=("*.example.test",)))
+    assert "expires on" in told(look(days=10), Level.WARN)
+    assert "expired on" in told(look(days=-1), Level.BAD)
+    assert "not valid before" in told(look(since=3), Level.BAD)
+    assert f"not for {HOST} but for other.test" in told(look(names=("other.test",)), Level.WARN)
+    assert "no name at all" in told(look(names=()), Level.WARN)
+
+
+def test_certificate_key_and_chain(tmp_path: Path) -> None:
+    authority, key = _Authority(), ec.generate_private_key(ec.SECP256R1())
+    leaf = authority.sign("x", key, "authority", names=(HOST,))
+    chain = _write(tmp_path / "chain.pem", leaf, authority.certificate)
+    assert all_ok(_look(chain, _write(tmp_path / "key.pem", key)))
+    other = _write(tmp_path / "other.pem", ec.generate_private_key(ec.SECP256R1()))
+    assert "belongs to another certificate" in told(_look(chain, other), Level.BAD)
+    assert "its issuer is not in the file" in told(_look(_write(tmp_path / "leaf.pem", leaf, key)), Level.WARN)
+    mixed = _write(tmp_path / "mixed.pem", leaf, leaf, key)
+    assert "do not follow one another" in told(_look(mixed), Level.BAD)
+    weak = rsa.generate_private_key(65537, 1024)
+    short = authority.sign("x", weak, "authority", names=(HOST,))
+    assert "1024 bits is weak" in told(
+        _look(_write(tmp_path / "weak.pem", short, authority.certificate, weak)), Level.WARN
+    )
+    (tmp_path / "garbage.pem").write_text("garbage")
+    assert "not a PEM certificate" in told(_look(str(tmp_path / "garbage.pem")), Level.BAD)
+    assert "No such file" in told(_look(str(tmp_path / "none.pem")), Level.BAD)
+    pair = Certificate(chain, str(tmp_path / "key.pem"))
+    named = list(
+        certificates.certificates(Settings(server=Server(hostname=HOST), tls=Tls(chain, pair.key, {"b.test": pair})))
+    )
+    assert f"not for b.test but for {HOST}" in told(named, Level.WARN)
+
+
+def test_no_certificate_where_one_is_wanted() -> None:
+    assert not list(certificates.certificates(Settings(listen=Listen(imap=("127.0.0.1:143",), lmtp=("/run/l",)))))
+    assert "there is none" in told(
+        certificates.certificates(Settings(listen=Listen(imap=("0.0.0.0:143",)))), Level.WARN
+    )
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["doctor", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout
+
+
+def test_the_command(root: Path, tmp_path: Path) -> None:
+    before = {path: path.lstat().st_mtime_ns for path in root.rglob("*") if not stat.S_ISDIR(path.lstat().st_mode)}
+    config = tmp_path / "markpost.toml"
+    config.write_text('[listen]\nimap = ["127.0.0.1:0"]\n')
+    status, text = _run("--root", str(root), "--config", str(config))
+    assert status == 0, text
+    assert "ok    locking: " in text
+    assert "bad" not in text
+    assert before == {path: path.lstat().st_mtime_ns for path in before}  # nothing was changed
+    root.joinpath(*layout.CREDENTIALS).chmod(0o755)
+    status, text = _run("--root", str(root), "--config", str(config))
+    assert status == 1
+    assert "bad   permissions: others can read" in text
+    assert "\n      -> chmod -R go= " in text
+    status, text = _run("--root", str(root), "--json")
+    assert status == 1
+    found = json.loads(text)
+    assert {entry["level"] for entry in found} >= {"ok", "bad"}
+    assert all(entry.keys() == {"level", "check", "seen", "advice"} for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[listn]\n", "unknown setting 'listn'"),
+        ('[tls]\ncertificate = "/nonexistent"\n', "no such file"),
+        ('[metrics]\nlisten = "nonsense"\n', "neither host:port"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_findings(root: Path, tmp_path: Path, text: str, expected: str) -> None:
+    config = tmp_path / "markpost.toml"
+    config.write_text(text)
+    status, shown = _run("--root", str(root), "--config", str(config))
+    assert status == 1
+    assert f"{config}:" in shown
+    assert expected in shown
+    assert "locking: " in shown  # the rest is looked at all the same
+
+
+def test_a_root_that_is_no_store(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        status, text = _run("--root", str(place))
+        assert status == 1
+        assert "is not a store" in text
