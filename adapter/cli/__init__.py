@@ -15,6 +15,7 @@ from protocol.errors import MailError
 _COMMANDS = {
     "account": ("account", "account"),
     "autoconfig": ("autoconfig", "autoconfig"),
+    "backup": ("backup", "backup"),
     "check": ("repair", "check"),
     "config": ("configuration", "configuration"),
     "deliver": ("deliver", "deliver"),
@@ -27,6 +28,7 @@ _COMMANDS = {
     "pull": ("pull", "pull"),
     "queue": ("queue", "queue"),
     "repair": ("repair", "repair"),
+    "restore": ("backup", "restore"),
     "serve": ("serve", "serve"),
     "snapshot": ("store", "snapshot"),
 }

@@ -178,6 +178,11 @@ class Journal:
         """False after a failure that could not be taken back: only :meth:`refresh` tells what the journal holds."""
         return self._fd >= 0 or not self._segment
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first record of the newest segment (0: there is none) and how many octets its records have."""
+        return self._segment, self._end
+
     def forget_last_batch(self) -> None:
         """Cut the last batch off again: it failed, and there was no room even for an abort record."""
         if self._fd >= 0:

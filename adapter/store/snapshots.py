@@ -52,7 +52,7 @@ def available(directories: Directories) -> list[int]:
 
 def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
     """Write the snapshot of ``seq`` from a private copy of the index; it appears whole or not at all."""
-    with _alone(directories) as alone:
+    with writing_alone(directories) as alone:
         if not alone:
             raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot")
         _remove_unfinished(directories)
@@ -65,7 +65,7 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
 
 
 @contextlib.contextmanager
-def _alone(directories: Directories) -> Iterator[bool]:
+def writing_alone(directories: Directories) -> Iterator[bool]:
     """Whether nobody else writes a snapshot; if so, nobody will for the length of the block."""
     with directories.open(layout.SNAPSHOTS) as parent, locks.claim_directory(parent) as claimed:
         yield claimed
@@ -73,7 +73,7 @@ def _alone(directories: Directories) -> Iterator[bool]:
 
 def remove_unfinished(directories: Directories) -> None:
     """Remove what a process that died while writing a snapshot left behind."""
-    with _alone(directories) as alone:
+    with writing_alone(directories) as alone:
         if alone:
             _remove_unfinished(directories)
 
@@ -122,7 +122,7 @@ def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> No
 def prune(directories: Directories) -> int:
     """Remove all but the newest snapshots; returns the seq up to which the journal is no longer needed."""
     known = available(directories)
-    with _alone(directories) as alone, directories.stable(layout.SNAPSHOTS) as parent:
+    with writing_alone(directories) as alone, directories.stable(layout.SNAPSHOTS) as parent:
         for seq in known[:-_KEEP] if alone else ():
             name = layout.snapshot_directory(seq)[-1]
             disk.rename(parent, name, parent, f".{name}{_UNFINISHED}")  # not to be taken for whole while it goes

@@ -75,6 +75,20 @@ def reconcile(directories: Directories, connection: sqlite3.Connection, touched:
         _remove_purged_mailbox(directories, connection, registration)
 
 
+def lay_out(directories: Directories, connection: sqlite3.Connection) -> None:
+    """Make all mailboxes with their folders and links, where there are none yet."""
+    rows = connection.execute(
+        "SELECT DISTINCT directory FROM mailbox_registrations WHERE status <> 'purged'"
+    ).fetchall()
+    for (entry,) in rows:
+        with directories.open(layout.mailbox_directory(entry), create=True):
+            pass
+    for (folder_id,) in connection.execute("SELECT folder_id FROM folders").fetchall():
+        folder = queries.folder_by_id(connection, folder_id)
+        if folder is not None:
+            _reconcile_folder(directories, connection, folder)
+
+
 @contextlib.contextmanager
 def _passing_strangers_by() -> Iterator[None]:
     """A link or a file planted where a directory belongs stops nothing but itself; it is repair's to look at."""

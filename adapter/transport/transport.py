@@ -151,6 +151,14 @@ class Transport:
             self._staging.remove(name)
         self._compactor.look()
 
+    @contextlib.contextmanager
+    def still(self) -> Iterator[Journal]:
+        """Nobody changes the store for the length of the block, and all layers are where the journal ends."""
+        with self._locks.hold(()):
+            self._journal.refresh()
+            self._recovery.catch_up()
+            yield self._journal
+
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
         with trouble.of_the_disk():
@@ -161,12 +169,10 @@ class Transport:
         copy_path = layout.absolute(self.root, *layout.staging_directory(self._staging.session), name)
         copy = sqlite3.connect(copy_path, check_same_thread=False)
         try:
-            with self._locks.hold(()):
-                self._journal.refresh()
-                self._recovery.catch_up()
+            with self.still() as journal:
                 self.index.writer.backup(copy)
-                seq = self._journal.last_seq
-                self._journal.rotate()
+                seq = journal.last_seq
+                journal.rotate()
             snapshots.write(self._directories, copy, seq)
         finally:
             copy.close()

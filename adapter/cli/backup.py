@@ -1,0 +1,51 @@
+"""``markpost backup`` and ``markpost restore``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from adapter.cli.failures import FAILED
+from adapter.cli.options import plural, root_option, size
+
+
+@click.command()
+@click.argument("destination", metavar="DEST", type=click.Path(file_okay=False))
+@root_option
+@click.option("--without-credentials", is_flag=True, help="Leave the passwords out.")
+def backup(destination: str, root: str, without_credentials: bool) -> None:
+    """Back the store up to a new directory in DEST, while mail goes on.
+
+    A backup is whole and as of one moment. Messages and attachments are hard links: to the store's own if DEST is on
+    the same file system, else to those of the backup before. An old backup can be removed at any time.
+    """
+    from adapter.backup import taking
+
+    taken = taking.take(root, destination, credentials=not without_credentials)
+    click.echo(taken.path)
+    click.echo(
+        f"record {taken.manifest.seq}, {plural(taken.manifest.files, 'file')}:"
+        f" {size(taken.copied)} copied, {size(taken.linked)} linked",
+        err=True,
+    )
+    if taken.missing:
+        count = plural(len(taken.missing), "file")
+        click.echo(
+            f"markpost: {count} that the store should have is lost, {taken.missing[0]} for one: run markpost check",
+            err=True,
+        )
+        sys.exit(FAILED)
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE", type=click.Path(exists=True, file_okay=False))
+@root_option
+def restore(source: str, root: str) -> None:
+    """Make a store from the backup SOURCE, or from the newest backup in the directory SOURCE."""
+    from adapter.backup import restoring
+
+    path, held = restoring.restore(source, root)
+    click.echo(f"restored {path}, as of record {held.seq} at {held.taken}, to {root}")
+    if not held.credentials:
+        click.echo("it holds no passwords: set them with markpost account passwd", err=True)
