@@ -28,28 +28,33 @@ def post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> t
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=seconds)
     deadline = time.monotonic() + seconds
+    late = threading.Event()
     try:
         connection.connect()
-        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), _cut, [connection.sock])
+        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), _cut, [connection.sock, late])
         timer.daemon = True
         timer.start()
         try:
             target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
             connection.request("POST", target, body, {**_login(parts), **headers, "Connection": "close"})
             answer = connection.getresponse()
-            return answer.status, answer.read(_MAX_ANSWER)
+            text = answer.read(_MAX_ANSWER)
         finally:
             timer.cancel()
+        if late.is_set():  # what was cut may look whole
+            raise TimeoutError("no answer in time")
+        return answer.status, text
     except http.client.HTTPException as error:
-        if time.monotonic() >= deadline:
+        if late.is_set():
             raise TimeoutError("no answer in time") from None
         raise OSError(f"not an HTTP answer: {type(error).__name__}") from None
     finally:
         connection.close()
 
 
-def _cut(sock: socket.socket) -> None:
+def _cut(sock: socket.socket, late: threading.Event) -> None:
     """The time limit of a socket holds for each step; this one holds for all of them."""
+    late.set()
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 

@@ -27,7 +27,7 @@ from adapter.store import bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport
-from adapter.upstream.mirror import folder_sync, follow, session
+from adapter.upstream.mirror import folder_sync, follow, replies
 from adapter.upstream.mirror.client import Client, Refused, UpstreamError
 from adapter.upstream.mirror.folder_sync import Pulled
 from adapter.upstream.mirror.settings import UpstreamSettings
@@ -142,6 +142,7 @@ def put_many(client: imaplib.IMAP4, name: str, count: int) -> None:
     client.unselect()
 
 
+@pytest.mark.setting("upstream.prefix", "upstream.folders", "upstream.skip")
 async def test_names_of_folders_can_be_chosen(dovecot: Dovecot, transport: Transport) -> None:
     user = dovecot.new_user()
     with dovecot.session(user) as client:
@@ -306,7 +307,7 @@ def test_killed_again_and_again(dovecot: Dovecot, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "adapter.cli", "pull", "--root", str(root), "--config", str(config)]
     journal = root / "journal"
     deaths = 0
-    for _ in range(6):
+    for _ in range(4):
         grown = _size(journal) + chance.randint(1, 1_500_000)
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             while process.poll() is None and _size(journal) < grown:
@@ -327,6 +328,7 @@ def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
+@pytest.mark.setting("upstream.poll")
 async def test_following(dovecot: Dovecot, transport: Transport) -> None:
     """INBOX at once, other folders at the next look, through connections that break."""
     user = dovecot.new_user()
@@ -360,6 +362,7 @@ async def test_following(dovecot: Dovecot, transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("tls", ["starttls", "implicit"])
+@pytest.mark.setting("upstream.tls", "upstream.ca_file")
 async def test_tls_is_verified(dovecot: Dovecot, transport: Transport, tls: str) -> None:
     user = dovecot.new_user()
     port = dovecot.imap if tls == "starttls" else dovecot.imaps
@@ -371,6 +374,7 @@ async def test_tls_is_verified(dovecot: Dovecot, transport: Transport, tls: str)
     assert done.messages == 1
 
 
+@pytest.mark.setting("upstream.password", "upstream.password_command")
 async def test_what_goes_wrong_is_told_without_the_password(
     dovecot: Dovecot, transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -398,13 +402,13 @@ async def test_octets_are_counted(dovecot: Dovecot, transport: Transport, monkey
     with dovecot.session(user) as client:
         for octets in (message(subject="small"), LARGE):
             put(client, "INBOX", octets)
-    real = session.replies.fetched
+    real = replies.fetched
 
     def wrong(lines: Any) -> Any:
         for each in real(lines):
             yield dataclasses.replace(each, size=each.size and each.size + 3)
 
-    monkeypatch.setattr(session.replies, "fetched", wrong)
+    monkeypatch.setattr(replies, "fetched", wrong)
     await pull(transport, dovecot.settings(user))
     assert here(transport) == Counter([message(subject="small"), LARGE])
 
@@ -418,7 +422,7 @@ async def test_octets_are_counted(dovecot: Dovecot, transport: Transport, monkey
 
     with dovecot.session(user) as client:
         put(client, "INBOX", message(subject="third"))
-    monkeypatch.setattr(session.replies, "fetched", unsteady)
+    monkeypatch.setattr(replies, "fetched", unsteady)
     with pytest.raises(UpstreamError, match="does not come whole"):
         await pull(transport, dovecot.settings(user))
     assert len(rows(transport)) == 2
@@ -434,6 +438,7 @@ async def test_what_is_too_large_is_left_there(dovecot: Dovecot, transport: Tran
     assert "octets are more than limits.message_size" in done.failed[0]
 
 
+@pytest.mark.setting("upstream.host", "upstream.port", "upstream.user", "upstream.account", "upstream.password_file")
 def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
     user = dovecot.new_user()
     with dovecot.session(user) as client:
@@ -468,6 +473,7 @@ def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
     assert run(f"[upstream.work]\n{section}", "work")[0] == 0
 
 
+@pytest.mark.setting("upstream.follow")
 def test_the_server_follows(dovecot: Dovecot, tmp_path: Path) -> None:
     """With several workers, through maintenance, and it ends at once."""
     user = dovecot.new_user()

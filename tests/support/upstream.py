@@ -58,8 +58,12 @@ service imap-login {{
     port = {imaps}
   }}
 }}
+auth_failure_delay = 0
 service anvil {{
   chroot =
+  unix_listener anvil-auth-penalty {{
+    mode = 0
+  }}
 }}
 service stats {{
   chroot =

@@ -75,11 +75,11 @@ class Mirror:
 
     async def _folder(self, remote: Listed, here: str, *, thorough: bool) -> None:
         owner = ledger.owner(self._name, await to_end(self._registration), remote.spelling)
-        known = await to_end(self._load, owner)
         self.done.folders.add(here)
-        seen = known.state
+        seen = await to_end(self._load_state, owner)
         quick = seen.uidvalidity and (seen.modseq or not thorough)
         if not quick or await self._session.status(remote.spelling) != seen:
+            known = await to_end(self._load, owner)
             target = await self._target(known, here)
             sync = FolderSync(self._transport, self._session, self._address, self._message_size, self.done)
             seen = await sync.run(remote, target, known)
@@ -89,6 +89,10 @@ class Mirror:
     def _registration(self) -> str:
         with self._transport.reading() as connection:
             return queries.active_registration(connection, self._address).id
+
+    def _load_state(self, owner: str) -> Examined:
+        with self._transport.reading() as connection:
+            return ledger.load_state(connection, owner)
 
     def _load(self, owner: str) -> Ledger:
         with self._transport.reading() as connection:

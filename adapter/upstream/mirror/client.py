@@ -23,6 +23,7 @@ import aioimaplib
 from aioimaplib.aioimaplib import Command, quoted
 
 _LINES_AT_ONCE = 100
+_AFTER_CANCEL = 1.0  # seconds
 #: Octets that an answer may have beside the contents asked for.
 ROOM = 4 << 20
 
@@ -113,6 +114,8 @@ class Client:
             connecting.exception()  # seen
         if self._protocol.transport is not None:
             self._protocol.transport.abort()
+        for task in (*self._protocol.tasks, *self._imap.tasks):
+            task.cancel()  # one of them may hold a lock that calls wait for even when they are cancelled
         self._on_lost(None)
 
     # --- calls -----------------------------------------------------------------------------------------------------
@@ -162,9 +165,9 @@ class Client:
     async def fetch(self, numbers: str, items: str, *, uid: bool, room: int = ROOM) -> list[bytes | bytearray]:
         return await self._lines("FETCH", lambda: self._protocol.fetch(numbers, items, by_uid=uid), room)
 
-    async def search_all(self, room: int) -> list[bytes | bytearray]:
-        """All UIDs of the open mailbox."""
-        return await self._lines("SEARCH", lambda: self._protocol.search("ALL", charset=None, by_uid=True), room)
+    async def search(self, *criteria: str, room: int) -> list[bytes | bytearray]:
+        """UIDs of the open mailbox."""
+        return await self._lines("SEARCH", lambda: self._protocol.search(*criteria, charset=None, by_uid=True), room)
 
     async def idle(self, seconds: float) -> bool:
         """Wait until something happens in the open mailbox (RFC 2177); False if nothing did."""
@@ -210,11 +213,11 @@ class Client:
                 self._protocol.give_up(f"no answer for {self._timeout:g} seconds")
             raise self._over(task)
         except BaseException:
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.exception()  # seen
             self.close()
+            task.cancel()
+            await asyncio.wait({task}, timeout=_AFTER_CANCEL)
+            if task.done() and not task.cancelled():
+                task.exception()  # seen
             raise
 
     def _over(self, task: asyncio.Future[Any] | None = None) -> UpstreamError:

@@ -73,14 +73,14 @@ class FolderSync:
         """How the folder was. Raises :class:`UpstreamError`, and :class:`MailError` where the store cannot go on."""
         seen = await self._session.examine(remote.spelling)
         current = known.generation(seen.uidvalidity)
-        listed, present = await self._look(seen, known.state, current)
-        self._whole = present is not None
-        gone = [] if present is None else [uid for uid in current if uid not in present]
+        listed, gone = await self._look(seen, known.state, current)
         await self._follow(known.owner, seen.uidvalidity, current, listed, gone)
         new = [each for uid, each in sorted(listed.items()) if uid not in current]
         older = known.older(seen.uidvalidity)
         if new:
-            unclaimed = await to_end(self._unclaimed, target.id, older)
+            # Once the folder was brought whole, what is new there is new here.
+            fresh = known.state.uidvalidity == seen.uidvalidity and not older
+            unclaimed = Unclaimed() if fresh else await to_end(self._unclaimed, target.id, older)
             try:
                 await self._bring(known.owner, seen.uidvalidity, target, new, unclaimed)
             finally:
@@ -97,7 +97,7 @@ class FolderSync:
 
     def _unclaimed(self, folder: int, older: dict[str, Place]) -> Unclaimed:
         with self._transport.reading() as connection:
-            return Unclaimed(connection, folder, older)
+            return Unclaimed.of_folder(connection, folder, older)
 
     def _load(self, owner: str) -> Ledger:
         with self._transport.reading() as connection:
@@ -107,21 +107,24 @@ class FolderSync:
 
     async def _look(
         self, seen: Examined, before: Examined, current: Mapping[int, Place]
-    ) -> tuple[dict[int, Fetched], set[int] | None]:
-        """Messages that are new or may have other flags, by UID; and the UIDs of all, None if that is not certain."""
+    ) -> tuple[dict[int, Fetched], list[int]]:
+        """Messages that are new or may have other flags, by UID; and the UIDs of those that are gone."""
         session = self._session
-        if before.uidvalidity == seen.uidvalidity and before.modseq and seen.modseq:
-            listed = {each.uid: each async for each in session.changed_flags(seen.messages, before.modseq)}
-            listed = {uid: each for uid, each in listed.items() if uid in current}
-            present = await session.uids(seen.messages)
-            new = sorted(present - current.keys())
-            listed |= {each.uid: each async for each in session.messages(new) if each.uid in present}
-            # With fewer than there were something went meanwhile, or the answer was not whole: the next look will tell.
-            return listed, present if len(present) >= seen.messages else None
-        listed = {each.uid: each async for each in session.all_messages(seen.messages)}
-        if len(listed) < seen.messages:
-            raise UpstreamError("it does not list all messages of a mailbox")
-        return listed, set(listed)
+        if before.uidvalidity != seen.uidvalidity or not before.modseq or not seen.modseq:
+            listed = {each.uid: each async for each in session.all_messages(seen.messages)}
+            if len(listed) < seen.messages:
+                raise UpstreamError("it does not list all messages of a mailbox")
+            return listed, [uid for uid in current if uid not in listed]
+        changed = await session.changed_since(before.modseq, seen.messages)
+        present = await session.uids_from(before.uidnext, seen.messages)
+        gone: list[int] = []
+        if len(current.keys() | present) != seen.messages:  # something went: which, only all of them tell
+            present = await session.uids_from(1, seen.messages)
+            # With fewer than there were something went just now, or the answer was not whole: the next look will tell.
+            self._whole = len(present) >= seen.messages
+            gone = [uid for uid in current if uid not in present] if self._whole else []
+        wanted = sorted((present - current.keys()) | (current.keys() & set(changed)))
+        return {each.uid: each async for each in session.messages(wanted)}, gone
 
     async def _follow(
         self,

@@ -52,7 +52,7 @@ def load(connection: sqlite3.Connection, owner_: str) -> Ledger:
     ledger = Ledger(owner_)
     for item, value in bookmark_queries.of_owner(connection, owner_).items():
         if item == STATE:
-            ledger.state = Examined(*map(int, value.split()))
+            ledger.state = _decode_state(value)
         elif item == FOLDER:
             ledger.folder = int(value, 16)
         else:
@@ -61,14 +61,30 @@ def load(connection: sqlite3.Connection, owner_: str) -> Ledger:
     return ledger
 
 
+def load_state(connection: sqlite3.Connection, owner_: str) -> Examined:
+    """The same as ``load(…).state``, without the messages."""
+    value = bookmark_queries.value(connection, owner_, STATE)
+    return _decode_state(value) if value is not None else Examined()
+
+
 def encode_state(state: Examined) -> str:
     return " ".join(map(str, state))
+
+
+def _decode_state(value: str) -> Examined:
+    return Examined(*map(int, value.split()))
 
 
 class Unclaimed:
     """Messages that lie in a folder here and may be those of upstream: by content, each for one of them only."""
 
-    def __init__(self, connection: sqlite3.Connection, folder: int, older: dict[str, Place]) -> None:
+    def __init__(self) -> None:
+        self._free: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by digest: UID, bookmark
+
+    @classmethod
+    def of_folder(cls, connection: sqlite3.Connection, folder: int, older: dict[str, Place]) -> Unclaimed:
+        """``older`` are bookmarks that no longer hold: what they name is free again."""
+        found = cls()
         before = {place.uid: item for item, place in older.items() if place.folder == folder}
         taken = {
             place.uid
@@ -76,10 +92,10 @@ class Unclaimed:
             for place in load(connection, owner_).places.values()
             if place.folder == folder
         }
-        self._free: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for uid, digest in connection.execute(_DIGESTS, (folder,)).fetchall():
             if uid in before or uid not in taken:
-                self._free[digest].append((uid, before.get(uid, "")))
+                found._free[digest].append((uid, before.get(uid, "")))
+        return found
 
     def __bool__(self) -> bool:
         return bool(self._free)

@@ -153,16 +153,27 @@ def found(lines: Sequence[Line]) -> list[int]:
 
 
 def _responses(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """The answer cut into responses: a line, and while it ends with a literal's size, the literal and the next line."""
+    """The answer cut into responses: a line, and while it ends with a literal's size, the literal and what follows.
+
+    A line that is empty after a literal is not handed over; one that is not closes what is open.
+    """
     at = 0
     while at < len(lines):
         pieces = [lines[at]]
         at += 1
         while _LITERAL.search(pieces[-1]) and at < len(lines) and isinstance(lines[at], bytearray):
-            pieces += lines[at : at + 2]
-            at += 2
+            pieces.append(lines[at])
+            at += 1
+            if at == len(lines) or isinstance(lines[at], bytearray) or not _is_open(pieces):
+                break
+            pieces.append(lines[at])
+            at += 1
         if isinstance(pieces[0], bytes):
             yield pieces
+
+
+def _is_open(pieces: Sequence[Line]) -> bool:
+    return sum(piece.count(b"(") - piece.count(b")") for piece in pieces if isinstance(piece, bytes)) > 0
 
 
 def _values(pieces: Sequence[Line]) -> list[Value]:

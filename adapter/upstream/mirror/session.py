@@ -64,23 +64,22 @@ class Session:
 
         By message numbers: while nothing but FETCH is asked these do not change (RFC 3501 7.4.1).
         """
-        async for each in self._windows(count, _ALL, _LISTED_AT_ONCE):
-            yield each
-
-    async def changed_flags(self, count: int, since: int) -> AsyncIterator[Fetched]:
-        """The flags that changed among the first ``count`` messages (RFC 7162 3.1.4.1)."""
-        async for each in self._windows(count, f"(UID FLAGS) (CHANGEDSINCE {since})", 5 * _LISTED_AT_ONCE):
-            yield each
-
-    async def _windows(self, count: int, items: str, size: int) -> AsyncIterator[Fetched]:
-        for first in range(1, count + 1, size):
-            lines = await self._client.fetch(f"{first}:{min(count, first + size - 1)}", items, uid=False)
-            for each in replies.fetched(lines):
+        for first in range(1, count + 1, _LISTED_AT_ONCE):
+            window = f"{first}:{min(count, first + _LISTED_AT_ONCE - 1)}"
+            for each in replies.fetched(await self._client.fetch(window, _ALL, uid=False)):
                 yield each
 
-    async def uids(self, count: int) -> set[int]:
-        """All UIDs of the open mailbox, which had about so many messages."""
-        return set(replies.found(await self._client.search_all(ROOM + 16 * count)))
+    async def changed_since(self, modseq: int, count: int) -> list[int]:
+        """UIDs of messages that are new or have other flags since (RFC 7162 3.1.5), out of about so many."""
+        return sorted(await self._search(count, "MODSEQ", str(modseq + 1)))
+
+    async def uids_from(self, first: int, count: int) -> set[int]:
+        """The UIDs of the open mailbox from this one on."""
+        found = await self._search(count, "UID", f"{first}:*")
+        return {uid for uid in found if uid >= first}  # RFC 3501 6.4.8: the last one is always among them
+
+    async def _search(self, count: int, *criteria: str) -> list[int]:
+        return replies.found(await self._client.search(*criteria, room=ROOM + 16 * count))
 
     async def messages(self, uids: Sequence[int]) -> AsyncIterator[Fetched]:
         """The same as :meth:`all_messages`, for some; in portions."""
