@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from adapter.servers.listeners import NewConnection
 _log = logging.getLogger(__name__)
 
 _MOMENT = 0.005
-_OUT_OF_RESOURCES = 1.0
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TROUBLE = 1.0
 #: Taken from the queue before anything else has its turn.
 _AT_ONCE = 32
 
@@ -55,7 +53,7 @@ class Acceptor:
         self._loop.add_reader(listening.fileno(), self._ready, listening)
 
     def _watch_again(self, listening: socket.socket) -> None:
-        del self._timers[listening.fileno()]
+        self._timers.pop(listening.fileno(), None)
         self._watch(listening)
         self._accept(listening)  # what nobody else wanted
 
@@ -79,10 +77,8 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return False
         except OSError as error:
-            if error.errno not in _EXHAUSTED:
-                raise
             _log.error("%s cannot accept: %s", self._listener.endpoint.kind, error.strerror)
-            self._pause(listening, _OUT_OF_RESOURCES)
+            self._pause(listening, _TROUBLE)
             return False
         self._accepted.add()
         accepted.setblocking(False)

@@ -14,6 +14,8 @@ from collections.abc import Callable, MutableMapping
 
 Announce = Callable[[str], None]
 
+_EXTENSION = 60.0  # seconds
+
 
 class Overseer:
     """Told what happens; this one takes no notice."""
@@ -48,13 +50,20 @@ class ServiceManager(Overseer):
         # Half the time it allows, as sd_watchdog_enabled(3) recommends.
         self._pause = int(watchdog) / 2e6 if watchdog.isdigit() and for_us else float("inf")
         self._next = 0.0
+        self._opening = True
+        self._extended = 0.0
 
     def ready(self) -> None:
+        self._opening = False
         self._announce("ready")
         self._tell("READY=1", "STATUS=Serving mail")
 
     def alive(self) -> None:
         now = time.monotonic()
+        if self._opening and now >= self._extended:
+            # After a power loss a large store takes longer to open than services usually take to start.
+            self._extended = now + _EXTENSION / 4
+            self._tell(f"EXTEND_TIMEOUT_USEC={int(_EXTENSION * 1e6)}")
         if self._pause != float("inf") and now >= self._next:
             self._next = now + max(0.0, self._pause - 0.5)
             self._tell("WATCHDOG=1")

@@ -99,7 +99,7 @@ def run(
             manager,
             let_go=common.let_go,
             died=common.forget,
-            longest_end=longest_close(settings.server.drain),
+            longest_end=lambda: longest_close(source.latest().server.drain),
         ).run()
     finally:
         common.let_go()
@@ -127,11 +127,11 @@ async def _serve_until_told(common: _Common, settings: Settings, overseer: Overs
     loop.add_signal_handler(signal.SIGHUP, reloader.ask)
     with contextlib.closing(Directories(common.root)) as directories:
         keeper = StoreKeeper(common.root, services, directories, overseer)
-        await keeper.open()
         acceptors: list[Acceptor] = []
         health: list[Acceptor] = []
-        lasting = [asyncio.create_task(_beat(overseer))]  # until the very end
+        lasting = [asyncio.create_task(_beat(overseer))]  # until the very end; to open the store may take its time
         try:
+            await keeper.open()
             for listener in common.listeners:
                 if listener.endpoint.kind == HEALTH:
                     figures = Figures(services, common.board, directories)

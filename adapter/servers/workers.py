@@ -45,7 +45,7 @@ _READY, _ALIVE, _RELOADED, _STATUS, _FAILED = b"ready", b"alive", b"reloaded", b
 class WorkerLink(Overseer):
     """A worker's end: it speaks to the supervisor, and notices when that is gone."""
 
-    def __init__(self, number: int, end: socket.socket, longest_end: float) -> None:
+    def __init__(self, number: int, end: socket.socket, longest_end: Callable[[], float]) -> None:
         self.number = number
         self._end = end
         self._longest_end = longest_end
@@ -59,7 +59,7 @@ class WorkerLink(Overseer):
             self._end.recv(1)
         _log.error("the supervisor is gone: ending")
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(self._longest_end + _SPARE)
+        time.sleep(self._longest_end() + _SPARE)
         os._exit(1)
 
     def ready(self) -> None:
@@ -107,7 +107,7 @@ class Supervisor:
         *,
         let_go: Callable[[], None],
         died: Callable[[int], None],
-        longest_end: float,
+        longest_end: Callable[[], float],
         silent: float = _SILENT,
     ) -> None:
         self._work = work
@@ -174,9 +174,9 @@ class Supervisor:
         if self._deadline is None:
             _log.info("stopping %d workers", len(self._places))
             self._overseer.stopping()
-            self._deadline = time.monotonic() + self._longest_end + _SPARE
             self._let_go()
             self._signal_all(signal.SIGTERM)
+            self._deadline = time.monotonic() + self._longest_end() + _SPARE
 
     def _signal_all(self, number: int) -> None:
         for place in self._places:
@@ -195,8 +195,12 @@ class Supervisor:
         ours.setblocking(False)
         # A signal for the worker must not be taken for one of ours before it has its own ways.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        place.process = os.fork()
-        if place.process == 0:
+        try:
+            process = os.fork()
+        except OSError as error:
+            _log.error("no worker can be made: %s", error.strerror)
+            process = -1
+        if process == 0:
             for other in self._places:
                 if other.end is not None:
                     other.end.close()  # else the others would not notice our end
@@ -204,7 +208,11 @@ class Supervisor:
             self._be_worker(WorkerLink(place.number, theirs, self._longest_end), blocked)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
-        place.end, place.ready = ours, False
+        if process < 0:
+            ours.close()
+            place.due = time.monotonic() + _LONGEST_PAUSE
+            return
+        place.process, place.end, place.ready = process, ours, False
         place.born = place.heard = time.monotonic()
         self._selector.register(ours, selectors.EVENT_READ, place)
 

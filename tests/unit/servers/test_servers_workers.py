@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -10,6 +11,7 @@ import signal
 import smtplib
 import socket
 import time
+import typing
 from collections.abc import Callable, Iterator
 from imaplib import IMAP4
 from pathlib import Path
@@ -17,11 +19,19 @@ from pathlib import Path
 import pytest
 
 from adapter.maintenance import gate
+from adapter.servers import endpoints
+from adapter.servers.acceptor import Acceptor
+from adapter.servers.endpoints import Endpoint, Listener
 from adapter.servers.overseer import Overseer
 from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.workers import Supervisor, WorkerLink
+from adapter.settings import Listen
+from adapter.store import layout
+from adapter.transport.transport import Transport
 from tests.support.messages import message
+from tests.support.relays import queue, send, until
 from tests.support.serve import Served, served
+from tests.support.sink import Sink
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
 
@@ -100,6 +110,7 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         assert not (directory / "lmtp.sock").exists()
 
 
+@pytest.mark.setting("server.workers")
 def test_connections_are_shared_out_evenly(server: Served) -> None:
     workers = _children(server.process.pid)
     assert len(workers) == 2
@@ -260,6 +271,43 @@ def test_no_worker_is_left_behind(root: Path, tmp_path: Path) -> None:
         client.close()
 
 
+async def test_what_only_one_may_do_moves_over_when_it_dies(root: Path, tmp_path: Path) -> None:
+    async with Sink() as sink:
+        (tmp_path / "conf.toml").write_text(
+            f'[server]\nworkers = 2\n[relay]\nhost = "127.0.0.1"\nport = {sink.port}\ntls = "none"\n'
+        )
+        arguments = ("--config", str(tmp_path / "conf.toml"), "--smtp", "127.0.0.1:0")
+        server = await asyncio.to_thread(Served, root, arguments, tmp_path / "log")
+        try:
+            for number in range(1, 3):
+                await asyncio.to_thread(_until, lambda: _relaying(root) in _children(server.process.pid))
+                with Transport.open(root) as transport:
+                    send(transport)
+                    await until(lambda opened=transport: not queue(opened))  # type: ignore[misc]
+                assert len(sink.taken) == number
+                relaying = _relaying(root)
+                os.kill(relaying, signal.SIGKILL)
+                await asyncio.to_thread(_until, lambda before=relaying: _relaying(root) not in (0, before))  # type: ignore[misc]
+            assert await asyncio.to_thread(server.stop) == 0
+        finally:
+            if server.process.poll() is None:
+                server.kill()
+            assert server.process.stdout is not None
+            server.process.stdout.close()
+        assert len(sink.taken) == 2  # once each
+
+
+def _relaying(root: Path) -> int:
+    """The process that has the relay's lock, as the kernel lists it; 0: none."""
+    place = root.joinpath(*layout.LOCKS, layout.duty_lock("relay"))
+    inode = place.stat().st_ino if place.exists() else -1
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[-3].endswith(f":{inode}") and "->" not in fields:
+            return int(fields[-4])
+    return 0
+
+
 def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(RuntimeError, match=r"not a store: make one with markpost init\n\Z"):
@@ -277,7 +325,13 @@ def _supervised(work: Callable[[WorkerLink], None], count: int = 1, silent: floa
     if process == 0:
         try:
             Supervisor(
-                count, work, Overseer(), let_go=lambda: None, died=lambda _: None, longest_end=0.2, silent=silent
+                count,
+                work,
+                Overseer(),
+                let_go=lambda: None,
+                died=lambda _: None,
+                longest_end=lambda: 0.2,
+                silent=silent,
             ).run()
         finally:
             os._exit(0)
@@ -332,6 +386,65 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
         worker = _children(supervisor)[0]
         os.kill(supervisor, signal.SIGTERM)
         _until(lambda: not _is_alive(supervisor) and not _is_alive(worker), 5)
+
+
+def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.servers.workers._LONGEST_PAUSE", 0.3)
+    born = tmp_path / "born"
+    fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
+
+    def no_more() -> int:
+        if next(failures, False):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    def works(link: WorkerLink) -> None:
+        born.write_text("")
+        time.sleep(60)
+
+    monkeypatch.setattr(os, "fork", no_more)
+    with _supervised(works) as supervisor:
+        _until(born.exists)
+        os.kill(supervisor, signal.SIGTERM)
+        _until(lambda: not _is_alive(supervisor))
+
+
+async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapter.servers.acceptor._TROUBLE", 0.2)
+    listener = endpoints.listen(Endpoint("smtp", "127.0.0.1", 0), Listen())
+    tries = 0
+
+    class Exhausted:
+        """A listening socket that has no descriptor to give, at first."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self._real = real
+            self.fileno, self.close = real.fileno, real.close
+
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal tries
+            tries += 1
+            if tries <= 2:
+                raise OSError(24, "Too many open files")
+            return self._real.accept()
+
+    sockets = [typing.cast("socket.socket", Exhausted(listener.sockets[0]))]
+    arrived = asyncio.Event()
+
+    class Connection(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            arrived.set()
+            transport.close()
+
+    acceptor = Acceptor(Listener(listener.endpoint, sockets), Connection)
+    began = time.monotonic()
+    _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
+    async with asyncio.timeout(5):
+        await arrived.wait()
+    assert time.monotonic() - began >= 0.4
+    assert tries <= 5
+    writer.close()
+    acceptor.close()
 
 
 def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
