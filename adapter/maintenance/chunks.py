@@ -21,6 +21,7 @@ import orjson
 
 from adapter.maintenance import tables
 from adapter.maintenance.compare import COMPARED
+from adapter.maintenance.fragments import settled_stamp
 from adapter.store import disk, layout, snapshots
 from adapter.store.disk import Directories
 
@@ -156,49 +157,54 @@ def _files(directories: Directories, where: layout.Parts) -> Iterator[str]:
     return (name for name, inside in _entries(directories, where) if not (top and inside))
 
 
-def mailboxes(root: str, scratch: str) -> Pieces:
-    """Everything below mailboxes/."""
-    pieces = Pieces(scratch, "folders")
+def mailboxes(root: str, scratch: str) -> list[Pieces]:
+    """Everything below mailboxes/: links, and the folders and mailboxes themselves.
+
+    A link cannot change unless the directory it is in does: pieces of links say of each directory what it was like, and
+    a later look takes over all of a piece that is the same.
+    """
+    links, folders = Pieces(scratch, "links"), Pieces(scratch, "folders")
     with contextlib.closing(Directories(root)) as directories:
         for mailbox, inside in _entries(directories, layout.MAILBOXES):
             if inside:
-                _mailbox(directories, pieces, mailbox)
-    pieces.close()
-    return pieces
+                _mailbox(directories, links, folders, mailbox)
+    links.close()
+    folders.close()
+    return [links, folders]
 
 
-def _mailbox(directories: Directories, pieces: Pieces, mailbox: str) -> None:
+def _mailbox(directories: Directories, links: Pieces, folders: Pieces, mailbox: str) -> None:
     where = layout.mailbox_directory(mailbox)
-    folders = 0
+    count = 0
     for entry, inside in _entries(directories, where):
-        if not inside:
-            continue
-        folders += 1
-        folder = (*where, entry)
-        links = _links(directories, pieces, folder)
-        pieces.add({"what": "folder", "where": folder, "links": links}, 1, _COST["folder"], _WEIGHT)
-    pieces.add({"what": "mailbox", "where": where, "links": folders}, 1, _COST["mailbox"], _WEIGHT)
+        if inside:
+            count += 1
+            folder = (*where, entry)
+            shown = _links(directories, links, folder)
+            folders.add({"what": "folder", "where": folder, "links": shown}, 1, _COST["folder"], _WEIGHT)
+    folders.add({"what": "mailbox", "where": where, "links": count}, 1, _COST["mailbox"], _WEIGHT)
 
 
 def _links(directories: Directories, pieces: Pieces, where: layout.Parts) -> int:
     total = 0
     batch: list[str] = []
-
-    def put() -> None:
-        nonlocal batch
-        if batch:
-            item = {"what": "link", "where": where, "names": batch}
-            pieces.add(item, len(batch), _COST["link"] * len(batch), _WEIGHT)
-            batch = []
-
-    for name, _ in _entries(directories, where):
-        if layout.PROJECTION.match(name):
-            batch.append(name)
-            total += 1
-            if len(batch) >= _NAMES:
-                put()
-    put()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), directories.open(where) as fd:
+        stamp = settled_stamp(os.fstat(fd))
+        for name, _ in _entries(directories, where):
+            if layout.PROJECTION.match(name):
+                batch.append(name)
+                if len(batch) >= _NAMES:
+                    total += _put_links(pieces, where, stamp, batch)
+                    batch = []
+        total += _put_links(pieces, where, stamp, batch)
     return total
+
+
+def _put_links(pieces: Pieces, where: layout.Parts, stamp: str, names: list[str]) -> int:
+    if names:
+        item = {"what": "link", "where": where, "stamp": stamp, "names": names}
+        pieces.add(item, len(names), _COST["link"] * len(names), _WEIGHT)
+    return len(names)
 
 
 def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[str, bool]]:
@@ -224,15 +230,16 @@ def _is_text(name: str) -> bool:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(base: str, copy: str, scratch: str, *, detail: bool, index: bool) -> Pieces:
+def rows(base: str, copy: str, scratch: str, *, detail: bool, known: bool, index: bool) -> Pieces:
     """Ranges of the tables. ``detail``: their rows are wanted, not just their sums, and nothing is compared again.
 
-    ``index``: there is one at ``copy`` that can be compared, and whose cache can be read.
+    ``known``: the sums of those at ``base`` are. ``index``: there is one at ``copy`` that can be compared, and whose
+    cache can be read.
     """
     pieces = Pieces(scratch, "details" if detail else "tables")
     with contextlib.closing(tables.connect(base)) as connection:
         for table in snapshots.TABLES:
-            if table not in JOINED:
+            if table not in JOINED or known:
                 continue
             keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
             _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +65,9 @@ FILE_PARTS = tuple(_COLUMNS)
 ROW_PARTS = ("known", "needed", "projection", "base-folder", "registration", "cache")
 FOUND_PLACE, CACHE_PLACE, FILES_PLACE, ROWS_PLACE = "found", "cache", "files", "rows"
 _CONTENT = ("message", "blob")
+_LINK = "link"
+#: What changed so short a time ago may change again without its stamp telling.
+_SETTLED = 2_000_000_000  # nanoseconds
 _NOTE = b"sums"
 _BATCH = 1000
 _BATCH_BYTES = 4 << 20
@@ -156,6 +160,9 @@ class Fragments:
     def files(self, part: str, table: pa.Table) -> None:
         self._fragment(part_place(FILES_PLACE, part), _PART[part]).add_table(table)
 
+    def share_links(self, earlier: str) -> None:
+        self.share(_LINK, earlier)
+
     def share(self, part: str, earlier: str) -> None:
         """The fragment of an earlier look is this one's as well."""
         place = part_place(FILES_PLACE, part)
@@ -174,7 +181,7 @@ class Fragments:
     def note(self, sums: Sums) -> None:
         """What the piece adds up to, for a later look that finds its content unchanged."""
         text = orjson.dumps([[*key, count, f"{value:x}"] for key, (count, value) in sums.items()])
-        for part in _CONTENT:
+        for part in (*_CONTENT, _LINK):
             if (fragment := self._open.get(part_place(FILES_PLACE, part))) is not None:
                 fragment.note(text)
 
@@ -280,7 +287,7 @@ class Earlier:
         """What the piece added up to, if every row of it is kept."""
         if not self._tables or any(len(self._kept[part]) != table.num_rows for part, table in self._tables.items()):
             return None
-        return {(domain, side): (count, int(value, 16)) for domain, side, count, value in orjson.loads(self._note)}
+        return _sums(self._note)
 
     def share(self, fragments: Fragments) -> None:
         for part in self._tables:
@@ -292,6 +299,24 @@ class Earlier:
                 yield part, self._tables[part].replace_schema_metadata().take(pa.array(at, pa.int64()))
 
 
+def links_note(scratch: str, piece: str) -> Sums | None:
+    """What a piece of links added up to in an earlier look."""
+    path = f"{scratch}/{part_place(FILES_PLACE, _LINK)}/{piece}.parquet"
+    if not os.path.exists(path):
+        return None
+    with pq.ParquetFile(path) as file:
+        return _sums(file.metadata.metadata[_NOTE])
+
+
+def _sums(note: bytes) -> Sums:
+    return {(domain, side): (count, int(value, 16)) for domain, side, count, value in orjson.loads(note)}
+
+
 def stamp(found: os.stat_result) -> str:
-    """What changes when a file is written to or replaced."""
+    """What changes when a file is written to or replaced, or anything in a directory is."""
     return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+
+
+def settled_stamp(found: os.stat_result) -> str:
+    """The stamp of what did not change a moment ago, else nothing."""
+    return stamp(found) if found.st_ctime_ns < time.time_ns() - _SETTLED else ""

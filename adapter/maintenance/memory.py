@@ -1,9 +1,10 @@
-"""Peak memory of a run's processes, in kilobytes: this one, Spark's, and the largest Python worker."""
+"""Peak memory of a run's processes, in kilobytes: this one, the replay, Spark's, and the largest Python worker."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 
 def peaks() -> dict[str, int]:
@@ -12,7 +13,8 @@ def peaks() -> dict[str, int]:
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
                 parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-    found = {"driver": _peak(os.getpid()), "spark": 0, "worker": 0}
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of those that were waited for: the replay
+    found = {"driver": _peak(os.getpid()), "replay": ended, "spark": 0, "worker": 0}
     for process in parents:
         if _descends(process, parents):
             kind = "spark" if _name(process) == "java" else "worker"

@@ -21,6 +21,7 @@ from typing import BinaryIO
 import orjson
 
 from adapter.maintenance import salvage, settle, tables, workspace
+from adapter.maintenance.bulk import Bulk
 from adapter.store import disk, index, journal, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged, Record
@@ -46,6 +47,8 @@ class Facts:
     damaged_snapshots: list[str] = field(default_factory=list)
     gap: str = ""  # why snapshots and journal do not tell everything
     read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
+
+    unchanged: bool = False  # the tables are those of the earlier look
 
     @property
     def complete(self) -> bool:
@@ -102,9 +105,11 @@ class Replay:
     def _fill_from(self, base: str, start: int | None, limit: int | None, *, careful: bool) -> None:
         opened = index.create(base) if start is None else tables.connect(base, write=True)
         with contextlib.closing(tables.private(opened, undo=careful)) as connection:
+            known = start
             if start is None:
                 start = snapshots.load_latest(self.directories, connection)
             self._replay(connection, start, limit, careful=careful)
+            self.facts.unchanged = self.facts.last_seq == known
 
     def _go_on(self, base: str) -> int | None:
         """Take over the tables of the earlier look, if the journal only grew since; returns what they hold."""
@@ -154,16 +159,20 @@ class Replay:
         facts.last_seq = start
         with contextlib.closing(tables.create(f"{self.scratch}/{NOTES}")) as notes:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
-            apply = self._apply_with_care if careful else self._apply
+            bulk = Bulk(connection)
             connection.execute("BEGIN")
             for number, record in enumerate(journal.without_aborted(self._records(start))):
                 if limit is not None and record.seq > limit:
                     facts.read = {}
                     break
-                apply(connection, notes, record)
+                if careful:
+                    self._apply_with_care(connection, notes, record)
+                else:
+                    self._apply(connection, notes, record, bulk)
                 if careful and number % _BATCH == _BATCH - 1:
                     connection.execute("COMMIT")
                     connection.execute("BEGIN")
+            bulk.flush()
             if facts.gap or facts.torn or facts.damaged_segments:
                 facts.read = {}
             reached = facts.last_seq if limit is None else min(facts.last_seq, max(limit, start))
@@ -173,8 +182,14 @@ class Replay:
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (reached,))
             connection.execute("COMMIT")
 
-    def _apply(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
+    def _apply(
+        self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record, bulk: Bulk | None = None
+    ) -> None:
         for effect in record.effects:
+            if bulk is not None:
+                if bulk.take(effect):
+                    continue
+                bulk.flush()
             effects.apply_index(effect, connection, record.at)
             if effect["do"] == "remove-folder":
                 notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))

@@ -7,33 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import Any
 
 import orjson
 
 from adapter.maintenance import scan_tables
 from adapter.maintenance.examine import LARGEST_FILE, Blobs, Examined, description, examine, hash_file
-from adapter.maintenance.fragments import Earlier, Fragments, Row, stamp
+from adapter.maintenance.fragments import Earlier, Fragments, Row, links_note, settled_stamp
 from adapter.maintenance.tally import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, Sums, Tally
 from adapter.store import disk, identity, layout, names
 from adapter.store.disk import Directories
 from protocol.errors import MailError
 
-#: A file that changed so short a time ago may change again without its stamp telling.
-_SETTLED = 2_000_000_000  # nanoseconds
-
 
 def work(path: str, options: dict[str, str]) -> Sums:
     """Do one piece."""
     with open(path, "rb") as file:
-        items = [orjson.loads(line) for line in file]
+        raw = file.read()
+    items = [orjson.loads(line) for line in raw.splitlines()]
     tally = Tally(bytes.fromhex(options["secret"]))
     piece = os.path.basename(path).removesuffix(".json")
     with (
         contextlib.closing(Directories(options["root"])) as directories,
         Fragments(options["scratch"], piece) as fragments,
     ):
+        if options["earlier"] and all(item.get("stamp") for item in items):
+            same = _same_links(f"{options['earlier']}/{os.path.basename(path)}", raw)
+            known = links_note(options["earlier"], piece) if same else None
+            if known is not None:
+                fragments.share_links(options["earlier"])
+                return known
         files = Files(directories, fragments, tally, Earlier(options["earlier"], piece), options["describe"] == "yes")
         for item in items:
             if "where" in item:
@@ -41,6 +44,13 @@ def work(path: str, options: dict[str, str]) -> Sums:
             else:
                 scan_tables.item(item, options, fragments, tally)
         return files.finish()
+
+
+def _same_links(path: str, raw: bytes) -> bool:
+    """Whether an earlier look had the same piece: the same names in directories that did not change since."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read() == raw
+    return False
 
 
 class Files:
@@ -170,7 +180,7 @@ class Files:
         else:
             row["id"] = name
             try:
-                row["stamp"] = _settled(os.stat(name, dir_fd=directory, follow_symlinks=False))
+                row["stamp"] = settled_stamp(os.stat(name, dir_fd=directory, follow_symlinks=False))
                 row["sha"] = hash_file(directory, name)
             except FileNotFoundError:
                 raise
@@ -219,17 +229,13 @@ def _read(directory: int, name: str) -> tuple[bytes | None, str]:
     try:
         about = os.fstat(fd)
         if about.st_size > LARGEST_FILE:
-            return None, _settled(about)
+            return None, settled_stamp(about)
         data = os.read(fd, about.st_size + 1)
         while more := os.read(fd, 1 << 20) if len(data) < about.st_size else b"":
             data += more
-        return data, _settled(about)
+        return data, settled_stamp(about)
     finally:
         os.close(fd)
-
-
-def _settled(about: os.stat_result) -> str:
-    return stamp(about) if about.st_ctime_ns < time.time_ns() - _SETTLED else ""
 
 
 def _describe_folder(directory: int, where: layout.Parts) -> Row:

@@ -50,6 +50,10 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     path = os.pathsep.join(filter(None, (_CODE, os.environ.get("PYTHONPATH"))))
+    java = (
+        f"-Dlog4j2.configurationFile=file:{logging} -Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:-UsePerfData"
+        " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m --add-modules=jdk.incubator.vector"
+    )
     options = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -57,9 +61,8 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.local.dir": scratch,
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
         "spark.driver.memory": os.environ.get("MARKPOST_SPARK_MEMORY", "1g"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Djava.io.tmpdir={scratch}"
-        " -XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-        " --add-modules=jdk.incubator.vector",
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores
@@ -67,7 +70,6 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.sql.files.minPartitionNum": "1",
         "spark.sql.files.maxPartitionBytes": "16m",
         "spark.sql.parquet.compression.codec": "uncompressed",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.executorEnv.PYTHONPATH": path,
         "spark.executorEnv.PYTHONHASHSEED": "0",
     }

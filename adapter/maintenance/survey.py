@@ -22,12 +22,14 @@ from adapter.maintenance.fragments import parquet_rows
 from adapter.maintenance.replay import BASE, COPY, Facts
 from adapter.store import disk, layout, locks, names
 from adapter.store.disk import Directories
+from adapter.store.journal import PADDING
 from protocol.errors import MailError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+_TAIL = 64 << 10
 _SHUFFLE_ROWS = 50_000  # of one partition of a join
 JOINS = "findings"
 TORN = "an append that was never acknowledged"
@@ -47,6 +49,7 @@ class Survey:
     found: Counter[str] = field(default_factory=Counter)
     passwords: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
+    table_sums: tally.Sums = field(default_factory=dict)  # of all tables but the cache
     _others: list[Finding] = field(default_factory=list)
 
     def findings(self, kinds: Collection[str] | None = None) -> Iterator[Finding]:
@@ -75,17 +78,16 @@ def survey(session: SparkSession, root: str, scratch: str, say: Progress, earlie
     ]
     workspace.make_directories(scratch, places)
     if earlier is None:
-        look = _Look(Survey(root, scratch, session), say, "")
+        look = _Look(Survey(root, scratch, session), say, None)
     else:
-        look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier.scratch)
-    process = replay.start(root, scratch, earlier.scratch if earlier else "")
-    try:
-        look.files()
-        look.survey.facts = replay.finish(process, scratch)
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
+        look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier)
+    with replay.start(root, scratch, earlier.scratch if earlier else "") as process:
+        try:
+            look.files()
+            look.survey.facts = replay.finish(process, scratch)
+        except BaseException:
+            process.kill()
+            raise
     look.time("replay", began)
     look.tables()
     look.join()
@@ -96,8 +98,9 @@ def survey(session: SparkSession, root: str, scratch: str, say: Progress, earlie
 class _Look:
     """The steps of one look."""
 
-    def __init__(self, survey: Survey, say: Progress, earlier: str) -> None:
+    def __init__(self, survey: Survey, say: Progress, earlier: Survey | None) -> None:
         self.survey = survey
+        self._earlier = earlier
         self._say = say
         scratch = survey.scratch
         self._sums: list[tally.Sums] = []
@@ -107,7 +110,7 @@ class _Look:
             "base": f"{scratch}/{BASE}",
             "copy": f"{scratch}/{COPY}",
             "secret": survey.secret.hex(),
-            "earlier": earlier,
+            "earlier": earlier.scratch if earlier else "",
             "describe": "no" if _has_journal(survey.root) else "yes",
         }
 
@@ -119,18 +122,23 @@ class _Look:
         survey.journal_at = journal_size(survey.root)
         began = time.monotonic()
         content = chunks.content(survey.root, survey.scratch, survey.places)
-        mailboxes = chunks.mailboxes(survey.root, survey.scratch)
-        survey.counts = {**content.counts, **mailboxes.counts}
+        pieces = [content, *chunks.mailboxes(survey.root, survey.scratch)]
+        survey.counts = {what: count for each in pieces for what, count in each.counts.items()}
         self.time("list", began)
-        self._say(f"{content.counts.get('message', 0)} messages, {mailboxes.counts.get('link', 0)} links listed")
+        self._say(f"{survey.counts.get('message', 0)} messages, {survey.counts.get('link', 0)} links listed")
         began = time.monotonic()
-        self._run([*content.paths, *mailboxes.paths])
+        self._sums += self._run([path for each in pieces for path in each.paths])
         self.time("scan", began)
         self._say("files read; comparing")
 
     def tables(self) -> None:
+        """Sums of the tables, unless they are those of the earlier look; and the index against them."""
         began = time.monotonic()
-        self._run(self._ranges(detail=False).paths)
+        known = self._earlier.table_sums if self._earlier and self.survey.facts.unchanged else {}
+        sums = self._run(self._ranges(detail=False, known=bool(known)).paths)
+        cache = {key: value for key, value in tally.total(sums).items() if key[0] == tally.CACHE}
+        self.survey.table_sums = known or {key: value for key, value in tally.total(sums).items() if key not in cache}
+        self._sums += [self.survey.table_sums, cache]
         self.time("tables", began)
 
     def join(self) -> None:
@@ -164,29 +172,47 @@ class _Look:
         session.conf.set("spark.sql.shuffle.partitions", max(2, largest // _SHUFFLE_ROWS))
         reconcile.reconcile(session, files, rows, differing).write.parquet(f"{survey.scratch}/{JOINS}")
 
-    def _ranges(self, *, detail: bool) -> Pieces:
+    def _ranges(self, *, detail: bool, known: bool = False) -> Pieces:
         base, copy, scratch = (self._options[name] for name in ("base", "copy", "scratch"))
-        return chunks.rows(base, copy, scratch, detail=detail, index=not self.survey.facts.index_trouble)
+        index = not self.survey.facts.index_trouble
+        return chunks.rows(base, copy, scratch, detail=detail, known=known, index=index)
 
-    def _run(self, paths: list[str]) -> None:
+    def _run(self, paths: list[str]) -> list[tally.Sums]:
         """Every piece is a task; what comes back of each are a few numbers."""
-        if paths:
-            pieces = self.survey.session.sparkContext.parallelize(paths, len(paths))
-            self._sums += pieces.map(partial(scan.work, options=self._options)).collect()
+        if not paths:
+            return []
+        pieces = self.survey.session.sparkContext.parallelize(paths, len(paths))
+        found: list[tally.Sums] = pieces.map(partial(scan.work, options=self._options)).collect()
+        return found
 
     def _read(self, place: str, schema: pa.Schema) -> DataFrame:
         return self.survey.session.read.schema(fragments.ddl(schema)).parquet(f"{self.survey.scratch}/{place}")
 
 
 def journal_size(root: str) -> int:
+    """Octets of all records; the padding behind the last one does not count."""
     with (
         contextlib.suppress(FileNotFoundError),
         contextlib.closing(Directories(root)) as directories,
         directories.open(layout.JOURNAL) as directory,
-        os.scandir(directory) as found,
     ):
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in found)
+        found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
+        sizes = [os.stat(name, dir_fd=directory, follow_symlinks=False).st_size for name in found]
+        return sum(sizes) - (_padding(directory, found[-1], sizes[-1]) if found else 0)
     return 0
+
+
+def _padding(directory: int, name: str, size: int) -> int:
+    end = size
+    with open(disk.open_read(directory, name), "rb") as file:
+        while end:
+            start = max(0, end - _TAIL)
+            file.seek(start)
+            kept = len(file.read(end - start).rstrip(PADDING))
+            if kept:
+                return size - start - kept
+            end = start
+    return size
 
 
 def _has_journal(root: str) -> bool:
