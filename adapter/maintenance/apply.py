@@ -60,8 +60,6 @@ class Apply:
             self._accounts()
             for finding in self._from_disk(_FOLDERS):
                 self._tell(self._mender.folder(finding))
-            for registration in self._mender.incomplete:
-                mend_registrations.complete(self._mender, registration)
             for finding in self._survey.findings(_LINKS):
                 self._tell(mend_messages.link(self._mender, finding))
             self._adopt()

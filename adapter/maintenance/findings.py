@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
     "staging-leftover": Kind("harmless", "none", "move to quarantine"),
     "journal-torn": Kind("harmless", "checksum", "cut what was never acknowledged"),
     "journal-damaged": Kind("repaired", "index and files", "seal what is known with a snapshot"),
-    "snapshot-damaged": Kind("harmless", "journal", "move to quarantine, take another"),
+    "snapshot-damaged": Kind("harmless", "journal", "move to quarantine"),
 }
 
 

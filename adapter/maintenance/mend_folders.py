@@ -30,7 +30,6 @@ class Mender:
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
     passwords: set[str] = field(default_factory=set)
     found_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
-    incomplete: list[str] = field(default_factory=list)  # registrations that may lack standard folders
 
     def folder(self, finding: Finding) -> Outcome:
         mailbox, entry = finding.mailbox, finding.entry
@@ -38,7 +37,7 @@ class Mender:
         here = self.at(mailbox, entry)
         there = self.identity_at(where)
         if here is not None and not self._exists(where):
-            self._make_path(here)
+            self.make_path(here)
             return Outcome(finding, "repaired", "made the directory, its identity and its links")
         if here is not None and (there is None or there.folder == here.id):
             self._identify(here)
@@ -90,9 +89,7 @@ class Mender:
                     quarantine.move(
                         self.state.directories, where, layout.IDENTITY_FILE, "the identity of another folder"
                     )
-        changes: list[Effect] = [folders.effect(folder)]
-        if not self.state.facts.complete:
-            changes.append(folders.subscription(folder.registration, name, on=True))
+        changes: list[Effect] = [folders.effect(folder), folders.subscription(folder.registration, name, on=True)]
         taken = self._take_links(folder, where, changes)
         self._identify(folder)
         new = "" if known else "a new identity and "
@@ -223,11 +220,7 @@ class Mender:
 
     # --- paths -----------------------------------------------------------------------------------------------------
 
-    def make(self, folder: Folder) -> None:
-        self.state.commit([folders.effect(folder)])
-        self._make_path(folder)
-
-    def _make_path(self, folder: Folder) -> None:
+    def make_path(self, folder: Folder) -> None:
         where = layout.folder_directory(folder.directory, folder.name)
         with self.state.directories.open(where, create=True) as directory:
             for uid, message_id in self.query(

@@ -9,7 +9,7 @@ from adapter.accounts import Credentials
 from adapter.maintenance import decisions, quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
-from adapter.store import disk, layout, names, queries
+from adapter.store import disk, layout, names
 from adapter.store.identity import Identity
 from adapter.store.queries import Folder
 from adapter.transport import ids
@@ -30,12 +30,7 @@ def directory(mender: Mender, finding: Finding) -> Outcome:
     if finding.kind == "registration-directory-orphan" and (status != "active" or address not in mender.passwords):
         where = quarantine.move(mender.state.directories, layout.MAILBOXES, entry, "no registration owns it")
         return Outcome(finding, "repaired", f"moved to {where}")
-    known = {each.registration for each in _identities(mender, entry)}
-    taken = {row[0] for row in mender.query("SELECT registration_id FROM mailbox_registrations")}
-    registration = min(known - taken, default="") or ids.registration_id()
-    mender.state.commit([registrations.effect(registration, address, status, entry)])
-    if status == "active":
-        mender.incomplete.append(registration)
+    registration = _register(mender, address, status, entry)
     return Outcome(finding, "repaired", f"registered {address} as {registration}, {status}")
 
 
@@ -52,26 +47,37 @@ def _whose(mender: Mender, entry: str) -> tuple[str, str]:
 
 def register(mender: Mender, address: str) -> None:
     """An account that only its mail or its password tells of."""
-    entry = names.address_entry(address)
-    registration = ids.registration_id()
-    mender.state.commit([registrations.effect(registration, address, "active", entry)])
+    _register(mender, address, "active", names.address_entry(address))
+
+
+def _register(mender: Mender, address: str, status: str, entry: str) -> str:
+    """One record gives an account its registration and the standard folders it lacks; those on disk get rows later.
+
+    What is missing on disk if the process dies now is found by the next run.
+    """
+    inside = _identities(mender, entry)
+    taken = {row[0] for row in mender.query("SELECT registration_id FROM mailbox_registrations")}
+    told = {known.registration for known in inside.values() if known is not None}
+    registration = min(told - taken, default="") or ids.registration_id()
+    uses = {known.special_use for known in inside.values() if known is not None}
+    lacking = [
+        Folder(ids.folder_id(), registration, entry, name, use, mender.uidvalidity() + number)
+        for number, (name, (its_entry, use)) in enumerate(names.STANDARD_FOLDERS.items())
+        if status == "active" and its_entry not in inside and (not use or use not in uses)
+    ]
+    subscribed = [folders.subscription(registration, folder.name, on=True) for folder in lacking]
+    mender.state.commit(
+        [
+            registrations.effect(registration, address, status, entry),
+            *(folders.effect(folder) for folder in lacking),
+            *subscribed,
+        ]
+    )
     with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
         pass
-    complete(mender, registration)
-
-
-def complete(mender: Mender, registration: str) -> None:
-    """Give an account every standard folder it lacks, subscribed."""
-    have = queries.folders(mender.state.connection, registration)
-    used = {folder.name for folder in have} | {folder.special_use for folder in have if folder.special_use}
-    row = mender.query("SELECT directory FROM mailbox_registrations WHERE registration_id = ?", registration)[0]
-    for name, (_, special_use) in names.STANDARD_FOLDERS.items():
-        if name not in used and special_use not in used:
-            mender.make(Folder(ids.folder_id(), registration, row[0], name, special_use, mender.uidvalidity()))
-    mender.state.commit(
-        [folders.subscription(registration, folder.name, on=True)
-         for folder in queries.folders(mender.state.connection, registration)]
-    )  # fmt: skip
+    for folder in lacking:
+        mender.make_path(folder)
+    return registration
 
 
 def credentials(mender: Mender, finding: Finding) -> Outcome:
@@ -117,11 +123,11 @@ def _is_registered(mender: Mender, address: str) -> bool:
     return bool(rows)
 
 
-def _identities(mender: Mender, entry: str) -> list[Identity]:
+def _identities(mender: Mender, entry: str) -> dict[str, Identity | None]:
+    """The directories in a mailbox, and whose each is."""
     try:
-        with mender.state.directories.open(layout.mailbox_directory(entry)) as parent:
-            inside = sorted(os.listdir(parent))
+        with mender.state.directories.open(layout.mailbox_directory(entry)) as parent, os.scandir(parent) as found:
+            inside = sorted(each.name for each in found if each.is_dir(follow_symlinks=False))
     except OSError:
-        return []
-    found = (mender.identity_at((*layout.mailbox_directory(entry), name)) for name in inside)
-    return [known for known in found if known is not None]
+        return {}
+    return {name: mender.identity_at((*layout.mailbox_directory(entry), name)) for name in inside}

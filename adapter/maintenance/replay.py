@@ -83,7 +83,7 @@ class Replay:
             if facts.gap:
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
                 if facts.index_trouble and facts.index_trouble != "missing":
-                    salvage.take_over(copy, connection)
+                    salvage.take_over(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)
         if facts.gap and not facts.index_trouble:
             facts.source = "index"
             self._take_index(copy, base)

@@ -8,12 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 
+from adapter.maintenance import workspace
 from adapter.store import index, layout
 
 #: Rows of one table that one task looks at.
 RANGE_ROWS = 20_000
+COPY_PAGES = 4096  # of the index, copied before writers are let in
+_RESTARTS = 3
+
+
+class _TooBusy(Exception):  # noqa: N818 - ends a copy that does not come to an end
+    pass
 
 
 def connect(path: str, *, write: bool = False) -> sqlite3.Connection:
@@ -45,11 +53,33 @@ def copy_index(root: str, target: str) -> str:
     try:
         with contextlib.closing(connect(source)) as live, contextlib.closing(private(create(target))) as copy:
             live.execute("PRAGMA busy_timeout=30000")
-            live.backup(copy, pages=4096)
+            _copy(live, copy)
             index.complete(copy)
     except sqlite3.Error as error:
-        return f"{error}"
+        if not os.path.exists(f"{source}-journal"):
+            return f"{error}"
+        # A writer died half-way and nobody has opened the store since: only the copy may be put right.
+        workspace.remove_files(os.path.dirname(target), [os.path.basename(target)])
+        for suffix in ("-journal", ""):
+            workspace.copy_file(f"{source}{suffix}", f"{target}{suffix}")
     return examine(target)
+
+
+def _copy(live: sqlite3.Connection, copy: sqlite3.Connection) -> None:
+    """In steps that let writers in between; if they keep it from coming to an end, they have to wait for it once."""
+    least, restarts = sys.maxsize, 0
+
+    def progress(_: int, remaining: int, __: int) -> None:
+        nonlocal least, restarts
+        restarts += remaining > least
+        least = remaining
+        if restarts > _RESTARTS:
+            raise _TooBusy
+
+    try:
+        live.backup(copy, pages=COPY_PAGES, progress=progress)
+    except _TooBusy:
+        live.backup(copy)
 
 
 def examine(path: str) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
@@ -37,6 +38,7 @@ _LATER = {"bookmarks"}  # tables that snapshots of older programs lack
 _ROWS = 50_000
 _KEEP = 2
 _UNFINISHED = ".new"
+_MANIFEST = {"seq", "last_uidvalidity", "sha256"}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
@@ -108,7 +110,8 @@ def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> No
                 disk.sync_data(file.fileno())
             checksums[name] = _sha256(directory, name)
         (uidvalidity,) = source.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()
-        manifest = {"seq": seq, "last_uidvalidity": uidvalidity, "sha256": checksums}
+        manifest: dict[str, Any] = {"seq": seq, "last_uidvalidity": uidvalidity, "sha256": checksums}
+        manifest["digest"] = _digest(manifest)
         disk.write_new(directory, layout.MANIFEST_FILE, orjson.dumps(manifest) + b"\n", sync=True)
         disk.sync_directory(directory)
     with directories.stable(layout.SNAPSHOTS) as parent:
@@ -177,10 +180,18 @@ def _load(directories: Directories, connection: sqlite3.Connection, seq: int) ->
     connection.execute("COMMIT")
 
 
-def _manifest(directories: Directories, seq: int) -> dict[str, dict[str, str]]:
+def _manifest(directories: Directories, seq: int) -> dict[str, Any]:
+    """Raises ``ValueError`` if it is not as it was written. Older programs gave it no digest."""
     with directories.open(layout.snapshot_directory(seq)) as directory:
-        manifest: dict[str, dict[str, str]] = orjson.loads(disk.read_file(directory, layout.MANIFEST_FILE))
+        manifest: dict[str, Any] = orjson.loads(disk.read_file(directory, layout.MANIFEST_FILE))
+    digest = manifest.pop("digest", None)
+    if manifest["seq"] != seq or manifest.keys() != _MANIFEST or digest not in (None, _digest(manifest)):
+        raise ValueError("the manifest is damaged")
     return manifest
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(manifest)).hexdigest()
 
 
 def _sha256(directory: int, name: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 
 from adapter.store import identity, layout
 from tests.maintenance.faults import fault
-from tests.maintenance.victims import Place, Unfit, Victims
+from tests.maintenance.victims import Place, Unfit, Victims, records, write_records
 
 Expected = dict[str, int]
 _GONE = "msg-20200101T000000Z-" + "1" * 20
@@ -256,6 +256,6 @@ def snapshot_overwritten(v: Victims) -> Expected:
 
 @fault("disk", "journal-torn")
 def journal_torn(v: Victims) -> Expected:
-    with v.segments()[-1].open("ab") as file:
-        file.write(b'{"seq":99999,"at":1,"op":"deli')
+    newest = v.segments()[-1]
+    write_records(newest, [*records(newest), b'{"seq":99999,"at":1,"op":"deli'])
     return {"journal-torn": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adapter.store import layout
 from tests.maintenance.faults import fault
-from tests.maintenance.victims import Unfit, Victims
+from tests.maintenance.victims import Unfit, Victims, records, write_records
 
 Expected = dict[str, int]
 _UNKNOWN = "msg-20200101T000000Z-00000000000000000000"
@@ -208,13 +208,13 @@ def journal_overwritten(v: Victims) -> Expected:
     found = [
         (segment, number)
         for segment in v.segments()
-        for number, line in enumerate(segment.read_bytes().splitlines()[:-1])
+        for number, line in enumerate(records(segment)[:-1])
         if b'"do":"content"' not in line
     ]
     if not found:
         raise Unfit
     segment, number = v.chance.choice(found)
-    lines = segment.read_bytes().splitlines(keepends=True)
+    lines = records(segment)
     lines[number] = lines[number].replace(b'"', b"'", 1)
-    segment.write_bytes(b"".join(lines))
+    write_records(segment, lines)
     return {"journal-damaged": 1}

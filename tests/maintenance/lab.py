@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 Folder = dict[int, tuple[str, int, str, str]]
+Seen = dict[tuple[str, str], Folder]
 
 
 def memory() -> str | None:
@@ -109,12 +110,12 @@ def links(root: Path) -> dict[str, str]:
     return {str(each.relative_to(top)): os.readlink(each) for each in sorted(top.rglob("*.md")) if each.is_symlink()}
 
 
-def seen(root: Path) -> dict[tuple[str, str], Folder]:
+def seen(root: Path) -> Seen:
     """What a mail client sees: account and folder -> UID -> message, flags, keywords, and the hash of its octets.
 
     A folder is there even if it is empty; its UIDVALIDITY and UIDNEXT stand under UID 0.
     """
-    found: dict[tuple[str, str], Folder] = {}
+    found: Seen = {}
     with Transport.open(root) as transport, transport.reading() as connection:
         for registration in queries.registrations(connection):
             owner = registration.address if registration.status == "active" else registration.id

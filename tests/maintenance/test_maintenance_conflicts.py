@@ -21,6 +21,7 @@ from adapter.transport import operations as op
 from adapter.transport.ids import folder_label
 from adapter.transport.transport import Transport
 from tests.maintenance import lab
+from tests.maintenance.victims import records, write_records
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, placed, tree
 
@@ -69,9 +70,9 @@ def _undecidable(root: Path) -> tuple[Ghost, Ghost]:
         transport.run(op.Deregister(DAN, "stash"))
         transport.run(op.Subscribe(ADA, "x"))
     segment = sorted(lab.path(root, *layout.JOURNAL).glob("*.jsonl"))[-1]
-    lines = segment.read_bytes().splitlines(keepends=True)
+    lines = records(segment)
     damaged = next(number for number, line in enumerate(lines) if b'"op":"deregister"' in line)
-    segment.write_bytes(b"".join([*lines[:damaged], lines[damaged][:50] + b"\n", *lines[damaged + 1 :]]))
+    write_records(segment, [*lines[:damaged], lines[damaged][:50] + b"\n", *lines[damaged + 1 :]])
     return ghosts
 
 

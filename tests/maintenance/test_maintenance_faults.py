@@ -22,6 +22,7 @@ from tests.support.stores import tree
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
+_README = Path(__file__).parents[2] / "adapter" / "maintenance" / "README.md"
 _EXAMPLES = {"ci": 3, "default": 3}.get(settings.get_current_profile_name(), 200)
 
 
@@ -30,7 +31,7 @@ def test_the_catalogue_covers_every_kind() -> None:
 
 
 def test_every_kind_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "adapter" / "maintenance" / "README.md").read_text()
+    text = _README.read_text()
     assert not [kind for kind in KINDS if f"`{kind}`" not in text]
 
 
@@ -84,14 +85,36 @@ class _Before:
         }  # fmt: skip
 
 
+_REPORT = {
+    "schema", "command", "root", "master", "started", "finished", "source", "scanned", "phases", "memory", "seconds",
+    "verified", "counts", "severities", "items",
+}  # fmt: skip
+_ITEM = {"kind", "subject", "seen", "detail", "authority", "severity", "outcome", "decide"}
+
+
+def _is_documented(report: dict[str, Any]) -> None:
+    """The form that programs rely on."""
+    assert report["schema"] == 1
+    assert report.keys() == _REPORT
+    assert all(item.keys() == _ITEM for item in report["items"])
+    assert report["severities"].keys() == {"harmless", "repaired", "conflict", "loss"}
+    assert sum(report["severities"].values()) == sum(report["counts"].values()) == len(report["items"])
+    assert report["scanned"].keys() == {"messages", "blobs", "links", "folders", "accounts"}
+    text = _README.read_text().partition("## The report")[2]
+    assert not [key for key in (*_REPORT, *_ITEM) if key not in text]
+
+
 def _mends(root: Path, victims: Victims, wanted: Iterable[str], *, look_first: bool = False) -> list[str]:
     before = _Before(root, victims)
     expected, applied = damage(victims, wanted)
     if look_first:
         damaged = tree(root)
-        assert lab.check(root).kinds == expected, applied
+        looked = lab.check(root)
+        assert looked.kinds == expected, applied
         assert tree(root) == damaged, "a look changes nothing"
+        _is_documented(looked.report)
     repaired = lab.repair(root)
+    _is_documented(repaired.report)
     assert repaired.kinds == expected, applied
     assert repaired.report["severities"]["loss"] == len(victims.lost), repaired.report["items"]
     assert repaired.report["severities"]["conflict"] == 0, repaired.report["items"]

@@ -1,17 +1,23 @@
-"""Whole artifacts lost: the index, the journal with it, or everything but the messages."""
+"""Artifacts lost beyond what the journal can tell: index and journal, everything but the messages, content."""
 
 from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from adapter.content import front_matter
 from adapter.store import layout
+from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.maintenance import lab, lab_stores
-from tests.support.stores import ADA, BOB, folder, rows
+from tests.support.messages import message
+from tests.support.stores import ADA, append, folder, new_store, rows
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -22,58 +28,72 @@ def _remove(root: Path, *places: layout.Parts) -> None:
         lab.path(root, *place).mkdir()
 
 
-def test_the_index_is_lost(tmp_path: Path) -> None:
+def _random_store(root: Path) -> None:
+    lab_stores.build_random(root, random.Random(7))
+
+
+def _without_flags(shown: lab.Folder) -> dict[int, tuple[str, str]]:
+    """UID -> message and octets; under 0 the UIDVALIDITY."""
+    return {uid: (row[0] if uid else row[0].split()[0], row[3]) for uid, row in shown.items()}
+
+
+def _same_folders(before: lab.Seen, after: lab.Seen) -> None:
+    """Every message where it was, under its UID; others only if no folder showed them."""
+    known = {row[0] for shown in before.values() for uid, row in shown.items() if uid}
+    assert after.keys() == before.keys()
+    for place, shown in before.items():
+        now = _without_flags(after[place])
+        then = _without_flags(shown)
+        assert {uid: now.get(uid) for uid in then} == then, place
+        assert not [uid for uid in now.keys() - then.keys() if now[uid][0] in known], place
+
+
+@pytest.mark.parametrize("build", [lab_stores.build, _random_store])
+def test_index_and_journal_are_lost(tmp_path: Path, build: Callable[[Path], None]) -> None:
     root = tmp_path / "store"
-    lab_stores.build(root, snapshot=True)
-    before = lab.view(root)
-    lab.path(root, layout.INDEX_FILE).unlink()
-    repaired = lab.repair(root)
-    assert repaired.kinds == {"index-missing": 1}
-    assert repaired.report["verified"]
-    assert lab.view(root) == before
-    lab.seen(root)
-
-
-def test_the_index_is_overwritten_with_random_bytes(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    lab_stores.build(root)
-    before = lab.view(root)
-    place = lab.path(root, layout.INDEX_FILE)
-    raw = bytearray(place.read_bytes())
-    chance = random.Random(5)
-    for _ in range(40):
-        at = chance.randrange(100, len(raw) - 600)
-        raw[at : at + 500] = chance.randbytes(500)
-    place.write_bytes(raw)
-    repaired = lab.repair(root)
-    assert set(repaired.kinds) == {"index-unreadable"}
-    assert repaired.report["verified"], repaired.report
-    assert lab.view(root) == before
-
-
-def test_index_and_journal_are_lost(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    lab_stores.build(root)
-    before, links = lab.view(root), lab.links(root)
+    build(root)
+    before, registrations = lab.seen(root), lab.view(root)["registrations"]
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.JOURNAL, layout.SNAPSHOTS)
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report
     assert repaired.report["source"] == "nothing"
-    assert "default" in repaired.items("folder-path-without-row")[0]["outcome"]
-    after = lab.view(root)
-    assert after["registrations"] == before["registrations"]
-    assert lab.links(root) == links
-    same = [[row[:4] for row in each["folders"]] for each in (before, after)]
-    assert same[0] == same[1]
-    shown = [[row[:3] for row in each["rows"]] for each in (before, after)]
-    assert shown[0] == shown[1]
-    assert {row[0]: row[2] for row in after["history"]} == {
-        row[0]: row[2] for row in before["history"] if any(row[0] == shown[2] for shown in before["rows"])
-    } | {row[0]: row[2] for row in after["history"] if not any(row[0] == shown[2] for shown in before["rows"])}
-    lab.seen(root)
+    assert repaired.report["severities"]["loss"] == 0
+    assert "flags are the default" in repaired.items("folder-path-without-row")[0]["outcome"]
+    assert lab.view(root)["registrations"] == registrations
+    _same_folders(before, lab.seen(root))
     with Transport.open(root) as transport:  # life goes on: no UID is used twice
-        assert folder(transport).uidnext > max(row.uid for row in rows(transport))
+        assert folder(transport).uidnext > max((row.uid for row in rows(transport)), default=0)
+
+
+def test_the_journal_is_lost_and_the_index_damaged(tmp_path: Path) -> None:
+    """What reads is salvaged, flags included; the rest comes from links."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        letters = [message(f"Letter {number}", attachments=[b"%d" % number]) for number in range(40)]
+        append(transport, "INBOX", *letters, flags=5, keywords=("k",))
+        for _ in range(10):
+            transport.run(op.Copy(ADA, folder(transport).id, range(1, 41), "Archive"))
+    before = lab.seen(root)
+    place = lab.path(root, layout.INDEX_FILE)
+    with closing(sqlite3.connect(place)) as connection:
+        leaves = connection.execute(
+            "SELECT pageno FROM dbstat WHERE name = 'mailbox_state' AND pagetype = 'leaf' ORDER BY path"
+        ).fetchall()
+    raw = bytearray(place.read_bytes())
+    for page in (1, leaves[1][0]):
+        raw[(page - 1) * 4096 : page * 4096] = random.Random(page).randbytes(4096)
+    place.write_bytes(raw)
+    _remove(root, layout.JOURNAL, layout.SNAPSHOTS)
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    assert repaired.report["source"] == "salvage"
+    assert repaired.report["severities"]["loss"] == 0
+    after = lab.seen(root)
+    _same_folders(before, after)
+    flags = [row[1] & 31 for shown in after.values() for uid, row in shown.items() if uid]
+    assert set(flags) == {0, 5}
+    assert flags.count(5) > flags.count(0)
 
 
 def test_only_messages_are_left(tmp_path: Path) -> None:
@@ -81,16 +101,41 @@ def test_only_messages_are_left(tmp_path: Path) -> None:
     lab_stores.build(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.JOURNAL, layout.SNAPSHOTS, layout.MAILBOXES)
-    messages = {each.stem for each in lab.path(root, *layout.MESSAGES).rglob("*.md")}
+    wanted: dict[str, set[str]] = {}
+    for file in lab.path(root, *layout.MESSAGES).rglob("*.md"):
+        matter = front_matter.read(file.read_bytes())
+        for person in (*matter.to, *matter.cc):
+            wanted.setdefault(person.address, set()).add(file.stem)
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report
-    lab.seen(root)
-    with Transport.open(root) as transport:
-        ada = {row.message_id for row in rows(transport)}
-        bob = {row.message_id for row in rows(transport, address=BOB)}
-    assert ada == messages
-    assert len(bob) == 3
-    assert {row[1] for row in lab.view(root)["registrations"]} == {ADA, BOB}
+    assert repaired.report["severities"]["loss"] == 0
+    seen = lab.seen(root)
+    inboxes = {owner: {row[0] for uid, row in shown.items() if uid} for (owner, name), shown in seen.items()
+               if name == "INBOX"}  # fmt: skip
+    assert inboxes == wanted
+
+
+def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
+    """With index and journal lost as well: the message goes to quarantine, is named, and all else is there."""
+    root = tmp_path / "store"
+    lab_stores.build(root)
+    before = lab.seen(root)
+    lab.path(root, layout.INDEX_FILE).unlink()
+    _remove(root, layout.JOURNAL, layout.SNAPSHOTS)
+    blob = next(each for each in lab.path(root, *layout.ATTACHMENTS).rglob("*") if each.is_file())
+    victim = next(each for each in lab.path(root, *layout.MESSAGES).rglob("*.md") if blob.name in each.read_text())
+    subject = front_matter.read(victim.read_bytes()).subject
+    blob.unlink()
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    (lost,) = [item for item in repaired.report["items"] if item["severity"] == "loss"]
+    assert lost["subject"] == blob.name
+    assert f"'{subject}' from" in lost["outcome"]
+    assert not victim.exists()
+    for shown in before.values():
+        for uid in [uid for uid, row in shown.items() if row[0] == victim.stem]:
+            del shown[uid]
+    _same_folders(before, lab.seen(root))
 
 
 def test_a_message_that_nothing_holds_any_more(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from adapter.store import layout, names
+from adapter.store.journal import PADDING
 
 Choice = TypeVar("Choice", bound=Hashable)
 
@@ -180,13 +181,23 @@ class Victims:
         texts: dict[str, bytes] = {}
         data: dict[str, str] = {}
         for segment in self.segments():
-            for line in segment.read_bytes().splitlines():
+            for line in records(segment):
                 for effect in orjson.loads(line)["effects"]:
                     if effect["do"] == "content":
                         if effect["text"] is not None:
                             texts[effect["id"]] = effect["text"].encode()
                         data |= {blob[0]: blob[2] for blob in effect["blobs"] if blob[2] is not None}
         return texts, data
+
+
+def records(segment: Path) -> list[bytes]:
+    """The lines of a segment, without the padding behind them."""
+    return segment.read_bytes().rstrip(PADDING).splitlines(keepends=True)
+
+
+def write_records(segment: Path, lines: list[bytes]) -> None:
+    """Give a segment other lines; its size stays if they fit."""
+    segment.write_bytes(b"".join(lines).ljust(segment.stat().st_size))
 
 
 def _reader(connection: sqlite3.Connection) -> Callable[[str], list[Any]]:

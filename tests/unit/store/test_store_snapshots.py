@@ -103,6 +103,19 @@ def test_a_damaged_snapshot_falls_back_to_the_older(root: Path, damage: str) -> 
     assert rebuilt(root) == tables(root / "index.sqlite")
 
 
+def test_every_bit_of_a_manifest_counts(root: Path) -> None:
+    newest = snapshot_seqs(root)[-1]
+    manifest = root / "snapshots" / f"{newest:016d}" / "manifest.json"
+    manifest.chmod(0o644)
+    raw = manifest.read_bytes()
+    with closing(Directories(str(root))) as directories:
+        for at in range(len(raw) - 1):  # the line end is no part of what is said
+            manifest.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+            assert not snapshots.verify(directories, newest), raw[at - 10 : at + 10]
+        manifest.write_bytes(raw)
+        assert snapshots.verify(directories, newest)
+
+
 def test_without_any_good_snapshot_a_compacted_journal_is_not_enough(root: Path) -> None:
     """Half an index must never be taken for a whole one."""
     for seq in snapshot_seqs(root):
