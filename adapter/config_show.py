@@ -16,7 +16,7 @@ from adapter.toml_lines import Path
 
 MASK = "********"
 _SECRET = re.compile(r"(password|secret|token)\Z")
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]*(?=@)|(?<=\?).+")  # user and password; a query may be a key
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _OCTAL = "socket_mode"
 
@@ -70,7 +70,9 @@ def _value(name: str, kind: Any, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(MASK if value and _SECRET.search(name) else _USER_INFO.sub(f"{MASK}@", value))
+        if value and _SECRET.search(name):
+            return _text(MASK)
+        return _text(_IN_URL.sub(MASK, value) if "://" in value else value)
     if isinstance(value, tuple):
         return "[" + ", ".join(_value(name, None, item) for item in value) + "]"
     if name == _OCTAL:

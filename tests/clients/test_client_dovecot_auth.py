@@ -65,6 +65,7 @@ async def imap_login(server: Running, user: str, password: str) -> bytes:
     return (await client.run(f'LOGIN "{quoted[0]}" "{quoted[1]}"'))[1]
 
 
+@pytest.mark.setting("dovecot.auth_socket")
 async def test_users_log_in_and_have_a_mailbox(server: Running) -> None:
     client = await imap(server)
     assert b"SCRAM" not in (await client.ok("CAPABILITY"))[0]
@@ -81,6 +82,7 @@ async def test_users_log_in_and_have_a_mailbox(server: Running) -> None:
     assert not server.services.store.authenticator._proven  # Dovecot is asked every time
 
 
+@pytest.mark.setting("dovecot.userdb_socket")
 async def test_mail_finds_users_before_they_first_log_in(server: Running) -> None:
     lmtp = await server.hello("lmtp")
     assert await lmtp.codes(

@@ -147,6 +147,16 @@ def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
         file.find("ada@example.test")
 
 
+@pytest.mark.setting("dovecot.scheme")
+async def test_the_scheme_of_passwords_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_text("ada@example.test:open\n")
+    with ThreadPoolExecutor(1) as threads:
+        for scheme, right in (("plain", True), ("CRYPT", False)):
+            users = ForeignUsers(Dovecot(passwd_file=str(path), scheme=scheme))
+            assert (await users.prove("ada@example.test", "open", "", threads) is not None) is right
+
+
 async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "users"
     path.write_text(USERS)
@@ -171,12 +181,13 @@ async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixt
             await users.prove("bob", "his", "", threads)
 
 
+@pytest.mark.setting("dovecot.passwd_file", "dovecot.domain")
 async def test_users_of_the_file_log_in_and_get_mail(tmp_path: Path) -> None:
     create_store(str(tmp_path / "store"))
     path = tmp_path / "users"
     path.write_text("$name:$hash\nada@example.test:{PLAIN}right\ncarol:{PLAIN}hers\nlate@new.test:{PLAIN}x\n")
     settings = Settings(dovecot=Dovecot(passwd_file=str(path), domain="example.test"))
-    async with serving(tmp_path / "store", settings, ["imap", "lmtp"]) as running:
+    async with serving(tmp_path / "store", settings, ["imap", "submission", "lmtp"]) as running:
         lmtp = await running.hello("lmtp")
         assert await lmtp.codes(
             "MAIL FROM:<x@y.test>", "RCPT TO:<carol+x@example.test>", "RCPT TO:<late@new.test>", "RCPT TO:<no@new.test>"
@@ -188,6 +199,9 @@ async def test_users_of_the_file_log_in_and_get_mail(tmp_path: Path) -> None:
             return (await client.run(f"LOGIN {user} {password}"))[1]
 
         assert (await login("carol", "hers")).startswith(b"OK")
+        submission = await running.hello("submission")
+        assert (await submission.login("carol", "hers")).code == 235
+        assert (await submission.ask("MAIL FROM:<carol@example.test>")).code == 250
         assert (await login("Ada@example.test", "right")).startswith(b"OK")
         assert (await login("ada@example.test", "wrong")).startswith(b"NO [AUTHENTICATIONFAILED]")
         assert running.services.store is not None
@@ -290,6 +304,19 @@ async def test_a_question_is_asked_again_when_the_connection_breaks(tmp_path: Pa
     assert asked[0] == asked[1]
     assert b"\trip=192.0.2.1\t" in asked[0]
     assert asked[0].endswith(b"resp=AGFkYQBzZWNyZXQ=\n")
+
+
+@pytest.mark.setting("dovecot.timeout")
+async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
+    async def ask(where: str) -> object:
+        users = ForeignUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
+        with ThreadPoolExecutor(1) as threads, pytest.raises(UnavailableError, match="no answer in time"):
+            async with asyncio.timeout(5):
+                await users.prove("ada", "x", "", threads)
+        users.close()
+        return None
+
+    await _with_auth_process(tmp_path / "s", lambda _: b"", ask)
 
 
 async def test_a_userdb_that_cannot_tell(tmp_path: Path) -> None:

@@ -109,9 +109,15 @@ def test_what_is_shown_can_be_read_back(file: Path, tmp_path: Path) -> None:
 
 
 def test_secrets_are_masked(file: Path) -> None:
-    file.write_text('[login]\ntoken_url = "https://me:hunter2@tokens.test/check"\n')
+    file.write_text(
+        '[login]\ntoken_url = "https://me:hunter2@tokens.test/check"\n'
+        '[upstream.work]\nhost = "h"\nuser = "u"\naccount = "ada@example.test"\npassword = "hunter2"\n'
+        '[hook.agent]\nurl = "https://hooks.test/new?key=hunter2"\n'
+    )
     result = run("show", "--config", str(file))
+    assert 'password = "********"' in result.stdout
     assert 'token_url = "https://********@tokens.test/check"' in result.stdout
+    assert 'url = "https://hooks.test/new?********"' in result.stdout
     assert "hunter2" not in result.output
 
 

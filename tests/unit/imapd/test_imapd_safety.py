@@ -87,6 +87,7 @@ async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> Non
         await other.close()
 
 
+@pytest.mark.setting("imap.send")
 async def test_who_takes_nothing_is_given_up(start: Start) -> None:
     async with start(imap={"send": 0.5, "progress": 1.0}) as server:
         large = b"Subject: large\r\n\r\n" + b"x" * (30 << 20)
@@ -108,6 +109,7 @@ async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
         await client.close()
 
 
+@pytest.mark.setting("imap.progress")
 async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(self: Mailboxes, *arguments: object) -> Sequence[int]:
         await asyncio.sleep(1.0)
@@ -173,6 +175,7 @@ async def test_an_oversized_literal_that_does_not_wait_is_drained(start: Start) 
         await client.close()
 
 
+@pytest.mark.setting("imap.literal_plus")
 async def test_literal_minus(start: Start) -> None:
     async with start(imap={"literal_plus": False}) as server:
         client = await server.connect()

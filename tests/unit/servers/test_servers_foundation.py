@@ -64,6 +64,7 @@ def test_admission_counts_exactly() -> None:
     assert admission.counts.keys() == 1  # a flood of addresses leaves nothing behind
 
 
+@pytest.mark.setting("login.free_failures", "login.delay", "login.longest_delay", "login.forget")
 def test_throttle_grows_forgets_and_counts_attempts_under_way() -> None:
     now = 0.0
     settings = Login(free_failures=2, delay=Seconds(1.0), longest_delay=Seconds(5.0), forget=Seconds(100.0))
@@ -135,6 +136,7 @@ async def test_credentials_that_cannot_be_read_are_no_refusal() -> None:
         login.close()
 
 
+@pytest.mark.setting("login.waiting")
 async def test_the_line_of_waiting_logins_is_bounded() -> None:
     passwords = _Passwords()
     gate = threading.Event()

@@ -164,6 +164,7 @@ def test_every_worker_shows_its_own(server: Served) -> None:
     _until(lambda: _workers(_figures(server)) == wanted)
 
 
+@pytest.mark.setting("metrics.listen")
 def test_pages(server: Served) -> None:
     port = server.ports["metrics"]
     assert get(port, "/healthz") == (200, "ok\n")

@@ -62,6 +62,7 @@ def test_deactivated_and_removed(store: Transport) -> None:
     assert refused(recipients, BOB) is Reason.NO_SUCH_ADDRESS
 
 
+@pytest.mark.setting("aliases")
 def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
     aliases = {
         "all@example.test": ("team@example.test", ADA, "gone@example.test"),
@@ -80,6 +81,7 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
     assert refused(recipients, "x@shop.test") is Reason.NO_SUCH_ADDRESS
 
 
+@pytest.mark.setting("domains.detail", "account.detail_folders")
 def test_details(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Lists"))
     settings = Settings(account={ADA: Account(detail_folders=True)})
@@ -96,6 +98,7 @@ def test_details(store: Transport) -> None:
     assert refused(Recipients(Settings(domains=Domains(detail="")), store), "ada+x@example.test")
 
 
+@pytest.mark.setting("domains.local", "domains.catch_all")
 def test_catch_all_and_local_domains(store: Transport) -> None:
     store.run(op.Deregister(BOB, "deactivate"))
     settings = Settings(domains=Domains(local=("Empty.test",), catch_all={"example.test": ADA}))
@@ -106,6 +109,7 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
     assert not recipients.owns(ADA, "anything@example.test")
 
 
+@pytest.mark.setting("domains.postmaster")
 def test_postmaster(store: Transport) -> None:
     assert refused(Recipients(Settings(), store), "@") is Reason.NO_SUCH_ADDRESS
     here = Recipients(Settings(domains=Domains(postmaster=BOB)), store)
@@ -114,6 +118,7 @@ def test_postmaster(store: Transport) -> None:
     assert aliased.find(MailPath("postmaster", "")) == (Target(ADA),)
 
 
+@pytest.mark.setting("quota.storage", "quota.messages", "account.storage", "account.messages", "account.over")
 def test_quota(store: Transport) -> None:
     deliver(store, ADA, octets=message(body="x" * 1000))
     settings = Settings(

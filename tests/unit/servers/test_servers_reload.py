@@ -58,6 +58,7 @@ def presented(port: int) -> str:
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
 
 
+@pytest.mark.setting("imap.folders")
 async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> None:
     root = tmp_path / "store"
     make_store(root)
@@ -168,6 +169,7 @@ async def test_renewed_certificates_are_noticed(
         reloading.cancel()
 
 
+@pytest.mark.setting("relay.host", "relay.port")
 async def test_the_smarthost_can_be_another(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with Sink() as sink, serving(tmp_path / "store", Settings(), ["submission"]) as running:

@@ -84,6 +84,7 @@ def test_what_is_in_flight_is_finished_first(root: Path, tmp_path: Path, number:
     assert stored(root) == 1
 
 
+@pytest.mark.setting("server.drain")
 def test_a_session_that_does_not_end_is_ended(root: Path, tmp_path: Path) -> None:
     (tmp_path / "conf.toml").write_text('[server]\ndrain = "500 ms"\n')
     arguments = ("--config", str(tmp_path / "conf.toml"), "--smtp", "127.0.0.1:0")
@@ -192,6 +193,7 @@ def test_what_cannot_start_says_why_in_one_line(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.setting("listen.smtp", "server.hostname", "server.log_format")
 def test_listeners_from_the_configuration(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "conf.toml"
     config.write_text('[listen]\nsmtp = ["127.0.0.1:0"]\n[server]\nlog_format = "json"\nhostname = "mx.here.test"\n')

@@ -29,6 +29,7 @@ async def presented(port: int, name: str | None, context: ssl.SSLContext | None 
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+@pytest.mark.setting("tls.names")
 async def test_each_name_has_its_certificate(tmp_path: Path) -> None:
     made = []
     for number, name in enumerate(("mail.example.test", "mail.example.org", "*.example.net")):
@@ -67,6 +68,7 @@ async def test_each_name_has_its_certificate(tmp_path: Path) -> None:
         assert await presented(running.ports["imaps"], None, two) == shown[None]
 
 
+@pytest.mark.setting("tls.client_ca")
 async def test_lmtp_peers_must_prove_who_they_are(tmp_path: Path) -> None:
     authority, certificate = make_signed(tmp_path / "a")
     _, stranger = make_signed(tmp_path / "b")

@@ -43,6 +43,7 @@ async def _last_reply(client: SmtpClient) -> str:
         return last
 
 
+@pytest.mark.setting("limits.message_size")
 async def test_message_size(root: Path) -> None:
     async with serving(root, limited(message_size=Size(10_000))) as running:
         client = await running.hello()
@@ -52,6 +53,7 @@ async def test_message_size(root: Path) -> None:
         assert (await client.mail(message())).code == 250
 
 
+@pytest.mark.setting("limits.header_size")
 async def test_header_size(root: Path) -> None:
     async with serving(root, limited(header_size=Size(2000))) as running:
         client = await running.hello()
@@ -60,6 +62,7 @@ async def test_header_size(root: Path) -> None:
         assert (await client.mail(message(body="x" * 5000 + "\r\n"))).code == 250
 
 
+@pytest.mark.setting("limits.hops")
 async def test_hops(root: Path) -> None:
     async with serving(root, limited(hops=3)) as running:
         client = await running.hello()
@@ -68,6 +71,7 @@ async def test_hops(root: Path) -> None:
         assert (await client.mail(b"Received: from a\r\n" * 3 + b"\r\nno loop\r\n")).code == 250
 
 
+@pytest.mark.setting("limits.recipients")
 async def test_recipients(root: Path) -> None:
     async with serving(root, limited(recipients=3)) as running:
         client = await running.hello()
@@ -78,6 +82,7 @@ async def test_recipients(root: Path) -> None:
         assert (await client.reply()).code == 250
 
 
+@pytest.mark.setting("limits.errors")
 async def test_errors(root: Path) -> None:
     async with serving(root, limited(errors=5)) as running:
         client = await running.hello()
@@ -85,6 +90,7 @@ async def test_errors(root: Path) -> None:
         assert "Too many errors" in await _last_reply(client)
 
 
+@pytest.mark.setting("limits.commands_without_mail")
 async def test_commands_without_mail(root: Path) -> None:
     async with serving(root, limited(commands_without_mail=10)) as running:
         client = await running.hello()
@@ -95,6 +101,7 @@ async def test_commands_without_mail(root: Path) -> None:
         assert "Too many commands" in await _last_reply(client)
 
 
+@pytest.mark.setting("limits.connections_per_ip")
 async def test_connections_from_one_address(root: Path) -> None:
     async with serving(root, limited(connections_per_ip=2)) as running:
         first, _second = await running.hello(), await running.hello()
@@ -111,6 +118,7 @@ async def test_connections_from_one_address(root: Path) -> None:
         assert (await (await running.connect()).reply()).code == 220
 
 
+@pytest.mark.setting("limits.connections", "limits.exempt")
 async def test_connections_in_total_and_exemption(root: Path) -> None:
     async with serving(root, limited(connections=1)) as running:
         first = await running.hello()
@@ -121,6 +129,7 @@ async def test_connections_in_total_and_exemption(root: Path) -> None:
         assert await clients[0].codes(*["BOGUS"] * 5) == [500] * 5
 
 
+@pytest.mark.setting("limits.connections_per_user")
 async def test_connections_of_one_user(root: Path) -> None:
     async with serving(root, limited(connections_per_user=1)) as running:
         first, second = await running.hello("submission"), await running.hello("submission")
@@ -129,6 +138,7 @@ async def test_connections_of_one_user(root: Path) -> None:
         assert await second.ended()
 
 
+@pytest.mark.setting("limits.first_command", "limits.idle")
 async def test_time_to_first_command_and_idle_time(root: Path) -> None:
     times = {"first_command": Seconds(0.2), "idle": Seconds(0.4)}
     async with serving(root, limited(**times)) as running:
@@ -149,6 +159,7 @@ async def test_time_to_first_command_and_idle_time(root: Path) -> None:
         dripping.cancel()
 
 
+@pytest.mark.setting("limits.data_rate", "limits.data_grace")
 async def test_minimum_data_rate(root: Path) -> None:
     limits = {"data_rate": Size(1000), "data_grace": Seconds(0.3), "data_idle": Seconds(5.0)}
     async with serving(root, limited(**limits)) as running:
@@ -173,6 +184,7 @@ async def test_minimum_data_rate(root: Path) -> None:
         assert (await steady.reply()).code == 250
 
 
+@pytest.mark.setting("limits.data_idle")
 async def test_silence_within_data(root: Path) -> None:
     async with serving(root, limited(data_idle=Seconds(0.2))) as running:
         client = await running.hello()

@@ -34,6 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
+@pytest.mark.setting("smtp.proxy_from")
 async def test_the_proxied_address_counts(root: Path, header: bytes) -> None:
     async with serving(root, Settings(smtp=Smtp(proxy_from=LOOPBACK))) as running:
         client = await running.connect(first=header)
@@ -44,6 +45,7 @@ async def test_the_proxied_address_counts(root: Path, header: bytes) -> None:
 
 
 @pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
+@pytest.mark.setting("submission.proxy_from")
 async def test_the_header_comes_before_implicit_tls(root: Path, tmp_path: Path, header: bytes) -> None:
     """Also when the handshake is in the same packet: not one octet of it is taken."""
     settings = Settings(tls=make_certificate(tmp_path), submission=Submission(proxy_from=LOOPBACK))
@@ -83,6 +85,7 @@ async def test_health_checks_of_a_proxy(root: Path) -> None:
         assert (await client.reply()).code == 220
 
 
+@pytest.mark.setting("lmtp.xclient_from")
 async def test_xclient_from_trusted_peers_on_lmtp(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(xclient_from=LOOPBACK))) as running:
         client = await running.connect("lmtp")
@@ -105,6 +108,7 @@ async def test_xclient_from_anybody_else(root: Path) -> None:
             assert (await client.ask("XCLIENT ADDR=192.0.2.1")).code == 500
 
 
+@pytest.mark.setting("submission.xclient_from")
 async def test_xclient_from_a_proxy_on_submission(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Log lines and limits are those of the client; whoever was logged in before is so no more."""
     caplog.set_level(logging.INFO)
@@ -124,6 +128,7 @@ async def test_xclient_from_a_proxy_on_submission(root: Path, caplog: pytest.Log
         assert (await third.ask("XCLIENT ADDR=192.0.2.8")).code == 220
 
 
+@pytest.mark.setting("lmtp.trusted")
 async def test_lmtp_is_for_trusted_peers(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(trusted=("192.0.2.0/24",)))) as running:
         client = await running.connect("lmtp")

@@ -65,6 +65,7 @@ async def test_bare_line_ends_are_refused_at_the_mx_by_default(tmp_path: Path) -
         assert running.inbox() == []
 
 
+@pytest.mark.setting("smtp.line_ends")
 async def test_bare_line_ends_are_normalised_or_kept_where_that_is_wanted(tmp_path: Path) -> None:
     for rule, expected in (("normalise", b"x\r\ny z\r\n"), ("keep", b"x\ny\rz\r\n")):
         make_store(tmp_path / rule)

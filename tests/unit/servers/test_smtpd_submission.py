@@ -113,6 +113,7 @@ async def test_odd_auth_exchanges_leave_the_session_usable(server: Running) -> N
     assert (await client.login()).code == 235
 
 
+@pytest.mark.setting("login.token_command")
 async def test_oauth_tokens_of_any_length(tmp_path: Path) -> None:
     """The check is a command of the operator's: the token on its standard input, an address on its output."""
     make_store(tmp_path / "store")
@@ -146,6 +147,7 @@ async def test_a_token_check_that_does_not_work_is_temporary(tmp_path: Path) -> 
         assert (await client.ask(f"AUTH XOAUTH2 {base64.b64encode(response).decode()}")).code == 454
 
 
+@pytest.mark.setting("login.allow_plaintext")
 async def test_no_password_in_the_clear(tmp_path: Path, certificate: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapter.servers.networks.is_loopback", lambda peer: False)
     make_store(tmp_path / "store")
@@ -181,6 +183,7 @@ async def test_no_password_in_the_clear(tmp_path: Path, certificate: Tls, monkey
         assert (await (await running.hello("submission")).login()).code == 235
 
 
+@pytest.mark.setting("tls.handshake")
 async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certificate: Tls) -> None:
     make_store(tmp_path / "store")
     tls = dataclasses.replace(certificate, handshake=Seconds(0.3))
@@ -302,6 +305,7 @@ async def test_complete_messages_are_left_alone(server: Running) -> None:
     assert server.inbox(BOB)[0].endswith(b" +0000\r\n" + octets)
 
 
+@pytest.mark.setting("submission.keep_sent")
 async def test_no_copy_where_it_is_not_wanted(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", Settings(submission=Submission(keep_sent=False))) as running:
@@ -310,6 +314,7 @@ async def test_no_copy_where_it_is_not_wanted(tmp_path: Path) -> None:
         assert running.inbox(ADA, "Sent") == []
 
 
+@pytest.mark.setting("account.html_alternative")
 async def test_markdown_gains_html_only_where_it_is_asked_for(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     octets = from_ada(

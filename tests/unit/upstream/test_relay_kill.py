@@ -172,6 +172,7 @@ async def test_cancelling_leaves_the_rest_for_the_next(transport: Transport) -> 
         await living.wait_for(1)
 
 
+@pytest.mark.setting("relay.command")
 async def test_a_smarthost_that_falls_silent_is_given_up(transport: Transport) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 hello\r\n")

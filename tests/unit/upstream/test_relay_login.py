@@ -58,6 +58,7 @@ async def deferred(transport: Transport, chosen: RelaySettings) -> str:
     return queue(transport)[0].last_status
 
 
+@pytest.mark.setting("relay.tls", "relay.ca_file")
 async def test_starttls(transport: Transport, certificate: Path) -> None:
     sink = Sink(starttls=server_context(certificate))
     async with sink, relaying(transport, encrypted(sink, tls="starttls", ca_file=str(certificate))):
@@ -75,6 +76,7 @@ async def test_implicit_tls(transport: Transport, certificate: Path) -> None:
         await sink.wait_for(1)
 
 
+@pytest.mark.setting("relay.certificate", "relay.key")
 async def test_a_smarthost_may_ask_who_we_are(transport: Transport, certificate: Path, tmp_path: Path) -> None:
     authority, ours = make_signed(tmp_path / "ours")
     context = server_context(certificate)
@@ -159,6 +161,7 @@ async def strict_server(certificate: Path) -> AsyncIterator[tuple[Keeper, int]]:
         server.close()
 
 
+@pytest.mark.setting("relay.user", "relay.password_file", "relay.helo")
 async def test_login(transport: Transport, certificate: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("päss word\nanything else\n")

@@ -67,6 +67,7 @@ def test_an_attempt_is_made_when_there_is_something_to_tell() -> None:
     assert schedule.next_attempt(row(delay_warned=1), 99, end + 5, DEFAULT, 0.5) == end + 3605
 
 
+@pytest.mark.setting("relay.warn_after")
 def test_late_and_expired() -> None:
     assert not schedule.is_late(row(), CREATED + 4 * 3600 - 1, DEFAULT)
     assert schedule.is_late(row(), CREATED + 4 * 3600, DEFAULT)

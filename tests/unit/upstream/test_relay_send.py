@@ -46,6 +46,7 @@ async def test_new_mail_goes_out_at_once_over_the_connection_that_is_open(transp
     assert sink.connections == 1
 
 
+@pytest.mark.setting("relay.connections")
 async def test_no_more_connections_than_allowed(transport: Transport) -> None:
     async with Sink() as sink:
         for _ in range(30):
@@ -57,6 +58,7 @@ async def test_no_more_connections_than_allowed(transport: Transport) -> None:
     assert len(sink.taken) == 30
 
 
+@pytest.mark.setting("relay.recipients")
 async def test_many_recipients_go_in_several_transactions(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink, recipients=4)):
         send(transport, *(f"r{number}@far.test" for number in range(10)))
