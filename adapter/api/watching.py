@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 
@@ -24,9 +25,8 @@ def arrivals(records: list[Record], folder_id: int) -> list[int]:
     return [arrival.uid for record in records for arrival in new_mail(record) if arrival.folder == folder_id]
 
 
-class Watch:
-    """Messages as they arrive, from the moment it is made. Iterating ends after ``timeout`` seconds without one; the
-    watch goes on, and what arrives meanwhile is what the next iteration starts with. ``close`` ends it for good."""
+class _Arrivals(ABC):
+    """What both kinds of watch hear of; they differ in how they wait for it."""
 
     def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
         self._look = look
@@ -34,21 +34,41 @@ class Watch:
         self._next = folder.uidnext  # the first UID not yet heard of
         self._timeout = timeout
         self._closed = False
-        self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._folder_id = folder.id
         self._subscription = changes.subscribe(self._hear, None, self._miss)
 
     def _hear(self, records: list[Record]) -> None:
-        self._tell(arrivals(records, self._folder_id))
+        self._pass_on(arrivals(records, self._folder_id))
 
     def _miss(self, after: int, upto: int) -> None:
         """Records were lost to us: what lies in the folder tells as well."""
-        self._tell(self._uids(self._next))
+        self._pass_on(self._uids(self._next))
 
-    def _tell(self, uids: list[int]) -> None:
+    def _pass_on(self, uids: list[int]) -> None:
         for uid in uids:
             self._next = uid + 1
-            self._arrived.put(uid)
+            self._put(uid)
+
+    @abstractmethod
+    def _put(self, uid: int | None) -> None:
+        """Called on the feed's thread; None wakes whoever waits."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._subscription.close()
+        self._put(None)
+
+
+class Watch(_Arrivals):
+    """Messages as they arrive, from the moment it is made. Iterating ends after ``timeout`` seconds without one; the
+    watch goes on, and what arrives meanwhile is what the next iteration starts with. ``close`` ends it for good."""
+
+    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
+        self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        super().__init__(changes, folder, look, uids, timeout)
+
+    def _put(self, uid: int | None) -> None:
+        self._arrived.put(uid)
 
     def __iter__(self) -> Watch:
         return self
@@ -64,11 +84,6 @@ class Watch:
                 return found
         raise StopIteration
 
-    def close(self) -> None:
-        self._closed = True
-        self._subscription.close()
-        self._arrived.put(None)
-
     def __enter__(self) -> Watch:
         return self
 
@@ -78,32 +93,17 @@ class Watch:
         self.close()
 
 
-class AsyncWatch:
+class AsyncWatch(_Arrivals):
     """The same for asyncio: ``async with mailbox.watch_async() as watch: async for mail in watch: …``."""
 
     def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
-        self._look = look
-        self._uids = uids
-        self._next = folder.uidnext  # the first UID not yet heard of
-        self._timeout = timeout
-        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[int | None] = asyncio.Queue()
-        self._folder_id = folder.id
-        self._subscription = changes.subscribe(self._hear, None, self._miss)
+        super().__init__(changes, folder, look, uids, timeout)
 
-    def _hear(self, records: list[Record]) -> None:
-        self._tell(arrivals(records, self._folder_id))
-
-    def _miss(self, after: int, upto: int) -> None:
-        """Records were lost to us: what lies in the folder tells as well."""
-        self._tell(self._uids(self._next))
-
-    def _tell(self, uids: list[int]) -> None:
-        for uid in uids:
-            self._next = uid + 1
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
-                self._loop.call_soon_threadsafe(self._arrived.put_nowait, uid)
+    def _put(self, uid: int | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, uid)
 
     def __aiter__(self) -> AsyncWatch:
         return self
@@ -116,11 +116,6 @@ class AsyncWatch:
                     if uid is not None and (found := await asyncio.to_thread(self._look, uid)) is not None:
                         return found
         raise StopAsyncIteration
-
-    def close(self) -> None:
-        self._closed = True
-        self._subscription.close()
-        self._arrived.put_nowait(None)
 
     async def __aenter__(self) -> AsyncWatch:
         return self
