@@ -133,6 +133,9 @@ class _Hook:
             except (MailError, OSError, sqlite3.Error) as error:
                 _log.error("hook %s: the store cannot be read or written, it is tried again: %s", self._name, error)
                 begun, pause = False, _AFTER_TROUBLE  # from what was noted last
+            except Exception:
+                _log.exception("hook %s: unexpected trouble; it is tried again", self._name)
+                begun, pause = False, _AFTER_TROUBLE
             if pause:
                 await _wait(self.wake, pause)
         if begun:

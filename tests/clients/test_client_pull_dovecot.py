@@ -150,7 +150,7 @@ async def test_names_of_folders_can_be_chosen(dovecot: Dovecot, transport: Trans
             client.create(spelt(name))
             put(client, name, message(subject=name))
         put(client, "INBOX", message(subject="INBOX"))
-    settings = dovecot.settings(user, prefix="Work", folders={"Sent Items": "Sent"}, skip=("Trash",))
+    settings = dovecot.settings(user, account=ADA, prefix="Work", folders={"Sent Items": "Sent"}, skip=("Trash",))
     done = await pull(transport, settings)
     assert done.messages == 3
     assert [len(rows(transport, name)) for name in ("Work", "Work/Lists/One", "Sent")] == [1, 1, 1]

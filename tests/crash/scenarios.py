@@ -128,6 +128,22 @@ def give_up(transport: Transport) -> AnyOperation:
     return op.FinishQueue(items, op.QueueReport(transport.stage(letters.plain(122)), ADA))
 
 
+def mirror(number: int) -> Action:
+    """A message of another server comes with its bookmark."""
+
+    def action(transport: Transport) -> AnyOperation:
+        item = op.AppendItem(transport.stage(letters.plain(number)), int(Flag.READ), ["there"], 1_700_000_000)
+        return op.MirrorAppend(ADA, folder_id(transport, ADA, "Red"), item, "pull work", f"1.{number}")
+
+    return action
+
+
+def follow_mirror(transport: Transport) -> AnyOperation:
+    """One is flagged there, one is gone, and that this was seen is noted."""
+    change = op.MirrorChange("1.130", int(Flag.STARRED), ["other"])
+    return op.UpdateMirror(ADA, "pull work", [change], ["1.131"], {"state": "1 132 1 9"})
+
+
 def snapshot(transport: Transport) -> None:
     transport.snapshot()
 
@@ -186,6 +202,8 @@ SCENARIOS = (
     Scenario("relay", [relay]),
     Scenario("outbox try later", [try_later]),
     Scenario("outbox give up", [give_up]),
+    Scenario("mirror", [mirror(130)]),
+    Scenario("mirror update", [follow_mirror], prepare=[mirror(130), mirror(131)]),
     Scenario(
         "snapshot",
         [snapshot],

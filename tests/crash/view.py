@@ -114,6 +114,7 @@ def _take(index: sqlite3.Connection, base: Known) -> View:
         )
     )
     return {
+        "bookmarks": sorted(index.execute("SELECT owner, item, value FROM bookmarks").fetchall()),
         "outbox": outbox,
         "registrations": registrations,
         "folders": folders,

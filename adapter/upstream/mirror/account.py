@@ -76,10 +76,10 @@ class Mirror:
     async def _folder(self, remote: Listed, here: str, *, thorough: bool) -> None:
         owner = ledger.owner(self._name, await to_end(self._registration), remote.spelling)
         self.done.folders.add(here)
-        seen = await to_end(self._load_state, owner)
+        seen = await to_end(ledger.load_state, self._transport, owner)
         quick = seen.uidvalidity and (seen.modseq or not thorough)
         if not quick or await self._session.status(remote.spelling) != seen:
-            known = await to_end(self._load, owner)
+            known = await to_end(ledger.load, self._transport, owner)
             target = await self._target(known, here)
             sync = FolderSync(self._transport, self._session, self._address, self._message_size, self.done)
             seen = await sync.run(remote, target, known)
@@ -89,14 +89,6 @@ class Mirror:
     def _registration(self) -> str:
         with self._transport.reading() as connection:
             return queries.active_registration(connection, self._address).id
-
-    def _load_state(self, owner: str) -> Examined:
-        with self._transport.reading() as connection:
-            return ledger.load_state(connection, owner)
-
-    def _load(self, owner: str) -> Ledger:
-        with self._transport.reading() as connection:
-            return ledger.load(connection, owner)
 
     def _find(self, known: Ledger, name: str) -> Folder | None:
         """The folder it went to so far, whatever that is called now; else the one of that name."""
@@ -126,7 +118,7 @@ class Mirror:
             with contextlib.suppress(Refused):
                 await self._session.status(spelling)
                 continue  # it is there, and only not listed
-            await self._drop(await to_end(self._load, owner))
+            await self._drop(await to_end(ledger.load, self._transport, owner))
 
     def _owners(self, prefix: str) -> list[str]:
         with self._transport.reading() as connection:

@@ -80,7 +80,9 @@ class FolderSync:
         if new:
             # Once the folder was brought whole, what is new there is new here.
             fresh = known.state.uidvalidity == seen.uidvalidity and not older
-            unclaimed = Unclaimed() if fresh else await to_end(self._unclaimed, target.id, older)
+            unclaimed = Unclaimed()
+            if not fresh:
+                unclaimed = await to_end(Unclaimed.of_folder, self._transport, target.id, older)
             try:
                 await self._bring(known.owner, seen.uidvalidity, target, new, unclaimed)
             finally:
@@ -90,18 +92,10 @@ class FolderSync:
         if self._whole:
             left = older.keys()
             if older and new:
-                left = (await to_end(self._load, known.owner)).older(seen.uidvalidity).keys()
+                left = (await to_end(ledger.load, self._transport, known.owner)).older(seen.uidvalidity).keys()
             notes = {ledger.STATE: ledger.encode_state(seen), ledger.FOLDER: f"{target.id:x}"}
             await self._update(op.UpdateMirror(self._address, known.owner, gone=sorted(left), bookmarks=notes))
         return seen
-
-    def _unclaimed(self, folder: int, older: dict[str, Place]) -> Unclaimed:
-        with self._transport.reading() as connection:
-            return Unclaimed.of_folder(connection, folder, older)
-
-    def _load(self, owner: str) -> Ledger:
-        with self._transport.reading() as connection:
-            return ledger.load(connection, owner)
 
     # --- what is there ---------------------------------------------------------------------------------------------
 

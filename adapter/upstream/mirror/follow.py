@@ -92,11 +92,17 @@ class _Follower:
                 async with connected(self._settings) as session:
                     await self._follow(Mirror(self._transport, self._name, self._settings, session, self._message_size))
             except (UpstreamError, MailError, OSError, sqlite3.Error) as error:
-                pause = min(self._settings.first_retry * 2**self._failures, self._settings.longest_retry)
-                pause *= random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
-                self._failures = min(self._failures + 1, 32)
+                pause = self._pause()
                 _log.warning("upstream %s: %s; trying again in %.0f s", self._name, error, pause)
-                await asyncio.sleep(pause)
+            except Exception:
+                pause = self._pause()
+                _log.exception("upstream %s: unexpected trouble; trying again in %.0f s", self._name, pause)
+            await asyncio.sleep(pause)
+
+    def _pause(self) -> float:
+        pause = min(self._settings.first_retry * 2.0**self._failures, self._settings.longest_retry)
+        self._failures = min(self._failures + 1, 32)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
 
     async def _follow(self, mirror: Mirror) -> None:
         looks = 0

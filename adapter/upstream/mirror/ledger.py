@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from adapter.store import bookmark_queries, queries
 from adapter.transport.operations.mirror import Place
+from adapter.transport.transport import Transport
 from adapter.upstream.mirror.replies import Examined
 
 STATE = "state"
 FOLDER = "folder"
+_PULL = "pull "
 
 _DIGESTS = """
 SELECT p.uid, m.wire_sha256 FROM mailbox_projections p JOIN messages m USING (message_id) WHERE p.folder_id = ?
@@ -25,7 +27,7 @@ ORDER BY p.uid
 
 def owner(upstream: str, registration: str, spelling: str = "") -> str:
     """Whose bookmarks these are; without ``spelling``, how the names of all folders of an upstream begin."""
-    return f"pull {upstream} {registration} {spelling}"
+    return f"{_PULL}{upstream} {registration} {spelling}"
 
 
 def bookmark(uidvalidity: int, uid: int) -> str:
@@ -48,9 +50,16 @@ class Ledger:
         return {bookmark(*key): place for key, place in self.places.items() if key[0] != uidvalidity}
 
 
-def load(connection: sqlite3.Connection, owner_: str) -> Ledger:
+def load(transport: Transport, owner_: str) -> Ledger:
+    """Blocks, the store only for the query itself."""
+    with transport.reading() as connection:
+        items = bookmark_queries.of_owner(connection, owner_)
+    return _decode(owner_, items)
+
+
+def _decode(owner_: str, items: dict[str, str]) -> Ledger:
     ledger = Ledger(owner_)
-    for item, value in bookmark_queries.of_owner(connection, owner_).items():
+    for item, value in items.items():
         if item == STATE:
             ledger.state = _decode_state(value)
         elif item == FOLDER:
@@ -61,9 +70,10 @@ def load(connection: sqlite3.Connection, owner_: str) -> Ledger:
     return ledger
 
 
-def load_state(connection: sqlite3.Connection, owner_: str) -> Examined:
+def load_state(transport: Transport, owner_: str) -> Examined:
     """The same as ``load(…).state``, without the messages."""
-    value = bookmark_queries.value(connection, owner_, STATE)
+    with transport.reading() as connection:
+        value = bookmark_queries.value(connection, owner_, STATE)
     return _decode_state(value) if value is not None else Examined()
 
 
@@ -82,17 +92,15 @@ class Unclaimed:
         self._free: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by digest: UID, bookmark
 
     @classmethod
-    def of_folder(cls, connection: sqlite3.Connection, folder: int, older: dict[str, Place]) -> Unclaimed:
-        """``older`` are bookmarks that no longer hold: what they name is free again."""
+    def of_folder(cls, transport: Transport, folder: int, older: dict[str, Place]) -> Unclaimed:
+        """``older`` are bookmarks that no longer hold: what they name is free again. Blocks."""
         found = cls()
+        with transport.reading() as connection:
+            owners = bookmark_queries.owners(connection, _PULL)
+        ledgers = (load(transport, owner_) for owner_ in owners)
         before = {place.uid: item for item, place in older.items() if place.folder == folder}
-        taken = {
-            place.uid
-            for owner_ in bookmark_queries.owners(connection, "pull ")
-            for place in load(connection, owner_).places.values()
-            if place.folder == folder
-        }
-        for uid, digest in connection.execute(_DIGESTS, (folder,)).fetchall():
+        taken = {place.uid for known in ledgers for place in known.places.values() if place.folder == folder}
+        for uid, digest in transport.index.query(_DIGESTS, (folder,)):
             if uid in before or uid not in taken:
                 found._free[digest].append((uid, before.get(uid, "")))
         return found

@@ -67,6 +67,29 @@ async def test_a_session_sees_its_own_change_when_the_commit_returns(store: Tran
         assert_fresh(store, state)
 
 
+async def test_changes_that_compaction_hid_are_found(store: Transport) -> None:
+    """The process slept while another changed and compacted the store: folders and accounts are read again."""
+    append(store, "INBOX", message(), message())
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        listener = Listener()
+        state.subscribe(listener)
+        assert "New" not in (await mailboxes.account(ADA)).folders
+        with store.changes._mutex, Transport.open(store.root) as beside:
+            for name in ("New", "Newer", "Newest"):
+                beside.run(op.CreateFolder(ADA, name))
+                beside.snapshot()
+            beside.run(op.ChangeFlags(ADA, state.id, [1], "add", DELETED))
+            beside.run(op.Expunge(ADA, state.id))
+            deliver(beside, ADA)
+            beside.snapshot()
+            beside.snapshot()
+        await eventually(lambda: list(state.uids) == [2, 3])
+        assert_fresh(store, state)
+        assert any(1 in change.expunged for change in listener.changes)
+        assert "Newest" in (await mailboxes.account(ADA)).folders
+
+
 async def test_a_delivery_is_heard_of_within_milliseconds(store: Transport) -> None:
     deliver(store, ADA)
     async with open_mailboxes(store) as mailboxes:
