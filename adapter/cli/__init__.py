@@ -25,6 +25,7 @@ _COMMANDS = {
     "import": ("exchange", "import_"),
     "init": ("store", "init"),
     "maintenance": ("maintenance", "maintenance"),
+    "migrate": ("maintenance", "migrate"),
     "pull": ("pull", "pull"),
     "queue": ("queue", "queue"),
     "repair": ("repair", "repair"),

@@ -1,4 +1,4 @@
-"""``markpost maintenance``: take mail offline and back."""
+"""``markpost maintenance``: take mail offline and back. ``markpost migrate``: what is done to a store of old."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from adapter.cli.options import root_option
 from adapter.maintenance import gate
 
 REFUSED = 3
+
+
+@click.command()
+@root_option
+@click.option("--deadline", default=gate.DEADLINE, show_default=True, help="Seconds for what is in flight to finish.")
+def migrate(root: str, deadline: float) -> None:
+    """Bring a store that an older program made up to date; mail goes offline for that, and comes back by itself."""
+    from adapter.transport import migration
+
+    done: list[str] = []
+    try:
+        with gate.offline(root, reason="markpost migrate", deadline=deadline, older=True) as held:
+            migration.migrate(held, done.append)
+    except gate.NotOffline as error:
+        raise CommandError(f"mail is not offline: {error}; stop it, or give it a longer --deadline", REFUSED) from None
+    click.echo("\n".join(done) or "nothing to do")
 
 
 @click.group()

@@ -17,7 +17,7 @@ def examine(root: str, settings: Settings) -> Iterator[Finding]:
     yield from _safely("java", machine.java())
     try:
         with contextlib.closing(opening.open_root(root)) as directories:
-            opening._check_version(directories)
+            opening.check_version(directories)
             yield from _store(directories, settings)
     except MailError as error:
         yield bad("store", str(error), f"markpost init --root {root}, or give the right --root")

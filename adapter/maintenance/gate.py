@@ -26,13 +26,14 @@ class NotOffline(Exception):  # noqa: N818 - a state, reported by name
 
 
 @contextlib.contextmanager
-def offline(root: str, *, reason: str, deadline: float = DEADLINE) -> Iterator[Directories]:
+def offline(root: str, *, reason: str, deadline: float = DEADLINE, older: bool = False) -> Iterator[Directories]:
     """Take the store offline for the length of the block and hold the service lock exclusively.
 
-    A store that ``maintenance on`` has taken offline stays so afterwards. Raises :class:`NotOffline`.
+    A store that ``maintenance on`` has taken offline stays so afterwards. ``older``: it may be of an older version.
+    Raises :class:`NotOffline`.
     """
     with contextlib.closing(open_root(root)) as directories:
-        check_layout(directories)
+        check_layout(directories, older=older)
         before = offline_marker.read(directories)
         if before is None:
             offline_marker.write(directories, offline_marker.signed(reason, lasting=False))

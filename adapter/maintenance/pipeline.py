@@ -163,7 +163,7 @@ def running(
     """A pipeline with its scratch directory and report, cleaned up afterwards whatever happens."""
     began = time.monotonic()
     with contextlib.closing(opening.open_root(root)) as directories:
-        opening._check_version(directories)
+        opening.check_version(directories)
         with workspace.scratch(directories, elsewhere) as scratch:
             pipeline = Pipeline(root, master, scratch, say, session)
             report = Report(command, root, master, scratch)

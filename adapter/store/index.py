@@ -30,6 +30,10 @@ class IndexUnreadable(Exception):  # noqa: N818
     """The index file is not a database of ours."""
 
 
+class IndexOfAnotherVersion(IndexUnreadable):
+    """The index of an older or newer program: it can be made anew."""
+
+
 def create(path: str) -> sqlite3.Connection:
     """Make a new, empty index at ``path`` and return a writing connection to it."""
     connection = _connect(path, "rwc")
@@ -89,7 +93,10 @@ class Index:
         except sqlite3.DatabaseError as error:
             raise IndexUnreadable(str(error)) from error
         if version is None or version[0] != SCHEMA_VERSION:
-            raise IndexUnreadable(f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}")
+            self.writer.close()
+            raise IndexOfAnotherVersion(
+                f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}"
+            )
         complete(self.writer)
 
     def close(self) -> None:

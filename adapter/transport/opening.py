@@ -32,9 +32,9 @@ def check_root(directories: Directories) -> None:
     locks.check_exclusion(directories)
 
 
-def check_layout(directories: Directories) -> None:
-    """Refuse what is no store, of an unknown version or not ours; make the directories it lacks."""
-    _check_version(directories)
+def check_layout(directories: Directories, *, older: bool = False) -> None:
+    """Refuse what is no store, of another version (``older`` ones may pass) or not ours; make directories it lacks."""
+    check_version(directories, older=older)
     owner = os.fstat(directories.root_fd)
     if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
         raise MailError(
@@ -53,20 +53,32 @@ def check_layout(directories: Directories) -> None:
             raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
 
 
-def _check_version(directories: Directories) -> None:
+def check_version(directories: Directories, *, older: bool = False) -> None:
+    found = version(directories)
+    if found > layout.VERSION or (found < layout.VERSION and not older):
+        what_to_do = "use a newer one" if found > layout.VERSION else "bring it up to date with markpost migrate"
+        raise MailError(
+            Reason.UNKNOWN,
+            f"{directories.root} has version {found}; this program knows version {layout.VERSION}: {what_to_do}",
+        )
+
+
+def version(directories: Directories) -> int:
+    """The version of a store. Raises MailError if there is none."""
+    place = layout.absolute(directories.root, layout.VERSION_FILE)
     with directories.stable(()) as top:
         try:
             text = disk.read_file(top, layout.VERSION_FILE).decode("ascii", "replace").strip()
         except FileNotFoundError:
             raise MailError(Reason.UNKNOWN, f"{directories.root} is not a store: make one with markpost init") from None
         except OSError as error:
-            place = layout.absolute(directories.root, layout.VERSION_FILE)
             raise MailError(Reason.UNKNOWN, f"{place} cannot be read: {error.strerror}") from error
-    if text != str(layout.VERSION):
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise MailError(
             Reason.UNKNOWN,
-            f"{directories.root} has version {text[:20]!r}; this program knows version {layout.VERSION}",
+            f"{place} says {text[:20]!r}, which is no version; this program knows version {layout.VERSION}",
         )
+    return int(text)
 
 
 def _check_case(directories: Directories) -> None:
