@@ -1,9 +1,14 @@
-"""A local certificate authority and one certificate for this machine, for trying TLS without a domain."""
+"""A local certificate authority and one certificate for this machine, for trying TLS without a domain.
+
+python -m adapter.demo.authority FILE HOSTNAME        writes the certificate with its key; containers start with it
+"""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
+import sys
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -68,3 +73,14 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=_DAYS))
     )
+
+
+def write(path: str, data: bytes) -> None:
+    """For the owner only: a key may be in it."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
+if __name__ == "__main__":
+    os.makedirs(os.path.dirname(sys.argv[1]) or ".", mode=0o700, exist_ok=True)
+    write(sys.argv[1], make(sys.argv[2])[1])

@@ -28,8 +28,8 @@ def prepare(directory: str) -> Place:
     os.makedirs(directory, exist_ok=True)
     if not os.path.exists(place.certificate):
         public, private = authority.make(HOSTNAME)
-        _write(place.authority, public)
-        _write(place.certificate, private)
+        authority.write(place.authority, public)
+        authority.write(place.certificate, private)
     if not os.path.exists(place.root):
         unfinished = f"{place.root}.new"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -41,8 +41,3 @@ def prepare(directory: str) -> Place:
             sample_mail.fill(store, ada, bob)
         os.rename(unfinished, place.root)
     return place
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
