@@ -75,7 +75,12 @@ async def test_lmtp_peers_must_prove_who_they_are(tmp_path: Path) -> None:
     ours = make_certificate(tmp_path)
     make_store(tmp_path / "store")
     settings = Settings(
-        tls=Tls(ours.certificate, ours.key, {"other.test": Certificate(ours.certificate, ours.key)}, str(authority)),
+        tls=Tls(
+            ours.certificate,
+            ours.key,
+            names={"other.test": Certificate(ours.certificate, ours.key)},
+            client_ca=str(authority),
+        ),
         lmtp=Lmtp(trusted=("127.0.0.0/8", "unix")),
     )
 
