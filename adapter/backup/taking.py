@@ -129,6 +129,7 @@ class _Taker:
                     self._transport.index.writer.backup(copy)
                     newest, octets = journal.extent
                     segments = {first: self._open_segment(first, opened) for first in journal.segments()}
+            self._target.copied += os.path.getsize(path)
             for seq_of_snapshot in snapshots.available(self._source):
                 self._tree(layout.snapshot_directory(seq_of_snapshot))
             for first, fd in segments.items():

@@ -8,6 +8,9 @@ import os
 import random
 import shutil
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,6 +192,26 @@ def test_one_that_was_interrupted_is_none(
     assert not (tmp_path / "restored").exists()
     backup = _take(root, tmp_path / "backups")
     assert list((tmp_path / "backups").iterdir()) == [backup]  # what was left is gone
+
+
+def test_killed_at_any_moment(root: Path, tmp_path: Path) -> None:
+    """Whatever has a name can be restored; what has none goes with the next backup."""
+    destination = tmp_path / "backups"
+    command = [sys.executable, "-m", "adapter.cli", "backup", str(destination), "--root", str(root)]
+    for number in range(5):
+        left = set(destination.glob(".*"))
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while set(destination.glob(".*")) <= left and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(0.01 * number)
+        process.kill()
+        process.wait(30)
+    for name in manifest.complete(str(destination)):
+        restoring.restore(str(destination / name), str(tmp_path / f"restored-{name}"))
+        assert lab.view(tmp_path / f"restored-{name}") == lab.view(root)
+    _take(root, destination)
+    assert not list(destination.glob(".*"))
+    assert_layers_agree(root, tmp_path / "scratch", open_stores=0)
 
 
 def test_a_copy_of_a_backup_that_lacks_something_is_not_restored(root: Path, tmp_path: Path) -> None:
