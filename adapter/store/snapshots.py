@@ -56,7 +56,7 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
     """Write the snapshot of ``seq`` from a private copy of the index; it appears whole or not at all."""
     with writing_alone(directories) as alone:
         if not alone:
-            raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot")
+            raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot or a backup")
         _remove_unfinished(directories)
         try:
             _write(directories, source, seq)

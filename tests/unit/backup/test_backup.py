@@ -101,7 +101,8 @@ def _write(root: str, ready: object, acknowledged: object) -> None:
             if number % 11 == 0 and number:
                 transport.run(op.Move(ADA, folder(transport).id, [number], "Archive"))
             if number % 30 == 29:
-                transport.snapshot()
+                with contextlib.suppress(MailError):  # it waits for nobody: there will be another
+                    transport.snapshot()
             acknowledged.put(number)  # type: ignore[attr-defined]
             if not ready.empty():  # type: ignore[attr-defined]
                 return
