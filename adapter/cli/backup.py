@@ -42,7 +42,10 @@ def backup(destination: str, root: str, without_credentials: bool) -> None:
 @click.argument("source", metavar="SOURCE", type=click.Path(exists=True, file_okay=False))
 @root_option
 def restore(source: str, root: str) -> None:
-    """Make a store from the backup SOURCE, or from the newest backup in the directory SOURCE."""
+    """Make a store from the backup SOURCE, or from the newest backup in the directory SOURCE.
+
+    Mail that waited to be sent when the backup was taken is sent when the store is served.
+    """
     from adapter.backup import restoring
 
     path, held = restoring.restore(source, root)

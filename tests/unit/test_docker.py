@@ -110,6 +110,7 @@ def test_the_composition() -> None:
     # The store is at the same place for all who read it, and Spark is started for repair alone.
     mounts = {name: service.get("volumes", []) for name, service in services.items()}
     assert mounts["markpost"] == mounts["spark-worker"] == mounts["repair"] == ["mail:/srv/mail"]
+    assert services["repair"]["environment"]["SPARK_MASTER"] == f"spark://{services['spark-master']['hostname']}:7077"
     assert all(services[name]["profiles"] == ["repair"] for name in ("spark-master", "spark-worker", "repair"))
 
 
