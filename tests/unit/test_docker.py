@@ -57,6 +57,21 @@ def test_what_is_copied_is_there() -> None:
                     assert (REPOSITORY / source).exists(), source
 
 
+def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
+    ignored = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    passed = {line[1:] for line in ignored if line.startswith("!")}
+    copied = {
+        source
+        for stage in STAGES.values()
+        for word, rest in stage
+        if word == "COPY" and not rest.startswith("--from=")
+        for source in rest.split()[:-1]
+    }
+    assert all(any(source == entry or source.startswith(f"{entry}/") for entry in passed) for source in copied)
+    assert all(any(source == entry or source.startswith(f"{entry}/") for source in copied) for entry in passed)
+
+
 @pytest.mark.parametrize("stage", ["mail", "spark"])
 def test_nothing_of_ours_runs_as_root(stage: str) -> None:
     lineage = _lineage(stage)
