@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from adapter.servers import networks
 from adapter.servers.networks import Networks
-from adapter.servers.shared_counts import SharedCounts
+from adapter.servers.shared_counts import Key, SharedCounts
 from adapter.settings import Limits
-
-_ALL = "connections"
 
 
 class Admission:
@@ -20,12 +18,13 @@ class Admission:
         self._limits = limits
         self._exempt = Networks(limits.exempt)
         self.counts = counts or SharedCounts()
+        self._all = self.counts.key("connections")
         self.refused = 0
 
     @property
     def by_worker(self) -> list[int]:
         """The connections of each worker."""
-        return self.counts.of_workers(_ALL)
+        return self.counts.of_workers(self._all)
 
     @property
     def total(self) -> int:
@@ -42,26 +41,27 @@ class Admission:
     def admit(self, peer: str) -> Ticket | None:
         """A ticket to be released at the end of the connection, or None: too many already."""
         exempt = self.exempts(peer)
-        group = "" if exempt else f"peer {networks.group(peer)}"
+        keys = [self._all] if exempt else [self._all, self.counts.key(f"peer {networks.group(peer)}")]
         with self.counts.exclusive():
             if not exempt and (
-                self.total >= self._limits.connections or self._count(group) >= self._limits.connections_per_ip
+                self.total >= self._limits.connections or self._count(keys[1]) >= self._limits.connections_per_ip
             ):
                 self.refused += 1
                 return None
-            return Ticket(self, [key for key in (_ALL, group) if key and self.counts.add(key)])
+            return Ticket(self, [key for key in keys if self.counts.add(key)])
 
-    def _count(self, key: str) -> int:
+    def _count(self, key: Key) -> int:
         return sum(self.counts.of_workers(key))
 
-    def _enter(self, key: str) -> list[str] | None:
+    def _enter(self, user: str) -> list[Key] | None:
         """What was counted; None: too many already."""
+        key = self.counts.key(f"user {user}")
         with self.counts.exclusive():
             if self._count(key) >= self._limits.connections_per_user:
                 return None
             return [key] if self.counts.add(key) else []
 
-    def _leave(self, counted: list[str]) -> None:
+    def _leave(self, counted: list[Key]) -> None:
         with self.counts.exclusive():
             for key in counted:
                 self.counts.take(key)
@@ -72,7 +72,7 @@ class Ticket:
 
     __slots__ = ("_admission", "_counted", "_entered", "_released")
 
-    def __init__(self, admission: Admission, counted: list[str]) -> None:
+    def __init__(self, admission: Admission, counted: list[Key]) -> None:
         self._admission = admission
         self._counted = counted
         self._entered = False
@@ -80,7 +80,7 @@ class Ticket:
 
     def enter(self, user: str) -> bool:
         """The connection belongs to this user now; False if the user has too many."""
-        counted = None if self._entered else self._admission._enter(f"user {user}")
+        counted = None if self._entered else self._admission._enter(user)
         if counted is None:
             return False
         self._counted += counted

@@ -17,10 +17,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import NewType
 
 _ROWS = 1 << 14
 _WINDOW = 16  # rows in which a key may stand
-_KEY, _TOUCHED, _COMMON, _WORKERS = range(4)  # cells of a row; the workers' columns follow one another
+_ALL_ROWS = _ROWS + _WINDOW  # a window does not go round
+_OCTETS = 8  # of a cell
+
+Key = NewType("Key", int)
 
 
 class SharedCounts:
@@ -30,9 +34,10 @@ class SharedCounts:
         self.workers = workers
         self.column = 0
         self._clock = clock
-        self._stride = _WORKERS + workers
-        self._memory = mmap.mmap(-1, 8 * _ROWS * self._stride)
-        self._cells = memoryview(self._memory).cast("Q")
+        self._memory = mmap.mmap(-1, _OCTETS * _ALL_ROWS * (3 + workers))
+        cells = memoryview(self._memory).cast("Q")
+        self._keys, self._touched, self._common = (cells[n * _ALL_ROWS : (n + 1) * _ALL_ROWS] for n in range(3))
+        self._counts = cells[3 * _ALL_ROWS :]  # those of a row stand together
         #: Known to all workers and to nobody else: what is made with it is the same in each of them.
         self.secret = os.urandom(32)
         self._lock = os.memfd_create("markpost-counts") if workers > 1 else -1
@@ -53,100 +58,97 @@ class SharedCounts:
         finally:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
+    def key(self, text: str) -> Key:
+        """What is counted under this name."""
+        # With a secret: nobody can choose names that fall together.
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=self.secret).digest()
+        return Key(int.from_bytes(digest, "little") | 1)  # zero: nobody's
+
     # --- counts of workers ---------------------------------------------------------------------------------------
 
-    def of_workers(self, key: str) -> list[int]:
+    def of_workers(self, key: Key) -> list[int]:
         """What each worker counts for the key."""
-        row = self._find(self._digest(key))
-        return [0] * self.workers if row is None else list(self._cells[row + _WORKERS : row + self._stride])
+        row = self._find(key)
+        return [0] * self.workers if row is None else self._of_row(row)
 
-    def add(self, key: str) -> bool:
+    def add(self, key: Key) -> bool:
         """Count one more in this worker's column; False: there is no room, and it is not counted."""
-        row = self._find_or_make(self._digest(key))
+        row = self._find_or_make(key)
         if row is None:
             return False
-        self._cells[row + _WORKERS + self.column] += 1
+        self._counts[row * self.workers + self.column] += 1
         return True
 
-    def take(self, key: str) -> None:
+    def take(self, key: Key) -> None:
         """One that :meth:`add` counted is no more."""
-        row = self._find(self._digest(key))
-        if row is not None and self._cells[row + _WORKERS + self.column]:
-            self._cells[row + _WORKERS + self.column] -= 1
+        row = self._find(key)
+        if row is not None and self._counts[row * self.workers + self.column]:
+            self._counts[row * self.workers + self.column] -= 1
             self._free_if_empty(row)
 
     def drop_worker(self, column: int) -> None:
         """A worker is dead: it counts nothing any more."""
         with self.exclusive():
-            for row in range(0, _ROWS * self._stride, self._stride):
-                if self._cells[row + _WORKERS + column]:
-                    self._cells[row + _WORKERS + column] = 0
+            for row, count in enumerate(self._counts[column :: self.workers].tolist()):
+                if count:
+                    self._counts[row * self.workers + column] = 0
                     self._free_if_empty(row)
 
     # --- the common count ----------------------------------------------------------------------------------------
 
-    def common(self, key: str, forget: float) -> int:
+    def common(self, key: Key, forget: float) -> int:
         """The common count, if it was touched less than ``forget`` seconds ago."""
-        row = self._find(self._digest(key))
-        if row is None or self._now() - self._cells[row + _TOUCHED] > forget * 1000:
+        row = self._find(key)
+        if row is None or self._now() - self._touched[row] > forget * 1000:
             return 0
-        return self._cells[row + _COMMON]
+        return self._common[row]
 
-    def set_common(self, key: str, count: int) -> None:
-        row = self._find_or_make(self._digest(key)) if count else self._find(self._digest(key))
+    def set_common(self, key: Key, count: int) -> None:
+        row = self._find_or_make(key) if count else self._find(key)
         if row is not None:
-            self._cells[row + _COMMON] = count
-            self._cells[row + _TOUCHED] = self._now()
+            self._common[row] = count
+            self._touched[row] = self._now()
             self._free_if_empty(row)
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def keys(self) -> int:
         """How many keys count something."""
-        return sum(1 for row in range(0, _ROWS * self._stride, self._stride) if self._cells[row])
+        return sum(map(bool, self._keys.tolist()))
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    def _digest(self, key: str) -> int:
-        # Keyed: nobody can choose keys that fall together.
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self.secret).digest()
-        return int.from_bytes(digest, "little") | 1  # zero: nobody's
+    def _window(self, key: Key) -> tuple[int, list[int]]:
+        """The first row in which a key may stand, and the keys from there on."""
+        first = (key >> 1) % _ROWS
+        return first, self._keys[first : first + _WINDOW].tolist()
 
-    def _window(self, digest: int) -> Iterator[int]:
-        first = digest >> 1
-        for number in range(first, first + _WINDOW):
-            yield (number % _ROWS) * self._stride
+    def _find(self, key: Key) -> int | None:
+        first, keys = self._window(key)
+        return first + keys.index(key) if key in keys else None
 
-    def _find(self, digest: int) -> int | None:
-        for row in self._window(digest):
-            if self._cells[row] == digest:
-                return row
-        return None
+    def _find_or_make(self, key: Key) -> int | None:
+        first, keys = self._window(key)
+        if key in keys:
+            return first + keys.index(key)
+        row = first + keys.index(0) if 0 in keys else self._evict(first)
+        if row is not None:
+            self._keys[row] = key
+            self._touched[row] = self._now()
+        return row
 
-    def _find_or_make(self, digest: int) -> int | None:
-        free: int | None = None
-        for row in self._window(digest):
-            held = self._cells[row]
-            if held == digest:
-                return row
-            if not held and free is None:
-                free = row
-        if free is None:
-            free = self._evict(digest)
-        if free is not None:
-            self._cells[free] = digest
-            self._cells[free + _TOUCHED] = self._now()
-        return free
-
-    def _evict(self, digest: int) -> int | None:
-        idle = [row for row in self._window(digest) if not any(self._cells[row + _WORKERS : row + self._stride])]
+    def _evict(self, first: int) -> int | None:
+        idle = [row for row in range(first, first + _WINDOW) if not any(self._of_row(row))]
         if not idle:
             return None
-        oldest = min(idle, key=lambda row: self._cells[row + _TOUCHED])
-        self._cells[oldest + _COMMON] = 0
+        oldest = min(idle, key=self._touched.__getitem__)
+        self._common[oldest] = 0
         return oldest
 
+    def _of_row(self, row: int) -> list[int]:
+        return self._counts[row * self.workers : (row + 1) * self.workers].tolist()
+
     def _free_if_empty(self, row: int) -> None:
-        if not any(self._cells[row + _COMMON : row + self._stride]):
-            self._cells[row] = 0
+        if not self._common[row] and not any(self._of_row(row)):
+            self._keys[row] = 0

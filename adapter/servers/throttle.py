@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from adapter.servers.shared_counts import SharedCounts
+from adapter.servers.shared_counts import Key, SharedCounts
 from adapter.settings import Login
 
 
@@ -30,31 +30,27 @@ class Throttle:
         """An attempt that counts for all of these keys; wait for its ``delay`` before anything is checked."""
         return Attempt(self, keys)
 
-    def _begin(self, key: str) -> float:
+    def _begin(self, name: str) -> float:
+        failed, under_way = self._keys(name)
         with self._counts.exclusive():
-            failures = self._counts.common(_failed(key), self._settings.forget)
-            over = failures + sum(self._counts.of_workers(_under_way(key))) - self._settings.free_failures
-            self._counts.add(_under_way(key))
+            failures = self._counts.common(failed, self._settings.forget)
+            over = failures + sum(self._counts.of_workers(under_way)) - self._settings.free_failures
+            self._counts.add(under_way)
         if over < 0:
             return 0.0
         return float(min(self._settings.delay * 2.0 ** min(over, 60), self._settings.longest_delay))
 
-    def _end(self, key: str, failed: bool | None, forgive: bool) -> None:
+    def _end(self, name: str, has_failed: bool | None, forgive: bool) -> None:
+        failed, under_way = self._keys(name)
         with self._counts.exclusive():
-            self._counts.take(_under_way(key))
-            if failed:
-                failures = self._counts.common(_failed(key), self._settings.forget)
-                self._counts.set_common(_failed(key), failures + 1)
-            elif failed is False and forgive:
-                self._counts.set_common(_failed(key), 0)
+            self._counts.take(under_way)
+            if has_failed:
+                self._counts.set_common(failed, self._counts.common(failed, self._settings.forget) + 1)
+            elif has_failed is False and forgive:
+                self._counts.set_common(failed, 0)
 
-
-def _failed(key: str) -> str:
-    return f"failed logins of {key}"
-
-
-def _under_way(key: str) -> str:
-    return f"logins under way of {key}"
+    def _keys(self, name: str) -> tuple[Key, Key]:
+        return self._counts.key(f"failed logins of {name}"), self._counts.key(f"logins under way of {name}")
 
 
 class Attempt:

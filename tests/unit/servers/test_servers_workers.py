@@ -449,37 +449,39 @@ async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPa
 
 def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
     counts = SharedCounts(3)
-    assert counts.add("peer a")
+    assert counts.add(counts.key("peer a"))
     counts.column = 2
-    assert all(counts.add("peer a") for _ in range(2))
-    assert counts.of_workers("peer a") == [1, 0, 2]
+    assert all(counts.add(counts.key("peer a")) for _ in range(2))
+    assert counts.of_workers(counts.key("peer a")) == [1, 0, 2]
     counts.drop_worker(2)
-    assert counts.of_workers("peer a") == [1, 0, 0]
-    counts.take("peer a")  # not counted by this worker
-    assert counts.of_workers("peer a") == [1, 0, 0]
+    assert counts.of_workers(counts.key("peer a")) == [1, 0, 0]
+    counts.take(counts.key("peer a"))  # not counted by this worker
+    assert counts.of_workers(counts.key("peer a")) == [1, 0, 0]
     counts.column = 0
-    counts.take("peer a")
+    counts.take(counts.key("peer a"))
     assert counts.keys() == 0
     process = os.fork()
     if process == 0:
         counts.column = 1
         with counts.exclusive():
-            counts.add("peer b")
-            counts.set_common("user c", 4)
+            counts.add(counts.key("peer b"))
+            counts.set_common(counts.key("user c"), 4)
         os._exit(0)
     os.waitpid(process, 0)
-    assert counts.of_workers("peer b") == [0, 1, 0]
-    assert counts.common("user c", 100.0) == 4
+    assert counts.of_workers(counts.key("peer b")) == [0, 1, 0]
+    assert counts.common(counts.key("user c"), 100.0) == 4
 
 
 def test_counts_keep_to_their_memory() -> None:
     now = 0.0
     counts = SharedCounts(clock=lambda: now)
-    assert all(counts.add(f"peer {number}") for number in range(500))
+    assert all(counts.add(counts.key(f"peer {number}")) for number in range(500))
     for number in range(40_000):
         now += 0.001
-        counts.set_common(f"guess {number}", 1)
-    assert counts.keys() <= 1 << 14
-    assert all(counts.of_workers(f"peer {number}") == [1] for number in range(500))  # the living are not displaced
-    assert counts.common("guess 39999", 100.0) == 1
-    assert sum(counts.common(f"guess {number}", 100.0) for number in range(20_000)) < 3000
+        counts.set_common(counts.key(f"guess {number}"), 1)
+    assert counts.keys() <= (1 << 14) + 16
+    assert all(
+        counts.of_workers(counts.key(f"peer {number}")) == [1] for number in range(500)
+    )  # the living are not displaced
+    assert counts.common(counts.key("guess 39999"), 100.0) == 1
+    assert sum(counts.common(counts.key(f"guess {number}"), 100.0) for number in range(20_000)) < 3000
