@@ -4,6 +4,9 @@ VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 STAMP   := $(VENV)/.ready
 
+# Many tests start the program: without kept bytecode, each of them would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup run test lint bench constraints clean
 
 setup: $(STAMP)

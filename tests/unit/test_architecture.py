@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,12 @@ PROTOCOL = _modules("protocol")
 
 def _source(module: str) -> str:
     return (ROOT / module).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _tree(source: str) -> ast.Module:
+    """Every rule reads every module."""
+    return ast.parse(source)
 
 
 def _only_for_types(node: ast.AST) -> bool:
@@ -68,7 +75,7 @@ _IMPURE = {
 
 def impure_imports(module: str, source: str) -> list[str]:
     """``protocol/`` knows what bytes mean and nothing of files, sockets, threads or clocks."""
-    tree = ast.parse(source)
+    tree = _tree(source)
     bad = [name for name, _ in _imports(tree, for_types=False) if name.split(".")[0] in _IMPURE]
     bad += [
         name
@@ -144,7 +151,7 @@ MAY_MUTATE = {
 
 def mutations(module: str, source: str) -> list[str]:
     """System calls that change files, made anywhere but in ``store/disk.py``."""
-    tree = ast.parse(source)
+    tree = _tree(source)
     imported = set(_imports(tree, for_types=False))
     uses_pathlib = any(name == "pathlib" for name, _ in imported)
     bad = [f"os.{name}" for module_name, name in imported if module_name == "os" and name in _OS_MUTATORS]
@@ -197,7 +204,7 @@ def foreign_disk_calls(module: str, source: str) -> list[str]:
     """Mutating functions of ``disk`` used outside the store, the transport and maintenance."""
     if module.startswith(_MAY_CALL_DISK):
         return []
-    tree = ast.parse(source)
+    tree = _tree(source)
     mutators = _disk_mutators()
     bad = [name for m, name in _imports(tree, for_types=False) if m == "adapter.store.disk" and name in mutators]
     uses = [_dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
@@ -227,7 +234,7 @@ def path_building(module: str, source: str) -> list[str]:
     """Names of places in the store, or paths put together, outside ``store/layout.py``."""
     if module == "adapter/store/layout.py":
         return []
-    tree = ast.parse(source)
+    tree = _tree(source)
     documentation = _docstrings(tree)
     bad = []
     for node in ast.walk(tree):
@@ -267,7 +274,7 @@ def foreign_filelock(module: str, source: str) -> list[str]:
     """One module knows how locks are taken."""
     if module == "adapter/store/locks.py":
         return []
-    return [name for name, _ in _imports(ast.parse(source), for_types=True) if name.split(".")[0] == "filelock"]
+    return [name for name, _ in _imports(_tree(source), for_types=True) if name.split(".")[0] == "filelock"]
 
 
 def too_long(module: str, source: str) -> list[str]:
@@ -276,7 +283,7 @@ def too_long(module: str, source: str) -> list[str]:
 
 
 def undocumented(module: str, source: str) -> list[str]:
-    return [] if not source.strip() or ast.get_docstring(ast.parse(source)) else ["no docstring"]
+    return [] if not source.strip() or ast.get_docstring(_tree(source)) else ["no docstring"]
 
 
 Rule = Callable[[str, str], list[str]]
