@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_pauses_before_the_smarthost_is_tried_again() -> None:
 
 
 def elsewhere(port: int, **changes: float) -> UpstreamSettings:
-    times = {name: Seconds(value) for name, value in changes.items()}
+    times: dict[str, Any] = {name: Seconds(value) for name, value in changes.items()}
     return UpstreamSettings(
         host="127.0.0.1", port=port, tls="none", user="ada", password="x", account=ADA, follow=True, **times
     )
