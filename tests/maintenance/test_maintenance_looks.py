@@ -1,0 +1,117 @@
+"""A second look takes over what did not change and sees all that did; deliveries replayed in bulk are deliveries."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adapter.maintenance import fragments, pipeline, tally
+from adapter.maintenance.replay import BASE, Replay
+from adapter.store import layout, names, snapshots
+from tests.maintenance import lab, lab_stores
+from tests.support.stores import ADA
+
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def _file(root: Path, subject: str) -> Path:
+    connection = lab.index(root)
+    try:
+        message_id = connection.execute("SELECT message_id FROM messages WHERE subject = ?", (subject,)).fetchone()[0]
+    finally:
+        connection.close()
+    return lab.path(root, *layout.message_directory(message_id), layout.message_name(message_id))
+
+
+def _shared(scratch: str, part: str) -> list[bool]:
+    """For each fragment of a look, whether it is that of the look before."""
+    place = Path(scratch, fragments.part_place(fragments.FILES_PLACE, part))
+    return [each.stat().st_nlink == 2 for each in place.glob("*.parquet")]
+
+
+def test_a_second_look_reads_what_changed_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lab_stores.build(root)
+    time.sleep(2.1)  # what is younger is always read
+    with pipeline.running(str(root), "check", lab.MASTER, _quiet, session=lab.session()) as (run, _, _):
+        assert not run.look().found
+        second = run.look()
+        assert not second.found
+        assert all(_shared(second.scratch, "message"))
+        assert all(_shared(second.scratch, "link"))
+        victim = _file(root, "Message 0")
+        about = victim.stat()
+        victim.chmod(0o644)
+        with victim.open("r+b") as file:  # as long as before, and as old
+            file.seek(-3, os.SEEK_END)
+            file.write(b"x")
+        os.utime(victim, ns=(about.st_atime_ns, about.st_mtime_ns))
+        _file(root, "Note 1").unlink()
+        inbox = lab.path(root, *layout.folder_directory(names.address_entry(ADA), names.INBOX))
+        next(each for each in sorted(inbox.iterdir()) if each.is_symlink()).unlink()
+        third = run.look()
+        assert third.found == Counter({"message-corrupt": 1, "message-lost": 1, "projection-missing": 1})
+
+
+def _tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    connection = sqlite3.connect(path)
+    try:
+        return {
+            table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in snapshots.TABLES
+        }
+    finally:
+        connection.close()
+
+
+def _a_bit_of_everything(root: Path) -> None:
+    lab_stores.build(root)
+
+
+def _anything(root: Path) -> None:
+    lab_stores.build_random(root, random.Random(7))
+
+
+@pytest.mark.parametrize("build", [_a_bit_of_everything, _anything])
+def test_in_bulk_or_one_by_one_the_tables_are_the_same(tmp_path: Path, build: Callable[[Path], None]) -> None:
+    build(tmp_path / "store")
+    found = []
+    for name, careful in (("bulk", False), ("single", True)):
+        scratch = tmp_path / name
+        scratch.mkdir()
+        replay = Replay(str(tmp_path / "store"), str(scratch))
+        replay._fill_from(str(scratch / BASE), None, None, careful=careful)
+        assert not replay.facts.gap
+        found.append(_tables(scratch / BASE))
+    assert found[0]["mailbox_projections"]
+    assert found[0] == found[1]
+
+
+def test_sums_tell_sets_apart() -> None:
+    rows = [(f"msg-{number}", "ab" * number) for number in range(50)]
+
+    def sums(side: str, values: list[tuple[str, str]], secret: bytes = b"secret") -> tally.Sums:
+        counted = tally.Tally(secret)
+        for value in values:
+            counted.add(tally.MESSAGE, side, *value)
+        return counted.sums()
+
+    disk = sums(tally.DISK, rows)
+    mixed = [sums(tally.TABLE, rows[25:][::-1]), sums(tally.TABLE, rows[:25])]
+    assert tally.differing(tally.total([disk, *mixed])) == set()
+    for other in (rows[1:], [*rows, rows[0]], [*rows[1:], ("msg-0", "x")], [("msg-0ab", ""), *rows[1:]]):
+        assert tally.differing(tally.total([disk, sums(tally.TABLE, other)])) == {tally.MESSAGE}
+    assert sums(tally.DISK, rows, b"another") != disk
+    odd = tally.Tally(b"secret")
+    odd.odd(tally.LINK)
+    assert tally.differing(tally.total([disk, *mixed, odd.sums()])) == {tally.LINK}
