@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter import config
 from adapter.settings import Domains, Dovecot, Settings
 from adapter.transport import operations as op
 from adapter.transport.transport import create_store
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot's master process wants to be root"),
 ]
 
+CONF = Path(__file__).resolve().parents[2] / "conf" / "dovecot-users"
 USERS = """\
 carol@there.test:{PLAIN}her secret:::::
 dan@there.test:{SSHA256}3cr/n/7U6++JMrnh04AzOuzTyz29DIQZ6p0sb3j7ZE5zYWx0:::::
@@ -40,6 +42,11 @@ async def dovecot(tmp_path: Path) -> AsyncIterator[DovecotUsers]:
 
 
 def settings(dovecot: DovecotUsers) -> Settings:
+    """The sockets are where ``conf/dovecot-users`` says, but for the directory."""
+    example = config.load(Settings, str(CONF / "markpost.toml"), {}).dovecot
+    assert [os.path.basename(example.auth_socket), os.path.basename(example.userdb_socket)] == [
+        os.path.basename(dovecot.auth_socket), os.path.basename(dovecot.userdb_socket),
+    ]  # fmt: skip
     return Settings(
         dovecot=Dovecot(auth_socket=dovecot.auth_socket, userdb_socket=dovecot.userdb_socket),
         domains=Domains(local=("there.test",), catch_all={"caught.test": "carol@there.test"}),

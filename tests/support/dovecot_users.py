@@ -1,4 +1,4 @@
-"""A real Dovecot that does nothing but know users: its auth client socket and its auth-userdb socket.
+"""A real Dovecot that does nothing but know users, with the sockets of ``conf/dovecot-users``.
 
 It cannot tell about users of ``broken.test``.
 """
@@ -24,10 +24,6 @@ auth_mechanisms = {mechanisms}
 auth_username_chars =
 service auth {{
   user = root
-  unix_listener auth-userdb {{
-    mode = 0600
-    user = root
-  }}
 }}
 passdb {{
   driver = passwd-file
@@ -46,6 +42,10 @@ userdb {{
 """
 
 
+_EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "dovecot-users" / "markpost-auth.conf"
+_SOCKETS = ("auth-markpost", "auth-markpost-userdb")
+
+
 class DovecotUsers:
     """``users`` is its passwd-file; change it as you like."""
 
@@ -54,11 +54,11 @@ class DovecotUsers:
         self.users = directory / "users"
         self.users.touch()
         self.run = directory / "run"
-        self.auth_socket = str(self.run / "auth-client")
-        self.userdb_socket = str(self.run / "auth-userdb")
+        self.auth_socket, self.userdb_socket = (str(self.run / name) for name in _SOCKETS)
         self._config = directory / "dovecot.conf"
         self._config.write_text(
             _CONFIG.format(run=self.run, directory=directory, users=self.users, mechanisms=mechanisms)
+            + _EXAMPLE.read_text().replace("user = markpost", "user = root")
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -70,7 +70,7 @@ class DovecotUsers:
             start_new_session=True,
         )
         deadline = time.monotonic() + 20
-        while not (self.run / "auth-client").exists():
+        while not all((self.run / name).exists() for name in _SOCKETS):
             assert self._process.poll() is None, (self.directory / "dovecot.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -83,7 +83,7 @@ class DovecotUsers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process = None
-            for name in ("auth-client", "auth-userdb"):
+            for name in _SOCKETS:
                 with contextlib.suppress(FileNotFoundError):
                     (self.run / name).unlink()
 
