@@ -40,7 +40,7 @@ class Mirror:
 
     async def pull(self, *, thorough: bool = True) -> None:
         """All folders. A server that cannot tell which flags changed is asked for all of them if ``thorough``."""
-        listed = await self._session.list()
+        listed = await self._session.mailboxes()
         for remote in listed:
             name = naming.readable(remote.levels)
             if name == names.INBOX:

@@ -41,7 +41,7 @@ class Session:
         self.has_condstore = client.offers("CONDSTORE") or client.offers("QRESYNC")
         self.has_idle = client.offers("IDLE")
 
-    async def list(self) -> list[Listed]:
+    async def mailboxes(self) -> list[Listed]:
         """All mailboxes that can be opened."""
         return list(dict.fromkeys(replies.listed(await self._client.run("LIST", '""', '"*"', room=8 * ROOM))))
 

@@ -82,7 +82,7 @@ async def test_an_ordinary_server() -> None:
         session = await opened(client)
         assert await session.examine("INBOX") == Examined(7, 9, 3, 0)
         assert await session.status("INBOX") == Examined(7, 9, 3, 0)
-        assert await session.list() == [Listed("top/{3} x", ("top", "{3} x")), Listed("INBOX", ("INBOX",))]
+        assert await session.mailboxes() == [Listed("top/{3} x", ("top", "{3} x")), Listed("INBOX", ("INBOX",))]
         assert (session.has_condstore, session.has_idle) == (False, True)
 
 
