@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -230,11 +231,11 @@ def _is_text(name: str) -> bool:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(base: str, copy: str, scratch: str, *, detail: bool, known: bool, index: bool) -> Pieces:
+def rows(base: str, scratch: str, *, detail: bool, known: bool, index: bool) -> Pieces:
     """Ranges of the tables. ``detail``: their rows are wanted, not just their sums, and nothing is compared again.
 
-    ``known``: the sums of those at ``base`` are. ``index``: there is one at ``copy`` that can be compared, and whose
-    cache can be read.
+    ``known``: the sums of those at ``base`` are. ``index``: there is one that can be compared, and whose cache can be
+    read.
     """
     pieces = Pieces(scratch, "details" if detail else "tables")
     with contextlib.closing(tables.connect(base)) as connection:
@@ -243,19 +244,16 @@ def rows(base: str, copy: str, scratch: str, *, detail: bool, known: bool, index
                 continue
             keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
             _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail})
+        if index:  # the rows of the cache are larger than those of the table with the same key
+            item = {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail}
+            _ranges(pieces, connection, item, "messages")
         for table in COMPARED if index and not detail else ():
             _ranges(pieces, connection, {"what": "compare", "table": table, "keys": tables.keys(connection, table)})
-    if index:
-        with contextlib.closing(tables.connect(copy)) as connection:
-            _ranges(
-                pieces,
-                connection,
-                {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail},
-            )
     pieces.close()
     return pieces
 
 
-def _ranges(pieces: Pieces, connection: Any, item: Item) -> None:
-    for low, high, count in tables.ranges(connection, item["table"], item["keys"]):
+def _ranges(pieces: Pieces, connection: sqlite3.Connection, item: Item, like: str = "") -> None:
+    """Ranges of the item's table; or those of another one with the same key."""
+    for low, high, count in tables.ranges(connection, like or item["table"], item["keys"]):
         pieces.add({**item, "low": low, "high": high}, 1, max(count, _LEAST_ROWS), _ROWS_OF_PIECE)

@@ -19,6 +19,7 @@ from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable
 from adapter.store.journal import Journal, JournalDamaged
+from adapter.store.locks import Locks
 from adapter.transport import checkpoint, opening, recovery
 from protocol.errors import MailError
 
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 _LOOKS_AGAIN = 2
+_LOCK_SECONDS = 10.0  # nobody can hold it while we have the service lock, but who does not know that one
 _SCANNED = {"message": "messages", "blob": "blobs", "link": "links", "folder": "folders", "mailbox": "accounts"}
 
 
@@ -62,6 +64,7 @@ class Pipeline:
         with self._timed("again" if earlier else "look"):
             found = survey(self._session, self.root, f"{self.scratch}/{name}", self.say, earlier)
         self._looks.append(found)
+        self.say(f"{sum(found.found.values()):,} findings")
         return found
 
     @contextlib.contextmanager
@@ -94,8 +97,9 @@ class Pipeline:
         found = self.look()
         decisions.check(chosen, found.findings)
         if found.found:
-            self.say(f"{sum(found.found.values())} findings; repairing")
-            with self._timed("apply"):
+            self.say(f"{sum(found.found.values()):,} findings; repairing")
+            with self._timed("apply"), contextlib.closing(Locks(directories, _LOCK_SECONDS)) as locks, locks.hold(()):
+                # Whoever changes anything takes the index lock, after those of its addresses: it stands for them all.
                 Apply(directories, found, chosen, report.tell).run()
             self.say("verifying")
             left = self.look()

@@ -30,6 +30,7 @@ from adapter.transport import checkpoint, effects
 BASE, COPY, FACTS, NOTES = "base.sqlite", "index-copy.sqlite", "facts.json", "notes.sqlite"
 AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
 _BATCH = 2000  # records of one transaction, where it may have to be taken back
+_ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
 #: What a record that belongs to another state, or is not one of ours, gives.
 _UNREPLAYABLE = (sqlite3.Error, KeyError, TypeError, IndexError, ValueError)
 
@@ -161,7 +162,8 @@ class Replay:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
             bulk = Bulk(connection)
             connection.execute("BEGIN")
-            for number, record in enumerate(journal.without_aborted(self._records(start))):
+            records = self._records(start)
+            for number, record in enumerate(journal.without_aborted(records) if self._has_aborts() else records):
                 if limit is not None and record.seq > limit:
                     facts.read = {}
                     break
@@ -252,6 +254,17 @@ class Replay:
             if first == segments[-1]:
                 facts.last_seq = max(facts.last_seq, first - 1)
                 facts.next_seq = max(facts.next_seq, first)
+
+    def _has_aborts(self) -> bool:
+        """Whether any batch was taken back: only then records have to wait for those that follow them."""
+        for first in self._segments():
+            with _open_segment(self.directories, first) as file:
+                before = b""
+                while data := file.read(1 << 20):
+                    if _ABORTED in before + data:
+                        return True
+                    before = data[-len(_ABORTED) :]
+        return False
 
     def _lines(self, first: int) -> Iterator[bytes]:
         """Lines of a segment that were not read before; notes how far it was read."""

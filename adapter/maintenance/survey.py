@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, replay, scan, tally, workspace
+from adapter.maintenance import chunks, fragments, progress, replay, scan, tally, workspace
 from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import parquet_rows
@@ -127,9 +127,9 @@ class _Look:
         self.time("list", began)
         self._say(f"{survey.counts.get('message', 0)} messages, {survey.counts.get('link', 0)} links listed")
         began = time.monotonic()
-        self._sums += self._run([path for each in pieces for path in each.paths])
+        with progress.told(survey.session, self._say, survey.counts.get("message", 0)):
+            self._sums += self._run([path for each in pieces for path in each.paths])
         self.time("scan", began)
-        self._say("files read; comparing")
 
     def tables(self) -> None:
         """Sums of the tables, unless they are those of the earlier look; and the index against them."""
@@ -173,9 +173,9 @@ class _Look:
         reconcile.reconcile(session, files, rows, differing).write.parquet(f"{survey.scratch}/{JOINS}")
 
     def _ranges(self, *, detail: bool, known: bool = False) -> Pieces:
-        base, copy, scratch = (self._options[name] for name in ("base", "copy", "scratch"))
         index = not self.survey.facts.index_trouble
-        return chunks.rows(base, copy, scratch, detail=detail, known=known, index=index)
+        base = self._options["base"]
+        return chunks.rows(base, self.survey.scratch, detail=detail, known=known, index=index)
 
     def _run(self, paths: list[str]) -> list[tally.Sums]:
         """Every piece is a task; what comes back of each are a few numbers."""
