@@ -132,7 +132,7 @@ SELECT CASE
     WHEN m.mailbox IS NULL THEN 'registration-directory-missing'
     WHEN coalesce(own.identified, 0) + coalesce(own.links, 0) > 0 THEN 'registration-missing'
     ELSE 'registration-directory-orphan' END AS kind,
-  coalesce(m.mailbox, r.mailbox) AS subject, NULL AS place, r.name, NULL AS id,
+  coalesce(m.mailbox, r.mailbox) AS subject, NULL AS place, r.name, r.registration AS id,
   coalesce(m.mailbox, r.mailbox) AS mailbox,
   NULL AS entry, NULL AS folder, NULL AS uid, '' AS detail
 FROM m FULL OUTER JOIN r ON m.mailbox = r.mailbox

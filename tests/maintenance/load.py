@@ -52,8 +52,7 @@ class Load:
 
     def _send_one(self, client: smtplib.SMTP, subject: str) -> None:
         client.ehlo_or_helo_if_needed()
-        for command in (lambda: client.mail("x@y.test"), lambda: client.rcpt(ADA)):
-            code, text = command()
+        for code, text in (client.mail("x@y.test"), client.rcpt(ADA)):
             if code != 250:
                 raise smtplib.SMTPResponseException(code, text)
         self.unclear.add(subject)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -50,17 +51,17 @@ def _change(transport: Transport, credentials: Credentials, chance: random.Rando
     elif what == 4:
         transport.run(op.Expunge(ADA, folder(transport).id))
         transport.run(op.Collect(2**40))
-    elif what == 5:  # the same names again and again
+    elif what == 5:  # folders of the same names again and again
         transport.run(op.CreateFolder(BOB, "Now and then"))
         transport.run(op.Copy(BOB, folder(transport, address=BOB).id, range(1, 1000), "Now and then"))
     elif what == 6:
         transport.run(op.RenameFolder(BOB, "Now and then", "Later"))
-        transport.run(op.Register("temporary@example.test"))
-        credentials.set_password("temporary@example.test", "secret")
+        transport.run(op.Register(f"guest-{number + 1}@example.test"))
+        credentials.set_password(f"guest-{number + 1}@example.test", "secret")
     else:
         transport.run(op.DeleteFolder(BOB, "Later"))
-        credentials.remove("temporary@example.test")
-        transport.run(op.Deregister("temporary@example.test", "purge"))
+        credentials.remove(f"guest-{number}@example.test")
+        transport.run(op.Deregister(f"guest-{number}@example.test", "purge"))
 
 
 def test_a_busy_store_yields_no_false_finding(tmp_path: Path) -> None:
@@ -77,4 +78,6 @@ def test_a_busy_store_yields_no_false_finding(tmp_path: Path) -> None:
     assert done > 50
     assert found.kinds == {"message-stray": 1}, found.report["items"]
     assert any("looking again" in line for line in said)
+    assert any(re.match(r"[\d,]+ messages read, [\d,]+/s", line) for line in said)
+    assert any(re.match(r"\d+ findings", line) for line in said)
     assert lab.check(root).kinds == {"message-stray": 1}

@@ -1,18 +1,19 @@
-"""The commands: what they refuse, what they leave alone, and what a repair that dies leaves behind."""
+"""The commands: what they refuse, what they say, and with which status they end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from adapter.cli import main
-from adapter.maintenance import spark
-from protocol.errors import MailError
+from adapter.maintenance import pipeline
+from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.report import Report
+from adapter.store import layout
+from tests.maintenance import lab
 from tests.support.stores import ADA, new_store
-
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
 
 def test_repair_wants_to_be_told(tmp_path: Path) -> None:
@@ -30,7 +31,57 @@ def test_repair_refuses_while_the_store_is_open(tmp_path: Path) -> None:
     assert "not offline" in result.output
 
 
-def test_no_java_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(MailError, match="Java 17"):
-        spark.check_java()
+def _finish(report: Report, verified: bool | None) -> None:
+    report.verified = verified
+    report.finish(source="journal", scanned={"messages": 3}, phases={}, seconds={}, memory={})
+
+
+def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome], verified: bool | None) -> Result:
+    """The command with a pipeline that has found this."""
+
+    def look(self: pipeline.Pipeline, report: Report) -> None:
+        for outcome in outcomes:
+            report.tell(outcome)
+        _finish(report, verified)
+
+    def mend(self: pipeline.Pipeline, held: object, report: Report, chosen: object) -> None:
+        look(self, report)
+
+    monkeypatch.setattr(pipeline.Pipeline, "check", look)
+    monkeypatch.setattr(pipeline.Pipeline, "repair", mend)
+    with new_store(tmp_path / "store"):
+        pass
+    command = ["check"] if verified is None else ["repair", "--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE"]
+    return CliRunner().invoke(main, [*command, "--root", str(tmp_path / "store")])
+
+
+_STRAY = Outcome.expected(Finding("message-stray", "messages/notes.txt", detail="is no message by its name"))
+_CONFLICT = Outcome(
+    Finding("credentials-orphan", ADA), "conflict", "was removed", f"--decide credentials-orphan:{ADA}=…"
+)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verified", "status"),
+    [
+        ([], None, 0),
+        ([_STRAY], None, 1),
+        ([], True, 0),
+        ([_STRAY], True, 0),
+        ([_STRAY, _CONFLICT], True, 1),
+        ([_STRAY], False, 1),
+    ],
+)
+def test_exit_status_and_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome], verified: bool | None, status: int
+) -> None:
+    result = _run(tmp_path, monkeypatch, outcomes, verified)
+    assert result.exit_code == status
+    assert "looked at 3 messages" in result.output
+    assert ("nothing is wrong" in result.output) == (not outcomes)
+    for outcome in outcomes:
+        assert outcome.finding.kind in result.output
+        assert outcome.decide in result.output
+    kept = list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("reports/*-repair.json"))
+    assert len(kept) == bool(outcomes and verified is not None)
+    assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))

@@ -128,6 +128,31 @@ def _is_merged(shown: lab.Folder, ghost: Ghost, expected: dict[int, str], uidval
             assert (flags, keywords) == ((4, "kept") if message_id in ghost.of_row else (0, ""))
 
 
+def test_directories_that_changed_places(tmp_path: Path) -> None:
+    """Two whose directories were swapped, and one that was renamed by hand: the journal knows where each belongs."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        for number, name in enumerate(("Left", "Right", "Moved"), 1):
+            transport.run(op.CreateFolder(ADA, name))
+            append(transport, name, *(message(f"{name} {each}") for each in range(number)), flags=1)
+    before, links = lab.seen(root), lab.links(root)
+    left, right, aside = (_mailbox(root, ADA) / name for name in ("Left", "Right", "aside"))
+    left.rename(aside)
+    right.rename(left)
+    aside.rename(right)
+    (_mailbox(root, ADA) / "Moved").rename(_mailbox(root, ADA) / "Elsewhere")
+    repaired = lab.repair(root)
+    assert repaired.kinds == {
+        "folder-two-ids": 2,
+        "projection-missing": 3,
+        "folder-row-without-path": 1,
+        "folder-id-at-two-paths": 1,
+    }
+    assert repaired.report["verified"], repaired.report.get("left")
+    assert lab.seen(root) == before
+    assert lab.links(root) == links
+
+
 def test_decisions_that_decide_nothing() -> None:
     orphan = Finding("credentials-orphan", CAROL)
     ghost = Finding("folder-two-ids", "ada/x", folder=5)  # the other id is the one of a folder elsewhere

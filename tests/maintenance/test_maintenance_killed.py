@@ -19,9 +19,9 @@ from tests.maintenance.victims import Victims
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
-#: By hand: every step. Else one of each so many places in the program, of those that change the store.
-_EVERY_STEP = os.environ.get("MARKPOST_EVERY_STEP") == "1"
-_STRIDE = 9
+#: By hand: "places" (each place in the program that changes the store, when it is first reached) or "steps" (all).
+_KILLS = os.environ.get("MARKPOST_KILLS", "")
+_STRIDE = 1 if _KILLS else 9
 
 
 def _merge(victims: Victims) -> None:
@@ -61,7 +61,7 @@ class _Steps:
         if layout.absolute("", "run-") in place:
             return  # scratch files are nobody's loss
         site = f"{action} in {_caller()}"
-        if site in self._sites and not _EVERY_STEP:
+        if site in self._sites and _KILLS != "steps":
             return
         self._sites.add(site)
         state = self._keep / f"{len(self.states):04d}"
@@ -115,7 +115,7 @@ def test_a_repair_that_dies_is_finished_by_the_next(
         *(("_seal",) if whole else ("commit", "_take_links", "_register")),
     ):
         assert any(needed in site for site in sites), needed
-    for site, state in steps.states[:: 1 if _EVERY_STEP else _STRIDE]:
+    for site, state in steps.states[::_STRIDE]:
         gate.turn_off(str(state))  # the marker names this process, which did not die
         again = lab.repair(state)
         assert again.report["verified"], (site, again.report.get("left"))

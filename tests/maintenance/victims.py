@@ -64,7 +64,9 @@ class Victims:
                     " JOIN mailbox_registrations USING (registration_id) WHERE status = 'active'"
                 )
             ]
-            self.shown = [Shown(*row) for row in read("SELECT folder_id, uid, message_id FROM mailbox_projections")]
+            known = {place.id for place in self.folders}
+            shown = [Shown(*row) for row in read("SELECT folder_id, uid, message_id FROM mailbox_projections")]
+            self.shown = [each for each in shown if each.folder in known]
             self.kept: list[str] = _first(read("SELECT message_id FROM messages WHERE file_sha256 <> ''"))
             self.dropped: list[str] = _first(read("SELECT message_id FROM messages WHERE file_sha256 = ''"))
             self.cached: list[str] = _first(read("SELECT message_id FROM cache_messages"))
