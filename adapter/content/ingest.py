@@ -141,7 +141,7 @@ def ingest(
         encode_envelope(summary),
         encode_structure(structure(octets, root), True),
         outline.encode(root),
-        _preview(body),
+        preview_of(body),
     )
 
 
@@ -217,7 +217,7 @@ def _clip(text: str, limit: int, blob: str) -> bytes:
     return cut + f"\n\n{CUT_MARK}{where}\n".encode()
 
 
-def _preview(body: bytes) -> str:
+def preview_of(body: bytes) -> str:
     """RFC 8970 section 3: the first words."""
     start = body[: PREVIEW * 6].decode("utf-8", "ignore")[: PREVIEW * 3 // 2]
     return " ".join(start.split())[:PREVIEW]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import orjson
 
 from adapter.content import front_matter, outline, wire
-from adapter.content.ingest import _preview
+from adapter.content.ingest import preview_of
 from adapter.content.wire import Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -101,7 +101,7 @@ def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
         if all(blobs.is_whole(blob) for blob in recipe.blobs):
             return Examined(digest, "does not give the octets it names", needed)
         return Examined(digest, "", needed)  # the blob is to blame, and is found by itself
-    return Examined(digest, "", needed, recipe.encode(), *_pieces(octets), _preview(file[body : body + 4096]))
+    return Examined(digest, "", needed, recipe.encode(), *_pieces(octets), preview_of(file[body : body + 4096]))
 
 
 def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:

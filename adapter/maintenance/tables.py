@@ -25,12 +25,12 @@ class _TooBusy(Exception):  # noqa: N818 - ends a copy that does not come to an 
 
 
 def connect(path: str, *, write: bool = False) -> sqlite3.Connection:
-    return index._connect(path, "rw" if write else "ro")
+    return index.connect(path, "rw" if write else "ro")
 
 
 def create(path: str) -> sqlite3.Connection:
     """An empty database, for what a run has to remember."""
-    return index._connect(path, "rwc")
+    return index.connect(path, "rwc")
 
 
 def private(connection: sqlite3.Connection, *, undo: bool = True) -> sqlite3.Connection:

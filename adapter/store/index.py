@@ -36,7 +36,7 @@ class IndexOfAnotherVersion(IndexUnreadable):
 
 def create(path: str) -> sqlite3.Connection:
     """Make a new, empty index at ``path`` and return a writing connection to it."""
-    connection = _connect(path, "rwc")
+    connection = connect(path, "rwc")
     connection.executescript("BEGIN;" + _schema())
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)",
@@ -57,7 +57,8 @@ def _schema() -> str:
     return importlib.resources.files(__package__).joinpath("schema.sql").read_text()
 
 
-def _connect(path: str, mode: str) -> sqlite3.Connection:
+def connect(path: str, mode: str) -> sqlite3.Connection:
+    """A connection as this store uses them; ``mode`` is that of SQLite's URIs."""
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode={mode}",
         uri=True,
@@ -88,7 +89,7 @@ class Index:
         self._all_readers: list[tuple[threading.Thread, sqlite3.Connection]] = []
         self._mutex = threading.Lock()
         try:
-            self.writer = _connect(self._path, "rw")
+            self.writer = connect(self._path, "rw")
             version = self.writer.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
         except sqlite3.DatabaseError as error:
             raise IndexUnreadable(str(error)) from error
@@ -121,7 +122,7 @@ class Index:
     def _reader(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._readers, "connection", None)
         if connection is None:
-            connection = _connect(self._path, "rw")  # a reader may have to roll back what a dead writer left
+            connection = connect(self._path, "rw")  # a reader may have to roll back what a dead writer left
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA cache_size=-2048")
             self._readers.connection = connection

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from adapter.content import front_matter, outline, wire
-from adapter.content.ingest import _preview
+from adapter.content.ingest import preview_of
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.transport import Transport
 from protocol.imap.fragments import encode_envelope, encode_structure
@@ -43,7 +43,7 @@ def derive(content: ContentReader, message_id: str) -> CacheRow:
         encode_envelope(envelope(root.headers)),
         encode_structure(structure(octets, root), True),
         outline.encode(root),
-        _preview(file[body:]),
+        preview_of(file[body:]),
     )
 
 
@@ -56,7 +56,7 @@ SELECT ?, ?, ?, ?, ?, ? FROM messages WHERE message_id = ?1 AND file_sha256 <> '
 def write(transport: Transport, rows: Iterable[CacheRow]) -> None:
     """Keep rows for messages whose content is still there. Takes the index lock; blocks."""
     index = transport.index
-    with transport._locks.hold(()):
+    with transport.still():
         index.writer.execute("PRAGMA synchronous=FULL")
         try:
             with index.transaction() as connection:
