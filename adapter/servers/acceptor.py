@@ -18,7 +18,7 @@ from adapter.servers.listeners import NewConnection
 
 _log = logging.getLogger(__name__)
 
-_MOMENT = 0.005
+_MOMENT = 0.02
 _TROUBLE = 1.0
 #: Taken from the queue before anything else has its turn.
 _AT_ONCE = 32

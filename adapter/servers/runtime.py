@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import resource
 import signal
@@ -88,6 +89,9 @@ def run(
         if count == 1:
             _serve(common, settings, manager)
             return
+
+        if any(listener.endpoint.kind.startswith("imap") for listener in listeners):
+            importlib.import_module("adapter.servers.imap.server")  # once: workers share what is there before them
 
         def work(link: WorkerLink) -> None:
             common.become(link.number)

@@ -285,8 +285,8 @@ def test_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "by whom cannot be seen" in told(ports.ports(taken), Level.WARN)
     nowhere = Settings(listen=Listen(smtp=("192.0.2.1:0",)))
     assert "does not have the address" in told(ports.ports(nowhere), Level.BAD)
-    nobody = Settings(listen=Listen(smtp=("no.such.host.invalid:25",)))
-    assert "no.such.host.invalid" in told(ports.ports(nobody), Level.BAD)
+    nobody = Settings(listen=Listen(smtp=("not an address:25",)))
+    assert "not an address" in told(ports.ports(nobody), Level.BAD)
     low = ports._trouble("imap", endpoints.parse("imap", "127.0.0.1:143"), PermissionError(13, "denied"))
     assert "may not open ports below 1024" in told([low], Level.WARN)
 
@@ -420,7 +420,8 @@ def _run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_the_command(root: Path, tmp_path: Path) -> None:
+def test_the_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_NOTHING", 0)  # tests run where there may be little room
     before = {path: path.lstat().st_mtime_ns for path in root.rglob("*") if not stat.S_ISDIR(path.lstat().st_mode)}
     config = tmp_path / "markpost.toml"
     config.write_text('[listen]\nimap = ["127.0.0.1:0"]\n')
