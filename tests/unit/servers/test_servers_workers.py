@@ -202,7 +202,8 @@ def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
     assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
     assert len(_children(server.process.pid)) == 2
     gate.turn_off(str(root))
-    _until(lambda: [_greeting(port)[:4] for _ in range(4)] == ["220 "] * 4)
+    _until(lambda: server.log.read_text().count("online again") == 2)
+    assert [_greeting(port)[:4] for _ in range(4)] == ["220 "] * 4
     _send(port)
 
 
