@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import sys
@@ -88,7 +89,14 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
             os.environ["PYTHONPATH"] = before
     if not master.startswith("local"):
         session.sparkContext.addPyFile(_code_archive(scratch))
+    workers = session.sparkContext.defaultParallelism
+    session.sparkContext.parallelize(range(workers), workers).foreach(_load_program)
     return session
+
+
+def _load_program(_: int) -> None:
+    """In a worker: load what its work needs, so that a worker that cannot is known at once."""
+    importlib.import_module("adapter.maintenance.scan")
 
 
 @contextlib.contextmanager
