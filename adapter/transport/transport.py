@@ -267,7 +267,7 @@ class _Checkpointer:
             try:
                 self._transport.checkpoint()
                 self._durable = True
-            except (OSError, sqlite3.Error) as error:
+            except Exception as error:  # whatever it is: without this thread there would never be another one
                 _log.error("checkpoint failed, the journal keeps everything: %s", error)
                 self._durable = False
                 self._dirty.set()
