@@ -109,6 +109,8 @@ class Replay:
             known = start
             if start is None:
                 start = snapshots.load_latest(self.directories, connection)
+            if limit is not None and limit < start:  # of a repair that died before its index was in place
+                self.facts.index_trouble, limit = "older than what the journal can bring up to date", None
             self._replay(connection, start, limit, careful=careful)
             self.facts.unchanged = self.facts.last_seq == known
 

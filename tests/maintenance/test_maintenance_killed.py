@@ -115,7 +115,9 @@ def test_a_repair_that_dies_is_finished_by_the_next(
         *(("_seal",) if whole else ("commit", "_take_links", "_register")),
     ):
         assert any(needed in site for site in sites), needed
-    for site, state in steps.states[::_STRIDE]:
+    for number, (site, state) in enumerate(steps.states):
+        if number % _STRIDE and not (whole and "_swap_index" in site):  # there, all is sealed but the index is not
+            continue
         gate.turn_off(str(state))  # the marker names this process, which did not die
         again = lab.repair(state)
         assert again.report["verified"], (site, again.report.get("left"))
