@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection
 from typing import Any
 
@@ -30,6 +31,7 @@ def serve(root: str, config_file: str | None, **given: Any) -> None:
 
     SIGHUP reads the configuration again.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it begins there is nothing to be read again
     if not os.path.isdir(root):
         raise MailError(Reason.UNKNOWN, f"{root} is not there: make a store with markpost init --root {root}")
     try:

@@ -212,7 +212,7 @@ def _load(head: bytes) -> dict[str, Any]:
         raise MailError(Reason.BAD_CONTENT, "front matter is not UTF-8") from error
 
 
-_SCALAR = r'(?:"(?:[^"\\\n]++|\\[^\n])*+"|[^ \n",\[\]{}][^\n,\[\]{}]*+)'
+_SCALAR = r'(?:"(?>(?:[^"\\\n]++|\\[^\n])*)"|[^ \n",\[\]{}][^\n,\[\]{}]*+)'
 _PERSON = re.compile(rf"\{{(?:name: ({_SCALAR}), )?address: ({_SCALAR})\}}(?:, |\]?\Z)")
 _ITEM = re.compile(rf"({_SCALAR})(?:, |\]\Z)")
 _ATTACHMENT = re.compile(

@@ -26,9 +26,11 @@ _Open = Callable[["_Converter", str, str], None]
 _Close = Callable[["_Converter", str], None]
 
 # Text up to the next tag, and the tag. Quotes count only after "=", as in browsers. Possessive: no backtracking.
-_TAG = re.compile(r"""([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^>"'=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+|["'])*+)>""")
+_TAG = re.compile(
+    r"""([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)((?>(?:[^>"'=]++|=\s*+(?>(?:"[^"]*+"|'[^']*+')?)|["'])*))>"""
+)
 _PLAIN_TAG = re.compile(r"([^<]*+)<(/?+)([a-zA-Z][a-zA-Z0-9:-]*+)([^>]*+)>")
-_LOOSE = re.compile(r"(?:<(?![a-zA-Z/!?])[^<]*+)++")
+_LOOSE = re.compile(r"(?>(?:<(?![a-zA-Z/!?])[^<]*+)+)")
 _BROKEN = re.compile(r"<[^<]*+")
 _QUOTE_FAILURES = 16
 _SKIPPED = {

@@ -51,9 +51,9 @@ _LISTS = frozenset({"escape", "extra", "breaks", "marks"})
 _WIRE = re.compile(
     rb'\nwire:\n  sha256: ("?)([0-9a-f]{64})\1\n  size: (0|[1-9][0-9]{0,14})\n  segments:(?: (\[\])\n|\n)'
 )
-_TEXT = re.compile(rb"    - \|2([+-])\n      ([^\n]*+\n(?:      [^\n]*+\n)*+)")
+_TEXT = re.compile(rb"    - \|2([+-])\n      ([^\n]*+\n(?>(?:      [^\n]*+\n)*))")
 _CODED_TEXT = re.compile(
-    rb"    - ((?:[a-z]+: [^\n]*\n      )+)text: \|2([+-])\n        ([^\n]*+\n(?:        [^\n]*+\n)*+)"
+    rb"    - ((?:[a-z]+: [^\n]*\n      )+)text: \|2([+-])\n        ([^\n]*+\n(?>(?:        [^\n]*+\n)*))"
 )
 _RAW = re.compile(rb"    - raw: ([A-Za-z0-9+/]+={0,2})\n")
 _BODY = re.compile(rb"    - body: ([a-z0-9-]+)\n((?:      [a-z0-9]+: [^\n]*\n)*)")

@@ -28,8 +28,8 @@ _LONGEST_NUMBER = 40
 # What YAML 1.1 does not allow, or takes for a line break, and the byte order mark.
 SPECIAL = "\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff"
 _FIRST = r"[A-Za-z_/$(;^<\\\xa0-\U0010ffff]"
-_BLOCK_PLAIN = re.compile(rf"(?![{SPECIAL}]){_FIRST}(?:[^ :#{SPECIAL}]++|:(?![ ]|\Z)|(?<! )\#| (?!\Z|\#))*+\Z")
-_FLOW_PLAIN = re.compile(rf"(?![{SPECIAL}]){_FIRST}(?:[^ :#?,\[\]{{}}{SPECIAL}]++| (?!\Z))*+\Z")
+_BLOCK_PLAIN = re.compile(rf"(?![{SPECIAL}]){_FIRST}(?>(?:[^ :#{SPECIAL}]++|:(?![ ]|\Z)|(?<! )\#| (?!\Z|\#))*)\Z")
+_FLOW_PLAIN = re.compile(rf"(?![{SPECIAL}]){_FIRST}(?>(?:[^ :#?,\[\]{{}}{SPECIAL}]++| (?!\Z))*)\Z")
 _RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "<<"})
 _TO_ESCAPE = re.compile(rf'["\\{SPECIAL}]')
 _NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 # RFC 5256 5: subj-blob = "[" *BLOBCHAR "]" *WSP. After step 1 the only white space is the single space.
 _BLOB = re.compile(r"\[[^\[\]]*+\] *+")
 # RFC 5256 5: subj-refwd = ("re" / ("fw" ["d"])) *WSP [subj-blob] ":"
-_REFWD = re.compile(r"(?:re|fwd?+) *+(?:\[[^\[\]]*+\] *+)?+:", re.IGNORECASE | re.ASCII)
+_REFWD = re.compile(r"(?:re|fwd?+) *+(?>(?:\[[^\[\]]*+\] *+)?):", re.IGNORECASE | re.ASCII)
 _SPACE = re.compile(r"[ \t\r\n]+")
 _FORWARD_HEADER = "[fwd:"
 _FORWARD_TRAILER = "]"

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 # RFC 5322 3.6.4 msg-id; the local part may be quoted as in RFC 822.
-_MESSAGE_ID = re.compile(r'<(?:([^<>\s"@]++)|"((?:[^"\\]|\\.)*+)")@([^<>\s@]++)>')
+_MESSAGE_ID = re.compile(r'<(?:([^<>\s"@]++)|"((?>(?:[^"\\]|\\.)*))")@([^<>\s@]++)>')
 _ESCAPED = re.compile(r"\\(.)")
 _NONE = -1
 

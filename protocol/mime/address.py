@@ -37,19 +37,19 @@ _GROUP_END = Address(None, None, None, None)
 # The common forms, up to the next comma: [phrase | "quoted"] <local@domain>  or  local@domain
 _ATOM = rb"[^\x00-\x20\"(),:;<>@\[\\\]]"
 _SIMPLE = re.compile(
-    rb"[\s,]*+(?:(?:\"([^\"\\\r\n]*+)\"|(" + _ATOM + rb"++(?:[ \t]++" + _ATOM + rb"++)*+))?+[ \t]*+"
+    rb"[\s,]*+(?:(?>(?:\"([^\"\\\r\n]*+)\"|(" + _ATOM + rb"++(?>(?:[ \t]++" + _ATOM + rb"++)*)))?)[ \t]*+"
     rb"<(" + _ATOM + rb"++)@(" + _ATOM + rb"++)>|(" + _ATOM + rb"++)@(" + _ATOM + rb"++))\s*+(?:,|\Z)"
 )
 # An encoded word counts as one atom even if it holds what it must not (RFC 2047 section 5 (3)): many do.
 _TOKEN = re.compile(
-    rb"\s++|\"(?:[^\"\\]++|\\.)*+\"?+|=\?[^?\s]++\?[bBqQ]\?[^?\s]*+\?=|\[[^\[\]]*+\]?+|"
+    rb"\s++|\"(?>(?:[^\"\\]++|\\.)*)\"?+|=\?[^?\s]++\?[bBqQ]\?[^?\s]*+\?=|\[[^\[\]]*+\]?+|"
     rb"[^\s\"(),:;<>@\[]++|.",
     re.DOTALL,
 )
-_CLOSED_QUOTES = re.compile(rb"(?:[^\"\\]++|\\.|\\\Z|\"(?:[^\"\\]++|\\.)*+\")*+", re.DOTALL)
+_CLOSED_QUOTES = re.compile(rb"(?>(?:[^\"\\]++|\\.|\\\Z|\"(?>(?:[^\"\\]++|\\.)*)\")*)", re.DOTALL)
 _PARENTHESIS = re.compile(rb"[()]|\\.", re.DOTALL)
 _ANGLE = re.compile(
-    rb"<[<\s]*+(?:(@[^:<>\"]*+):)?+((?:\"(?:[^\"\\]++|\\.)*+\"?+|\([^()]*+\)|[^<>\",])*+)>?+", re.DOTALL
+    rb"<[<\s]*+(?>(?:(@[^:<>\"]*+):)?)((?>(?:\"(?>(?:[^\"\\]++|\\.)*)\"?+|\([^()]*+\)|[^<>\",])*))>?+", re.DOTALL
 )
 _SEPARATORS = re.compile(rb"[\s,]*+")
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["HeaderBlock", "HeaderField", "decode_words", "parse_headers", "parse_parameters"]
 
 # A name, and a value that goes on while the next line starts with white space. Possessive: no backtracking.
-_FIELD = re.compile(r"^([!-9;-~\x80-\xff]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.MULTILINE)
+_FIELD = re.compile(r"^([!-9;-~\x80-\xff]++)[ \t]*+:[ \t]*+([^\n]*+(?>(?:\n[ \t][^\n]*+)*))", re.MULTILINE)
 _BLANK = " \t\r\n"
 
 
@@ -95,7 +95,7 @@ def parse_headers(buffer: Buffer, start: int, end: int) -> HeaderBlock:
 _VALUE = re.compile(rb"[\s;]*+([^\s;(]*+)")
 _SEPARATOR = re.compile(rb"[;\s]*+")
 _PARAMETER = re.compile(
-    rb"""([^=;\s"]++)\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"?+|([^;"]*+))""",
+    rb"""([^=;\s"]++)\s*+=\s*+(?:"((?>(?:[^"\\]++|\\.)*))"?+|([^;"]*+))""",
     re.DOTALL,
 )
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 Range = tuple[int, int]
 
 _SECTION = re.compile(
-    rb"(?:([1-9][0-9]{0,8}(?:\.[1-9][0-9]{0,8})*+)(?:\.(?=[A-Za-z])|\Z))?+"
-    rb"(HEADER\.FIELDS(?:\.NOT)?+(?= )|HEADER|TEXT|MIME)?+",
+    rb"(?>(?:([1-9][0-9]{0,8}(?>(?:\.[1-9][0-9]{0,8})*))(?:\.(?=[A-Za-z])|\Z))?)"
+    rb"(?>(HEADER\.FIELDS(?>(?:\.NOT)?)(?= )|HEADER|TEXT|MIME)?)",
     re.IGNORECASE,
 )
 # astring: an atom (or "]"), a quoted string, or the head of a literal
-_FIELD_NAME = re.compile(rb'([^\x00-\x20\x7f-\xff(){%*"\\]++)|"((?:[^"\\\r\n]++|\\["\\])*+)"|\{(\d{1,6})\+?\}\r\n')
+_FIELD_NAME = re.compile(rb'([^\x00-\x20\x7f-\xff(){%*"\\]++)|"((?>(?:[^"\\\r\n]++|\\["\\])*))"|\{(\d{1,6})\+?\}\r\n')
 _ESCAPE = re.compile(rb"\\(.)")
 _LINE_END = re.compile(rb"\r?+\n?+")
 _CR, _LF = 13, 10

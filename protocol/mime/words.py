@@ -8,7 +8,7 @@ from protocol.mime.charsets import decode_charset, decode_octets
 from protocol.mime.transfer import decode_base64
 
 # RFC 2047 section 2, with the language of RFC 2231 section 5. White space in the text is wrong but common.
-_WORD = re.compile(rb"=\?([^?*\s]++)(?:\*[^?\s]*+)?+\?([BbQq])\?([^?]*+)\?=")
+_WORD = re.compile(rb"=\?([^?*\s]++)(?>(?:\*[^?\s]*+)?)\?([BbQq])\?([^?]*+)\?=")
 _HEX = re.compile(rb"=([0-9A-Fa-f]{2})")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SPACES = "\t\n\r"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -287,6 +288,16 @@ def undocumented(module: str, source: str) -> list[str]:
 
 
 Rule = Callable[[str, str], list[str]]
+_POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\})\+")
+
+
+def possessive_groups(module: str, source: str) -> list[str]:
+    """Python before 3.11.5, which Debian 12 has, matches ``(?:…)*+`` wrongly; ``(?>(?:…)*)`` says the same."""
+    texts = [node.value for node in ast.walk(_tree(source)) if isinstance(node, ast.Constant)]
+    patterns = [text.decode("latin-1") if isinstance(text, bytes) else text for text in texts]
+    return [text for text in patterns if isinstance(text, str) and _POSSESSIVE_GROUP.search(text)]
+
+
 RULES: list[tuple[Rule, list[str]]] = [
     (impure_imports, PROTOCOL),
     (mutations, ADAPTER),
@@ -295,6 +306,7 @@ RULES: list[tuple[Rule, list[str]]] = [
     (foreign_filelock, ADAPTER + PROTOCOL),
     (too_long, ADAPTER + PROTOCOL),
     (undocumented, ADAPTER + PROTOCOL),
+    (possessive_groups, ADAPTER + PROTOCOL),
 ]
 
 
@@ -314,6 +326,7 @@ def test_no_exception_is_left_over() -> None:
 
 
 OFFENDERS: list[tuple[Rule, str, str]] = [
+    (possessive_groups, "protocol/x.py", "WORDS = re.compile(rb'(?:[a-z]+ ?)*+')"),
     (impure_imports, "protocol/x.py", "import os"),
     (impure_imports, "protocol/x.py", "from os import path"),
     (impure_imports, "protocol/x.py", "def f():\n    import sqlite3.dbapi2"),
@@ -352,6 +365,7 @@ def test_the_rule_catches_an_offender(rule: Rule, module: str, source: str) -> N
 
 
 INNOCENT: list[tuple[Rule, str, str]] = [
+    (possessive_groups, "protocol/x.py", "WORDS = re.compile(r'(?>(?:[a-z]++ ?)*)\\)++')"),
     (impure_imports, "protocol/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mmap"),
     (mutations, "adapter/x.py", "import os\nos.open('a', os.O_RDONLY | os.O_NOFOLLOW)\nopen('a')\nopen('a', 'rb')"),
     (mutations, "adapter/x.py", "'a'.replace('b', 'c')"),

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from protocol.mime.address import Address
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"|NIL'
+_STRING = rb'"(?>(?:[^"\\]++|\\.)*)"|NIL'
 _LITERAL = rb"\{(\d++)\}\r\n"
-_LIST = rb"NIL|\((?:\((?:%b) (?:%b) (?:%b) (?:%b)\))++\)" % ((_STRING,) * 4)
+_LIST = rb"NIL|\((?>(?:\((?:%b) (?:%b) (?:%b) (?:%b)\))+)\)" % ((_STRING,) * 4)
 _WHOLE = re.compile(
     rb"\((%b) (%b) %b (%b) (%b)\)" % (_STRING, _STRING, b" ".join([b"(%b)" % _LIST] * 6), _STRING, _STRING), re.DOTALL
 )

@@ -36,7 +36,7 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes] | None:
     if not all(name.isascii() for name in names):
         return None
     known = "|".join(re.escape(name) for name in names if _NAME(name)) or "(?!)"
-    field = rf"\n(?:{known})[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?=\n)"
+    field = rf"\n(?:{known})[ \t]*+:[^\n]*+(?>(?:\n[ \t][^\n]*+)*)(?=\n)"
     return re.compile(field.encode("ascii"), re.IGNORECASE)
 
 

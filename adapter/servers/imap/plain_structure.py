@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 # A string, the head of a literal, an atom (a number or NIL), a parenthesis or a space.
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|\{(\d++)\}\r\n|[^\s()"{]++|[() ]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?>(?:[^"\\]++|\\.)*)"|\{(\d++)\}\r\n|[^\s()"{]++|[() ]', re.DOTALL)
 _TEXT = b'"text"'
 _MESSAGE = b'"message"'
 _MESSAGES = (b'"rfc822"', b'"global"')

@@ -25,7 +25,7 @@ _HEADER_LIMIT = 1 << 20
 _NO_HEADERS = parse_headers(b"", 0, 0)
 _BLANK = b" \t\r\n"
 _NOT_PLAIN = re.compile(rb"[^\t\n -~]")
-_PLAIN_FIELD = re.compile(r"^([!-9;-~]++) *+:([^\n]*+(?:\n [^\n]*+)*+)", re.MULTILINE)
+_PLAIN_FIELD = re.compile(r"^([!-9;-~]++) *+:([^\n]*+(?>(?:\n [^\n]*+)*))", re.MULTILINE)
 _LF = "\n"
 
 #: Octets of the message from one offset to another.
