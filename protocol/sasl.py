@@ -21,6 +21,7 @@ import binascii
 import hashlib
 import hmac
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -125,7 +126,7 @@ class Config:
         return "Config()"
 
 
-class Exchange:
+class Exchange(ABC):
     """One authentication. What is called out of turn ends it as a failure."""
 
     __slots__ = ("_config", "_last", "_user")
@@ -163,8 +164,9 @@ class Exchange:
         ready = isinstance(self._last, NeedScramKeys)
         return self._answer(self._challenge_with(keys) if ready else _MALFORMED)
 
+    @abstractmethod
     def _step(self, response: bytes | None) -> Step:
-        raise NotImplementedError
+        """Read what the client said; None: it has not said anything yet."""
 
     def _reject(self) -> Step:
         return _REFUSED
@@ -330,8 +332,9 @@ class _Bearer(Exchange):
             return _REFUSED
         return self._read(response)
 
+    @abstractmethod
     def _read(self, response: bytes) -> Step:
-        raise NotImplementedError
+        """Find user and token in the client's first words."""
 
     def _token(self, user: str | None, fields: bytes) -> Step:
         if user is None:
