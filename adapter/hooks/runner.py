@@ -44,6 +44,13 @@ _CURSOR = "cursor"
 _RETRY = "retry"
 
 
+def begin(transport: Transport, hooks: Iterable[str]) -> None:
+    """A hook that is new hears of mail from now on; one that is known goes on from its cursor. Raises MailError."""
+    for name in hooks:
+        now = f"{transport.index.applied_seq()} {time.time_ns() // 1000}"
+        transport.run(op.SetBookmarks(_owner(name), {_CURSOR: now}, missing_only=True))
+
+
 async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
     """Run the hooks until ``stop`` is set, then finish the calls under way. Cancelling leaves them for the next."""
     if not hooks:
@@ -108,7 +115,7 @@ class _Hook:
         self._name = name
         self._settings = settings
         self._stop = stop
-        self._owner = f"hook {name}"
+        self._owner = _owner(name)
         self._filter = Filter(transport, settings)
         self._reader = transport.changes.reader(0)
         self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # records read: seq, time, mail for the hook
@@ -143,16 +150,11 @@ class _Hook:
                 await self._save({})
 
     def _begin(self) -> None:
-        """A hook that is new hears of mail from now on."""
+        begin(self._transport, [self._name])
         with self._transport.reading() as connection:
             known = bookmark_queries.of_owner(connection, self._owner)
-        cursor = known.pop(_CURSOR, None)
-        if cursor is None:
-            self._cursor = (self._transport.index.applied_seq(), time.time_ns() // 1000)
-            self._transport.run(op.SetBookmarks(self._owner, {_CURSOR: self._position}))
-        else:
-            seq, at = cursor.split(" ")
-            self._cursor = (int(seq), int(at))
+        seq, at = known.pop(_CURSOR).split(" ")
+        self._cursor = (int(seq), int(at))
         self._saved = self._cursor[0]
         self._retries = {item: Retry.decode(item, value) for item, value in known.items()}
         self._reader = self._transport.changes.reader(self._cursor[0])
@@ -302,6 +304,10 @@ class _Hook:
                     raise
                 _log.error("hook %s: cannot note what was told, it is tried again: %s", self._name, error)
                 await _wait(self._stop, _AFTER_TROUBLE)
+
+
+def _owner(name: str) -> str:
+    return f"hook {name}"
 
 
 def _set_all(events: Iterable[asyncio.Event]) -> None:

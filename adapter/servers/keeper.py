@@ -68,11 +68,13 @@ class StoreKeeper:
             store, self._store = self._store, None
             await asyncio.to_thread(close_store, store)
 
-    async def watch(self) -> None:
-        """Look at the maintenance marker and, less often, at the registered addresses."""
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Look at the maintenance marker and, less often, at the registered addresses, until ``stop`` is set.
+
+        Not to be cancelled: a store that is being opened or closed would be left half-way.
+        """
         since_refresh = 0.0
-        while True:
-            await asyncio.sleep(_WATCH)
+        while not await _set_within(stop, _WATCH):
             since_refresh += _WATCH
             try:
                 reason = await asyncio.to_thread(offline_reason, self._directories)
@@ -92,3 +94,11 @@ class StoreKeeper:
                     await asyncio.to_thread(store.recipients.refresh)
             except (MailError, OSError, sqlite3.Error) as error:
                 _log.error("the store cannot be looked at: %s", error)
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -146,14 +146,14 @@ async def _serve_until_told(common: _Common, settings: Settings, overseer: Overs
                     acceptors.append(Acceptor(listener, connection, yields=_fuller(services)))
             overseer.ready()
             _log.info("ready")
-            watching = [asyncio.create_task(job) for job in (keeper.watch(), reloader.run())]
+            watching = asyncio.create_task(keeper.watch(stop))
+            reloading = asyncio.create_task(reloader.run())
             await stop.wait()
             _log.info("stopping")
             overseer.stopping()
             services.ending = True
-            for task in watching:
-                task.cancel()
-            await asyncio.wait(watching)
+            reloading.cancel()
+            await asyncio.wait([watching, reloading])
         finally:
             for acceptor in acceptors:
                 acceptor.close()

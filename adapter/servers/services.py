@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from adapter.accounts import Credentials
+from adapter.hooks import runner as hooks
 from adapter.recipients import Recipients
 from adapter.servers.admission import Admission
 from adapter.servers.commits import Commits
@@ -116,6 +117,7 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
         newcomers = Newcomers(settings, transport, recipients)
         credentials = Credentials.open(transport)
         authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers)
+        hooks.begin(transport, settings.hook)  # they miss nothing that is accepted from now on
     except BaseException:
         transport.close()
         raise

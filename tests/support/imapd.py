@@ -82,12 +82,13 @@ async def serving(root: str | os.PathLike[str], settings: Settings | None = None
             listener = endpoints.listen(Endpoint(kind, "127.0.0.1", 0), Listen(backlog=200))
             servers.append(Acceptor(listener, LISTENERS[kind](services)))
             ports.append(listener.endpoint.port)
-        watching = asyncio.create_task(keeper.watch())
+        stop = asyncio.Event()
+        watching = asyncio.create_task(keeper.watch(stop))
         try:
             yield Running(services, keeper, *ports)
         finally:
             services.ending = True
-            watching.cancel()
+            stop.set()
             await asyncio.wait([watching])
             for server in servers:
                 server.close()

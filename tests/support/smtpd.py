@@ -107,12 +107,13 @@ async def serving(
             listener = endpoints.listen(wanted, Listen(backlog=600))
             servers.append(Acceptor(listener, LISTENERS[kind](services)))
             ports[kind] = listener.endpoint.port
-        watching = asyncio.create_task(keeper.watch())
+        stop = asyncio.Event()
+        watching = asyncio.create_task(keeper.watch(stop))
         try:
             yield Running(services, keeper, ports)
         finally:
             services.ending = True
-            watching.cancel()
+            stop.set()
             await asyncio.wait([watching])
             for server in servers:
                 server.close()

@@ -19,6 +19,8 @@ from adapter import web
 from adapter.config import Seconds
 from adapter.hooks import runner
 from adapter.hooks.settings import HookSettings, problems
+from adapter.servers.services import close_store, open_store
+from adapter.settings import Settings
 from adapter.store import bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -339,6 +341,20 @@ async def test_a_store_that_cannot_be_written_for_a_while(
         await until(lambda: receiver.messages == sent)
     assert failures == 0
     assert receiver.messages == sent  # told once all the same
+
+
+async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: Receiver) -> None:
+    """The server takes mail as soon as the store is open; a hook runs a little later."""
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    hooks = {"agent": url_hook(receiver)}
+    store = await asyncio.to_thread(open_store, str(root), Settings(hook=hooks))
+    first = deliver(store.transport, ADA).message_id
+    runner.begin(store.transport, hooks)  # as another worker does
+    async with running(store.transport, **hooks):
+        await until(lambda: receiver.messages == [first])
+    await asyncio.to_thread(close_store, store)
 
 
 def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: Receiver) -> None:

@@ -1,0 +1,53 @@
+"""The store below the listeners is opened and closed whole, whenever the server is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapter.servers import keeper as keeping
+from adapter.servers.admission import Admission
+from adapter.servers.keeper import StoreKeeper
+from adapter.servers.services import Services, Store, open_store
+from adapter.servers.shared_counts import SharedCounts
+from adapter.servers.tls import Certificates
+from adapter.settings import Settings
+from adapter.store import offline_marker
+from adapter.store.disk import Directories
+from tests.support.layers import assert_layers_agree
+from tests.support.stores import ADA, new_store
+from tests.support.upstream import until
+
+
+async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    settings = Settings()
+    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    opening, go_on, stop = threading.Event(), threading.Event(), asyncio.Event()
+
+    def slowly(root: str, settings: Settings, counts: SharedCounts | None) -> Store:
+        opening.set()
+        assert go_on.wait(20)
+        return open_store(root, settings, counts)
+
+    with contextlib.closing(Directories(str(root))) as directories:
+        keeper = StoreKeeper(str(root), services, directories)
+        await keeper.open()
+        watching = asyncio.create_task(keeper.watch(stop))
+        offline_marker.write(directories, offline_marker.signed("test", lasting=True))
+        await until(lambda: services.store is None)
+        monkeypatch.setattr(keeping, "open_store", slowly)
+        offline_marker.remove(directories)
+        await until(opening.is_set)
+        stop.set()
+        go_on.set()
+        async with asyncio.timeout(20):
+            await watching
+        await keeper.close()
+    assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either
