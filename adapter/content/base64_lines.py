@@ -7,10 +7,12 @@ Line length 0 means a single line.
 
 from __future__ import annotations
 
-from binascii import Error, a2b_base64, b2a_base64
+from binascii import Error
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from struct import Struct
+
+from pybase64 import b64decode, b64encode
 
 from protocol.mime.scanner import Buffer
 
@@ -48,7 +50,7 @@ def fold(characters: bytes, line: int, eol: bytes) -> bytes:
 
 
 def encode(data: bytes, line: int, eol: bytes) -> bytes:
-    return fold(b2a_base64(data, newline=False), line, eol)
+    return fold(b64encode(data), line, eol)
 
 
 def detect(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, bytes]:
@@ -75,16 +77,29 @@ def decode_exact(buffer: Buffer, start: int, end: int, line: int, eol: bytes) ->
     for at in range(start, end, step):
         stop = min(at + step, end)
         encoded = bytes(buffer[at:stop])
+        characters = _unfold(encoded, line, eol) if line else encoded
+        if characters.endswith(b"=") if stop < end else encoded.endswith(eol):
+            raise InexactError
         try:
-            data = a2b_base64(encoded)
+            data = b64decode(characters, validate=True)
         except Error as error:
             raise InexactError from error
-        again = encode(data, line, eol)
-        if line and stop < end:
-            again += eol
-        if again != encoded:
+        if b64encode(data) != characters:  # there are bits that mean nothing
             raise InexactError
         yield data
+
+
+def _unfold(encoded: bytes, line: int, eol: bytes) -> bytes:
+    """The characters of lines that are all of this length, but for the last; the opposite of :func:`fold`."""
+    stride = line + len(eol)
+    ends = len(encoded) // stride
+    for position, octet in enumerate(eol, line):
+        if encoded[position::stride] != bytes([octet]) * ends:
+            raise InexactError
+    characters = encoded.translate(None, eol)
+    if len(characters) + ends * len(eol) != len(encoded):
+        raise InexactError
+    return characters
 
 
 def encoded_range(
@@ -105,7 +120,7 @@ def encoded_range(
             wanted = min(CHUNK, stop - base)
         skew = characters % 4
         groups = (skew + wanted + 3) // 4
-        encoded = b2a_base64(read((characters - skew) // 4 * 3, groups * 3), newline=False)
+        encoded = b64encode(read((characters - skew) // 4 * 3, groups * 3))
         piece = fold(encoded[skew : skew + wanted], line, eol)
         if line and base + count * stride < size:
             piece += eol
@@ -124,9 +139,9 @@ def decode_tolerant(buffer: Buffer, start: int, end: int) -> Iterator[bytes]:
         whole = len(characters) // 4 * 4
         rest = characters[whole:]
         if whole:
-            yield a2b_base64(characters[:whole])
+            yield b64decode(characters[:whole], validate=True)
     if len(rest) > 1:
-        yield a2b_base64(rest + b"=" * (4 - len(rest)))
+        yield b64decode(rest + b"=" * (4 - len(rest)), validate=True)
 
 
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+
+from pybase64 import b64decode
 
 from adapter.maintenance import tables
 from adapter.maintenance.replay import lines
@@ -52,7 +53,7 @@ class Wanted:
             ):
                 self._got(message)
             for sha256, _, data, staged in effect["blobs"]:
-                raw = None if data is None else base64.b64decode(data)
+                raw = None if data is None else b64decode(data, validate=True)
                 if self.has(sha256) and _put(
                     self._directories, layout.blob_directory(sha256), sha256, sha256, raw, (session, staged)
                 ):

@@ -55,11 +55,15 @@ class Record:
     aborted: tuple[int, int] | None = field(default=None)  # set on abort records: first and last seq
 
     def encode(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> tuple[memoryview, bytes]:
+        """The line in two pieces, so that a large record need not be copied to get its end."""
         body: dict[str, Any] = {"seq": self.seq, "at": self.at, "op": self.op, "effects": self.effects}
         if self.aborted:
             body["aborted"] = self.aborted
-        head = orjson.dumps(body)[:-1]
-        return b'%b,"crc":"%08x"}\n' % (head, zlib.crc32(head))
+        head = memoryview(orjson.dumps(body))[:-1]
+        return head, b',"crc":"%08x"}\n' % zlib.crc32(head)
 
 
 def decode(line: bytes) -> Record:
@@ -160,7 +164,7 @@ class Journal:
             self._rotate()
         for number, record in enumerate(records, self.last_seq + 1):
             record.seq = number
-        data = b"".join([record.encode() for record in records])
+        data = b"".join([piece for record in records for piece in record.pieces()])
         end = self._end + len(data)
         room = end + _PADDING_BYTES if end > self._room and len(data) < _LARGE_APPEND else max(end, self._room)
         try:

@@ -119,6 +119,12 @@ def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
     assert base64_lines.encode(data, line, eol) == raw[start:end]
 
 
+def test_base64_with_padding_where_a_chunk_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base64_lines, "CHUNK", 16)
+    with pytest.raises(base64_lines.InexactError):
+        b"".join(base64_lines.decode_exact(b"QUJDQUJDQUJDQQ==QUJD", 0, 20, 0, b"\r\n"))
+
+
 @given(st.binary(max_size=100), st.sampled_from([*charsets.MIME_NAMES.values(), "utf-8", "us-ascii", "", "x-unknown"]))
 def test_charsets_are_reversible(raw: bytes, label: str) -> None:
     decoded = charsets.decode(raw, label)

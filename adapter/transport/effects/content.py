@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import sqlite3
 from functools import partial
+
+from pybase64 import b64decode, b64encode_as_string
 
 from adapter.content.ingest import Ingested
 from adapter.store import disk, layout
@@ -39,7 +40,7 @@ def effect(staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> Ef
             [
                 blob.sha256,
                 blob.size,
-                base64.b64encode(blob.data).decode() if blob.data is not None else None,
+                b64encode_as_string(blob.data) if blob.data is not None else None,
                 blob.name,
             ]
             for blob in staged.blobs
@@ -130,7 +131,7 @@ def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: 
         layout.message_directory(effect["id"]),
         layout.message_name(effect["id"]),
         effect["file"],
-        None if text is None else base64.b64encode(text.encode()).decode(),
+        None if text is None else b64encode_as_string(text.encode()),
         effect["staged"][1],
     )
     for where, name, sha256, data, staged in (*blobs, message):
@@ -141,7 +142,7 @@ def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: 
             if _is_there(target, name, sha256 if verify else None):
                 continue
             if data is not None:
-                raw = base64.b64decode(data)
+                raw = b64decode(data, validate=True)
                 disk.write_new(target, temporary, raw)
                 disk.rename(target, temporary, target, name)
             elif staged is not None:
