@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from adapter.config import ConfigError
+from adapter.quotas import Quotas
 from adapter.settings import Settings
 from adapter.store import names, queries
 from adapter.transport.transport import Transport
@@ -208,37 +209,22 @@ class Recipients:
 
     def needs_query(self, target: Target) -> bool:
         """Whether :meth:`check` has anything to look at."""
-        return target.folder is not None or any(self._quota(target.address))
+        return target.folder is not None or self._rules.quotas.of(target.address).limited
 
     def check(self, target: Target, size: int) -> Target:
         """The target with its folder as it is really spelled. Raises if ``size`` more octets have no room. Blocks."""
-        storage, messages = self._quota(target.address)
+        quota = self._rules.quotas.of(target.address)
         with self._transport.reading() as connection:
             registration = queries.active_registration(connection, target.address)
             folders = queries.folders(connection, registration.id)
-        full = (storage and sum(folder.size for folder in folders) + size > storage) or (
-            messages and sum(folder.messages for folder in folders) >= messages
-        )
-        if full:
-            raise MailError(self._over_quota(target.address), target.address)
+        if not quota.has_room(folders, size):
+            raise MailError(Reason.OVER_QUOTA_SOFT if quota.over == "later" else Reason.OVER_QUOTA, target.address)
         if target.folder is None:
             return target
         wanted = target.folder.casefold()
         spelled = [folder.name for folder in folders if folder.name.casefold() == wanted]
         exact = target.folder if target.folder in spelled else next(iter(spelled), None)
         return Target(target.address, exact)
-
-    def _quota(self, address: str) -> tuple[int, int]:
-        account, quota = self._rules.accounts.get(address), self._rules.quota
-        if account is None:
-            return quota.storage, quota.messages
-        storage = quota.storage if account.storage is None else account.storage
-        return storage, quota.messages if account.messages is None else account.messages
-
-    def _over_quota(self, address: str) -> Reason:
-        account = self._rules.accounts.get(address)
-        over = (account.over if account else None) or self._rules.quota.over
-        return Reason.OVER_QUOTA_SOFT if over == "later" else Reason.OVER_QUOTA
 
     def wants_html(self, account: str) -> bool:
         """Whether Markdown this account submits gains an HTML alternative."""
@@ -264,7 +250,7 @@ class _Rules:
         self.postmaster = _checked(settings.domains.postmaster, "domains") if settings.domains.postmaster else None
         self.accounts = {_checked(address, "account"): account for address, account in settings.account.items()}
         self.detail = settings.domains.detail
-        self.quota = settings.quota
+        self.quotas = Quotas(settings)
 
     def without_detail(self, address: str) -> str | None:
         """The address that a detail was added to; None if there is none."""

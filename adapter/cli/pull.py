@@ -11,22 +11,22 @@ import click
 
 from adapter import config
 from adapter.cli.failures import FAILED, TEMPORARY, CommandError
-from adapter.cli.options import open_store, plural, root_option, size
+from adapter.cli.options import config_option, open_store, plural, root_option, size
 from adapter.config import ConfigError
+from adapter.quotas import Quotas
 from adapter.settings import Settings
 from adapter.transport.transport import Transport
 from adapter.upstream.mirror import follow
 from adapter.upstream.mirror import settings as upstreams
 from adapter.upstream.mirror.client import UpstreamError
 from adapter.upstream.mirror.folder_sync import Pulled
+from adapter.upstream.mirror.room import Limits
 from adapter.upstream.mirror.settings import UpstreamSettings
 
 
-@click.command()
+@click.command(short_help="Mirror accounts of other IMAP servers.")
 @root_option
-@click.option(
-    "--config", "config_file", metavar="FILE", envvar="MARKPOST_CONFIG", type=click.Path(), help="The configuration."
-)
+@config_option
 @click.argument("name", required=False)
 def pull(root: str, config_file: str | None, name: str | None) -> None:
     """Mirror the accounts of [upstream.NAME] sections, or the one named: folders, messages, flags, dates.
@@ -40,7 +40,8 @@ def pull(root: str, config_file: str | None, name: str | None) -> None:
     except ConfigError as error:
         raise CommandError(str(error)) from None
     with open_store(root) as transport:
-        failed = asyncio.run(_pull_all(transport, wanted, settings.limits.message_size))
+        limits = Limits(settings.limits.message_size, Quotas(settings))
+        failed = asyncio.run(_pull_all(transport, wanted, limits))
     if failed:
         raise CommandError(f"{', '.join(failed)}: not everything could be pulled; run it again", TEMPORARY)
 
@@ -62,14 +63,14 @@ def _wanted(settings: Settings, name: str | None) -> Mapping[str, UpstreamSettin
     return wanted
 
 
-async def _pull_all(transport: Transport, wanted: Mapping[str, UpstreamSettings], message_size: int) -> list[str]:
+async def _pull_all(transport: Transport, wanted: Mapping[str, UpstreamSettings], limits: Limits) -> list[str]:
     """One after the other; those that failed."""
     if (task := asyncio.current_task()) is not None and threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     failed = []
     for name, upstream in wanted.items():
         try:
-            done = await follow.pull(transport, name, upstream, message_size)
+            done = await follow.pull(transport, name, upstream, limits)
         except UpstreamError as error:
             click.echo(f"markpost: {name}: {error}", err=True)
             failed.append(name)

@@ -13,10 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from adapter.hooks import runner as hooks
+from adapter.quotas import Quotas
 from adapter.servers.reload import run_anew_when_changed
 from adapter.servers.services import Services, Store
+from adapter.settings import Settings
 from adapter.upstream import relay
 from adapter.upstream.mirror import follow
+from adapter.upstream.mirror.room import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +48,19 @@ async def _pull(services: Services, store: Store, stop: asyncio.Event) -> None:
     await run_anew_when_changed(
         services,
         stop,
-        lambda: (services.settings.upstream, services.settings.limits.message_size),
+        lambda: _pulled(services.settings),
         lambda ended: follow.run(
-            store.transport, services.settings.upstream, services.settings.limits.message_size, ended
+            store.transport,
+            services.settings.upstream,
+            Limits(services.settings.limits.message_size, Quotas(services.settings)),
+            ended,
         ),
     )
+
+
+def _pulled(settings: Settings) -> object:
+    """What matters to a pull."""
+    return settings.upstream, settings.limits.message_size, settings.quota, settings.account
 
 
 #: name -> what runs

@@ -16,7 +16,7 @@ class RelaySettings:
 
     host: str = ""
     port: int = 587
-    tls: Literal["starttls", "implicit", "none"] = "starttls"  # the certificate is always verified
+    tls: Literal["starttls", "implicit", "none"] = "starttls"  # or "implicit", "none"; certificates are verified
     ca_file: str = ""  # PEM file of authorities trusted besides the system's
     certificate: str = ""  # PEM file that shows who we are, for a smarthost that asks
     key: str = ""  # PEM file; empty: in the certificate's file

@@ -22,7 +22,9 @@ import pytest
 from click.testing import CliRunner
 
 from adapter.cli import main
-from adapter.config import Seconds
+from adapter.config import Seconds, Size
+from adapter.quotas import Quotas
+from adapter.settings import Quota, Settings
 from adapter.store import bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
@@ -30,6 +32,7 @@ from adapter.transport.transport import Transport
 from adapter.upstream.mirror import folder_sync, follow, replies
 from adapter.upstream.mirror.client import Client, Refused, UpstreamError
 from adapter.upstream.mirror.folder_sync import Pulled
+from adapter.upstream.mirror.room import Limits
 from adapter.upstream.mirror.settings import UpstreamSettings
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
@@ -42,7 +45,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot is started by root"),
 ]
 REPOSITORY = Path(__file__).resolve().parents[2]
-LIMIT = 50 << 20
+LIMITS = Limits(50 << 20, Quotas(Settings()))
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +62,14 @@ def transport(tmp_path: Path) -> Iterator[Transport]:
 
 
 async def pull(transport: Transport, settings: UpstreamSettings) -> Pulled:
-    return await follow.pull(transport, "work", settings, LIMIT)
+    return await follow.pull(transport, "work", settings, LIMITS)
 
 
 @contextlib.asynccontextmanager
 async def following(transport: Transport, settings: UpstreamSettings) -> AsyncIterator[None]:
     stop = asyncio.Event()
     upstreams = {"work": dataclasses.replace(settings, follow=True), "home": settings}  # the second is left alone
-    task = asyncio.create_task(follow.run(transport, upstreams, LIMIT, stop))
+    task = asyncio.create_task(follow.run(transport, upstreams, LIMITS, stop))
     try:
         yield
     finally:
@@ -329,14 +332,14 @@ def _size(directory: Path) -> int:
 
 
 @pytest.mark.setting("upstream.poll")
-async def test_following(dovecot: Dovecot, transport: Transport) -> None:
-    """INBOX at once, other folders at the next look, through connections that break."""
+async def test_following(dovecot: Dovecot, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INBOX and, if it can tell, other folders at once; through connections that break."""
     user = dovecot.new_user()
     with dovecot.session(user) as client:
         client.create("Lists")
         put(client, "INBOX", message(subject="0"))
         async with wire(dovecot.imap) as proxy:
-            async with following(transport, dovecot.settings(user, port=proxy.port, poll=Seconds(30.0))):
+            async with following(transport, dovecot.settings(user, port=proxy.port, poll=Seconds(600.0))):
                 await until(lambda: len(rows(transport)) == 1 and "Lists" in folder_names(transport))
                 await asyncio.sleep(0.3)
                 began = time.monotonic()
@@ -349,13 +352,17 @@ async def test_following(dovecot: Dovecot, transport: Transport) -> None:
                 client.uid("STORE", "1", "+FLAGS", "(\\Deleted)")
                 client.expunge()
                 await until(lambda: [row.uid for row in rows(transport)] == [2])
+                put(client, "Lists", message(subject="heard of"))  # NOTIFY
+                await until(lambda: len(rows(transport, "Lists")) == 1)
                 proxy.cut()
                 await until(lambda: proxy.connections == 2)
                 put(client, "INBOX", message(subject="2"))
                 await until(lambda: len(rows(transport)) == 2)
+            real = Client.offers
+            monkeypatch.setattr(Client, "offers", lambda self, name: name != "NOTIFY" and real(self, name))
             async with following(transport, dovecot.settings(user, port=proxy.port)):
                 put(client, "Lists", message(subject="a list"))
-                await until(lambda: len(rows(transport, "Lists")) == 1)
+                await until(lambda: len(rows(transport, "Lists")) == 2)
                 client.create("New")
                 put(client, "New", message(subject="new"))
                 await until(lambda: "New" in folder_names(transport) and len(rows(transport, "New")) == 1)
@@ -433,9 +440,31 @@ async def test_what_is_too_large_is_left_there(dovecot: Dovecot, transport: Tran
     with dovecot.session(user) as client:
         for octets in (LARGE, message()):
             put(client, "INBOX", octets)
-    done = await follow.pull(transport, "work", dovecot.settings(user), 1 << 20)
+    done = await follow.pull(transport, "work", dovecot.settings(user), LIMITS._replace(message_size=1 << 20))
     assert done.messages == 1
     assert "octets are more than limits.message_size" in done.failed[0]
+
+
+async def test_what_there_is_no_room_for_comes_later(dovecot: Dovecot, transport: Transport) -> None:
+    """What lies here already needs no room; nothing is lost, and nothing comes twice."""
+    user = dovecot.new_user()
+    letters = [message(subject=str(number)) for number in range(6)]
+    append(transport, "INBOX", letters[5])
+    with dovecot.session(user) as client:
+        for octets in (letters[0], LARGE, *letters[1:]):
+            put(client, "INBOX", octets)
+    settings = dovecot.settings(user)
+    narrow = LIMITS._replace(quotas=Quotas(Settings(quota=Quota(messages=4, storage=Size(1 << 20)))))
+    done = await follow.pull(transport, "work", settings, narrow)
+    assert (done.messages, done.claimed) == (3, 1)
+    assert done.failed == [f"3 messages for INBOX: no room in {ADA}, tried again later"]
+    assert (await follow.pull(transport, "work", settings, narrow)).messages == 0
+    transport.run(op.ChangeFlags(ADA, folder(transport).id, [2], "add", int(Flag.DELETED)))
+    transport.run(op.Expunge(ADA, folder(transport).id, [2]))
+    assert (await follow.pull(transport, "work", settings, narrow)).messages == 1
+    assert (await pull(transport, settings)).messages == 2
+    assert here(transport) == Counter([LARGE, *letters[1:]])
+    assert (await pull(transport, settings)).failed == []
 
 
 @pytest.mark.setting("upstream.host", "upstream.port", "upstream.user", "upstream.account", "upstream.password_file")

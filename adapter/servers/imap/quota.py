@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from adapter.quotas import Quota, usage
 from adapter.servers.imap.answer import Answer, no
-from adapter.store import names
-from adapter.store.queries import Folder
-from protocol.errors import MailError, Reason
 from protocol.imap import commands, responses
 from protocol.imap import response_codes as codes
 from protocol.imap.lexer import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from adapter.servers.imap.session import Session
-    from adapter.settings import Settings
 
 #: The one quota root of an account; its name is the account's, as with most servers.
 ROOT: Final = "User quota"
 _UNIT: Final = 1024  # RFC 9208 5.1
-
-
-class Quota(NamedTuple):
-    """Limits of one account; 0: none."""
-
-    storage: int
-    messages: int
-
-    @property
-    def limited(self) -> bool:
-        return bool(self.storage or self.messages)
-
-    def check(self, folders: Sequence[Folder], size: int, messages: int) -> None:
-        """Raise ``OVER_QUOTA`` if so many more octets and messages have no room."""
-        used, count = usage(folders)
-        if (self.storage and used + size > self.storage) or (self.messages and count + messages > self.messages):
-            raise MailError(Reason.OVER_QUOTA)
-
-
-class Quotas:
-    """Every account's limits, from the settings."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._default = Quota(settings.quota.storage, settings.quota.messages)
-        self._by_account: dict[str, Quota] = {}
-        for address, account in settings.account.items():
-            self._by_account[names.normalise_address(address)] = Quota(
-                self._default.storage if account.storage is None else account.storage,
-                self._default.messages if account.messages is None else account.messages,
-            )
-
-    def of(self, address: str) -> Quota:
-        return self._by_account.get(address, self._default)
-
-
-def usage(folders: Sequence[Folder]) -> tuple[int, int]:
-    """Octets and messages in use."""
-    return sum(folder.size for folder in folders), sum(folder.messages for folder in folders)
 
 
 # RFC 9208 4.1.2

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from adapter.quotas import Quotas
 from adapter.servers.imap import idle
 from adapter.servers.imap.backend import Backend
 from adapter.servers.imap.commands_login import limits_before_login
 from adapter.servers.imap.connection import Connection
-from adapter.servers.imap.quota import Quotas
 from adapter.servers.imap.session import Session
 from adapter.servers.networks import UNIX, Networks, Peer, canonical
 from adapter.servers.smtp.edge import fresh_session_id

@@ -15,7 +15,8 @@ from adapter.upstream.mirror.client import Refused
 from adapter.upstream.mirror.folder_sync import FolderSync, Pulled
 from adapter.upstream.mirror.ledger import Ledger
 from adapter.upstream.mirror.replies import Examined, Listed
-from adapter.upstream.mirror.session import Session
+from adapter.upstream.mirror.room import Limits
+from adapter.upstream.mirror.session import News, Session
 from adapter.upstream.mirror.settings import UpstreamSettings
 from protocol.errors import MailError
 
@@ -26,16 +27,16 @@ class Mirror:
     """Brings one upstream account here, over one connection; ``done`` tells what it did so far."""
 
     def __init__(
-        self, transport: Transport, name: str, settings: UpstreamSettings, session: Session, message_size: int
+        self, transport: Transport, name: str, settings: UpstreamSettings, session: Session, limits: Limits
     ) -> None:
         self._transport = transport
         self._name = name
         self._settings = settings
         self._session = session
-        self._message_size = message_size
+        self._limits = limits
         self._address = names.normalise_address(settings.account)
         self._inbox: Listed | None = None
-        self._inbox_seen: Examined | None = None  # when it was last looked at
+        self._seen: dict[str, Examined] = {}  # what folders were like when last looked at, by their spelling
         self.done = Pulled()
 
     async def pull(self, *, thorough: bool = True) -> None:
@@ -62,14 +63,16 @@ class Mirror:
         if self._inbox is not None and (here := naming.folder_here(names.INBOX, self._settings)) is not None:
             await self._folder(self._inbox, here, thorough=True)
 
-    async def wait(self, seconds: float) -> bool:
-        """Until something happens in INBOX, or the time is up; whether something did."""
+    async def wait(self, seconds: float) -> News:
+        """Until something happens in INBOX or, where the server can tell, elsewhere; or the time is up."""
         if self._inbox is None or not self._session.has_idle or naming.is_skipped(names.INBOX, self._settings):
             await asyncio.sleep(seconds)
-            return False
+            return ""
         # What happened since the last look is not told any more; what happens from here on is.
         seen = await self._session.examine(self._inbox.spelling)
-        return seen != self._inbox_seen or await self._session.idle(min(seconds, _LONGEST_IDLE))
+        if seen != self._seen.get(self._inbox.spelling):
+            return "here"
+        return await self._session.idle(min(seconds, _LONGEST_IDLE), self._seen)
 
     # --- one folder ------------------------------------------------------------------------------------------------
 
@@ -81,10 +84,9 @@ class Mirror:
         if not quick or await self._session.status(remote.spelling) != seen:
             known = await to_end(ledger.load, self._transport, owner)
             target = await self._target(known, here)
-            sync = FolderSync(self._transport, self._session, self._address, self._message_size, self.done)
+            sync = FolderSync(self._transport, self._session, self._address, self._limits, self.done)
             seen = await sync.run(remote, target, known)
-        if remote == self._inbox:
-            self._inbox_seen = seen
+        self._seen[remote.spelling] = seen
 
     def _registration(self) -> str:
         with self._transport.reading() as connection:

@@ -16,11 +16,11 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import aioimaplib
-from aioimaplib.aioimaplib import Command, quoted
+from aioimaplib.aioimaplib import AUTH, SELECTED, Cmd, Command, Commands, Exec, quoted
 
 _LINES_AT_ONCE = 100
 _AFTER_CANCEL = 1.0  # seconds
@@ -30,7 +30,10 @@ ROOM = 4 << 20
 for _logger in ("aioimaplib", "aioimaplib.aioimaplib"):
     logging.getLogger(_logger).setLevel(logging.CRITICAL + 1)  # it logs what is sent and received
 
-Response = Any
+# RFC 5465, which it does not know
+Commands.setdefault("NOTIFY", Cmd("NOTIFY", (AUTH, SELECTED), Exec.is_sync))
+
+Line = bytes | bytearray
 
 
 class UpstreamError(Exception):
@@ -151,32 +154,33 @@ class Client:
     def offers(self, capability: str) -> bool:
         return capability in {str(each).upper() for each in self._protocol.capabilities}
 
-    async def run(self, name: str, *arguments: str, room: int = ROOM) -> list[bytes | bytearray]:
+    async def run(self, name: str, *arguments: str, room: int = ROOM) -> list[Line]:
         """A command and the lines of its answer; the last one is the text of its result."""
         protocol = self._protocol
         return await self._lines(name, lambda: protocol.execute(Command(name, protocol.new_tag(), *arguments)), room)
 
-    async def examine(self, spelling: str, *parameters: str) -> list[bytes | bytearray]:
+    async def examine(self, spelling: str, *parameters: str) -> list[Line]:
         """Open a mailbox for reading only (RFC 3501 6.3.2)."""
         lines = await self.run("EXAMINE", quoted(spelling), *parameters)
         self._protocol.state = "SELECTED"  # aioimaplib does so for SELECT alone
         return lines
 
-    async def fetch(self, numbers: str, items: str, *, uid: bool, room: int = ROOM) -> list[bytes | bytearray]:
+    async def fetch(self, numbers: str, items: str, *, uid: bool, room: int = ROOM) -> list[Line]:
         return await self._lines("FETCH", lambda: self._protocol.fetch(numbers, items, by_uid=uid), room)
 
-    async def search(self, *criteria: str, room: int) -> list[bytes | bytearray]:
+    async def search(self, *criteria: str, room: int) -> list[Line]:
         """UIDs of the open mailbox."""
         return await self._lines("SEARCH", lambda: self._protocol.search(*criteria, charset=None, by_uid=True), room)
 
-    async def idle(self, seconds: float) -> bool:
-        """Wait until something happens in the open mailbox (RFC 2177); False if nothing did."""
+    async def idle(self, seconds: float, is_news: Callable[[Sequence[Line]], bool]) -> list[Line]:
+        """Wait until the server tells something that ``is_news`` (RFC 2177); all that it told."""
         protocol, imap = self._protocol, self._imap
         protocol.room = ROOM
         while not protocol.idle_queue.empty():
             protocol.idle_queue.get_nowait()
         idling = await self._call(imap.idle_start(seconds + 2 * self._timeout))
         deadline = asyncio.get_running_loop().time() + seconds
+        heard: list[Line] = []
         happened = False
         while not happened and (left := deadline - asyncio.get_running_loop().time()) > 0:
             push = asyncio.ensure_future(protocol.idle_queue.get())
@@ -184,14 +188,18 @@ class Client:
                 await asyncio.wait({push, self._lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if self._lost.done():
                     raise self._over()
-                happened = push.done() and any(_is_news(line) for line in push.result())
+                told = push.result() if push.done() else []
+                heard += told
+                happened = is_news(told)
             finally:
                 push.cancel()
         imap.idle_done()
         await self._call(idling)
-        return happened
+        while not protocol.idle_queue.empty():
+            heard += protocol.idle_queue.get_nowait()
+        return heard
 
-    async def _lines(self, name: str, start: Any, room: int) -> list[bytes | bytearray]:
+    async def _lines(self, name: str, start: Any, room: int) -> list[Line]:
         self._protocol.room = room
         try:
             work = start()
@@ -200,7 +208,7 @@ class Client:
         answer = await self._call(work)
         if answer.result != "OK":
             raise Refused(f"{name} was refused: {answer.result}")
-        lines: list[bytes | bytearray] = answer.lines
+        lines: list[Line] = answer.lines
         return lines
 
     async def _call(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> Any:
@@ -230,7 +238,3 @@ class Client:
         if isinstance(error, OSError):
             return UpstreamError(error.strerror or str(error) or type(error).__name__)
         return UpstreamError(f"{type(error).__name__}" if error is not None else "the connection was lost")
-
-
-def _is_news(line: bytes | bytearray) -> bool:
-    return any(word in (b"EXISTS", b"EXPUNGE", b"FETCH", b"VANISHED") for word in bytes(line[:40]).upper().split())

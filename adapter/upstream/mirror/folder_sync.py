@@ -30,6 +30,7 @@ from adapter.upstream.mirror import ledger, naming
 from adapter.upstream.mirror.blocking import to_end
 from adapter.upstream.mirror.ledger import Ledger, Unclaimed
 from adapter.upstream.mirror.replies import Examined, Fetched, Listed
+from adapter.upstream.mirror.room import Limits, Room
 from adapter.upstream.mirror.session import SMALL, Session, UpstreamError
 from protocol.errors import MailError
 
@@ -58,15 +59,18 @@ class Pulled:
 
 
 class FolderSync:
-    def __init__(self, transport: Transport, session: Session, address: str, message_size: int, done: Pulled) -> None:
+    def __init__(self, transport: Transport, session: Session, address: str, limits: Limits, done: Pulled) -> None:
         self._transport = transport
         self._session = session
         self._address = address
-        self._message_size = message_size
+        self._message_size = limits.message_size
+        self._quota = limits.quotas.of(address)
         self._done = done
         self._waiting: deque[tuple[Staged, Future[Any]]] = deque()
         self._waiting_octets = 0
+        self._room: Room
         self._claimed: list[op.MirrorChange] = []
+        self._homeless = 0  # messages there is no room for
         self._whole = True  # nothing is left for the next time
 
     async def run(self, remote: Listed, target: Folder, known: Ledger) -> Examined:
@@ -83,12 +87,17 @@ class FolderSync:
             unclaimed = Unclaimed()
             if not fresh:
                 unclaimed = await to_end(Unclaimed.of_folder, self._transport, target.id, older)
+            self._room = await to_end(Room, self._transport, self._address, self._quota)
             try:
                 await self._bring(known.owner, seen.uidvalidity, target, new, unclaimed)
             finally:
                 while self._waiting:
                     await self._settle()
             await self._claim_all(known.owner)
+            if self._homeless:
+                self._whole = False
+                count = f"{self._homeless} message{'s' if self._homeless > 1 else ''}"
+                self._done.failed.append(f"{count} for {target.name}: no room in {self._address}, tried again later")
         if self._whole:
             left = older.keys()
             if older and new:
@@ -158,13 +167,13 @@ class FolderSync:
             if size > self._message_size:
                 self._fail(target, each, f"{size} octets are more than limits.message_size")
                 continue
+            waiting = sum(one.size or 0 for one in small.values())
+            if not unclaimed.may_hold(size) and not self._room.has(waiting + size, len(small) + 1):
+                self._homeless += 1
+                continue
             if size and size <= SMALL:
                 small[each.uid] = each
-            if small and (
-                size > SMALL
-                or len(small) >= _GROUP_MESSAGES
-                or sum(one.size or 0 for one in small.values()) >= _GROUP_OCTETS
-            ):
+            if small and (size > SMALL or len(small) >= _GROUP_MESSAGES or waiting + size >= _GROUP_OCTETS):
                 await self._bring_small(owner, uidvalidity, target, small, unclaimed)
                 small = {}
             if each.uid not in small and (not size or size > SMALL):
@@ -220,6 +229,10 @@ class FolderSync:
             self._done.claimed += len(changes)
 
     async def _submit(self, owner: str, bookmark: str, target: Folder, each: Fetched, staged: Staged) -> None:
+        if not self._room.take(staged.content.size):
+            self._homeless += 1
+            self._transport.discard(staged)
+            return
         flags, keywords = naming.flags_here(each.flags or ())
         item = op.AppendItem(staged, flags, keywords, each.date)
         future = self._transport.submit(op.MirrorAppend(self._address, target.id, item, owner, bookmark))

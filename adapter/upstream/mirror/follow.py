@@ -20,6 +20,7 @@ from adapter.store.disk import Directories
 from adapter.transport.transport import Transport
 from adapter.upstream.mirror.account import Mirror
 from adapter.upstream.mirror.folder_sync import Pulled
+from adapter.upstream.mirror.room import Limits
 from adapter.upstream.mirror.session import UpstreamError, connected
 from adapter.upstream.mirror.settings import UpstreamSettings
 from protocol.errors import MailError, Reason
@@ -27,11 +28,12 @@ from protocol.errors import MailError, Reason
 _log = logging.getLogger(__name__)
 
 _TAKE_OVER = 2.0  # seconds between looks whether the process that pulls has ended
+_GATHER = 0.5  # seconds between news and a look at all folders: news come in swarms
 #: So many looks at a server that cannot tell which flags changed go by the number of messages alone.
 _THOROUGH_EVERY = 10
 
 
-async def pull(transport: Transport, name: str, settings: UpstreamSettings, message_size: int) -> Pulled:
+async def pull(transport: Transport, name: str, settings: UpstreamSettings, limits: Limits) -> Pulled:
     """Once. Raises :class:`UpstreamError` and :class:`MailError`."""
     with (
         contextlib.closing(Directories(transport.root)) as directories,
@@ -40,17 +42,17 @@ async def pull(transport: Transport, name: str, settings: UpstreamSettings, mess
         if not ours:
             raise MailError(Reason.LOCK_TIMEOUT, f"{name} is being pulled already")
         async with connected(settings) as session:
-            mirror = Mirror(transport, name, settings, session, message_size)
+            mirror = Mirror(transport, name, settings, session, limits)
             await mirror.pull()
             return mirror.done
 
 
 async def run(
-    transport: Transport, upstreams: Mapping[str, UpstreamSettings], message_size: int, stop: asyncio.Event
+    transport: Transport, upstreams: Mapping[str, UpstreamSettings], limits: Limits, stop: asyncio.Event
 ) -> None:
     """Follow all that want it until ``stop`` is set."""
     following = {
-        asyncio.create_task(follow(transport, name, settings, message_size))
+        asyncio.create_task(follow(transport, name, settings, limits))
         for name, settings in upstreams.items()
         if settings.follow
     }
@@ -67,30 +69,30 @@ async def run(
             _log.error("following ended unexpectedly", exc_info=task.exception())
 
 
-async def follow(transport: Transport, name: str, settings: UpstreamSettings, message_size: int) -> None:
+async def follow(transport: Transport, name: str, settings: UpstreamSettings, limits: Limits) -> None:
     """Until it is cancelled."""
     with contextlib.closing(Directories(transport.root)) as directories:
         while True:
             with locks.duty_lock(directories, f"pull-{name}") as ours:
                 if ours:
-                    await _Follower(transport, name, settings, message_size).run()
+                    await _Follower(transport, name, settings, limits).run()
             await asyncio.sleep(_TAKE_OVER)
 
 
 class _Follower:
-    def __init__(self, transport: Transport, name: str, settings: UpstreamSettings, message_size: int) -> None:
+    def __init__(self, transport: Transport, name: str, settings: UpstreamSettings, limits: Limits) -> None:
         self._transport = transport
         self._name = name
         self._settings = settings
-        self._message_size = message_size
+        self._limits = limits
         self._failures = 0
-        self._told: set[str] = set()  # what was logged as failing, once each
+        self._told: set[str] = set()  # what fails, and was logged when it began to
 
     async def run(self) -> None:
         while True:
             try:
                 async with connected(self._settings) as session:
-                    await self._follow(Mirror(self._transport, self._name, self._settings, session, self._message_size))
+                    await self._follow(Mirror(self._transport, self._name, self._settings, session, self._limits))
             except (UpstreamError, MailError, OSError, sqlite3.Error) as error:
                 pause = self._pause()
                 _log.warning("upstream %s: %s; trying again in %.0f s", self._name, error, pause)
@@ -110,19 +112,23 @@ class _Follower:
             await mirror.pull(thorough=looks % _THOROUGH_EVERY == 0)
             looks += 1
             self._failures = 0
-            self._report(mirror)
+            self._report(mirror, whole=True)
             due = time.monotonic() + self._settings.poll
             while (left := due - time.monotonic()) > 0:
-                if await mirror.wait(left):
+                news = await mirror.wait(left)
+                if news == "anywhere":
+                    await asyncio.sleep(_GATHER)
+                    break
+                if news:
                     await mirror.pull_inbox()
-                    self._report(mirror)
+                    self._report(mirror, whole=False)
 
-    def _report(self, mirror: Mirror) -> None:
+    def _report(self, mirror: Mirror, *, whole: bool) -> None:
         done, mirror.done = mirror.done, Pulled()
         if done.messages or done.claimed or done.flagged or done.removed:
             counts = f"{done.messages} new, {done.flagged} with other flags, {done.removed} removed"
             _log.info("upstream %s: %s", self._name, counts)
         for line in done.failed:
             if line not in self._told:
-                self._told.add(line)
                 _log.warning("upstream %s: %s", self._name, line)
+        self._told = {*done.failed} if whole else self._told | {*done.failed}

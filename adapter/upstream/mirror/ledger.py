@@ -20,7 +20,7 @@ FOLDER = "folder"
 _PULL = "pull "
 
 _DIGESTS = """
-SELECT p.uid, m.wire_sha256 FROM mailbox_projections p JOIN messages m USING (message_id) WHERE p.folder_id = ?
+SELECT p.uid, m.wire_sha256, m.size FROM mailbox_projections p JOIN messages m USING (message_id) WHERE p.folder_id = ?
 ORDER BY p.uid
 """
 
@@ -90,6 +90,7 @@ class Unclaimed:
 
     def __init__(self) -> None:
         self._free: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by digest: UID, bookmark
+        self._sizes: set[int] = set()
 
     @classmethod
     def of_folder(cls, transport: Transport, folder: int, older: dict[str, Place]) -> Unclaimed:
@@ -100,13 +101,18 @@ class Unclaimed:
         ledgers = (load(transport, owner_) for owner_ in owners)
         before = {place.uid: item for item, place in older.items() if place.folder == folder}
         taken = {place.uid for known in ledgers for place in known.places.values() if place.folder == folder}
-        for uid, digest in transport.index.query(_DIGESTS, (folder,)):
+        for uid, digest, size in transport.index.query(_DIGESTS, (folder,)):
             if uid in before or uid not in taken:
                 found._free[digest].append((uid, before.get(uid, "")))
+                found._sizes.add(size)
         return found
 
     def __bool__(self) -> bool:
         return bool(self._free)
+
+    def may_hold(self, size: int) -> bool:
+        """Whether a message of that size could be among them; 0: it is not known."""
+        return bool(self._free) and (not size or size in self._sizes)
 
     def take(self, digest: str) -> tuple[int, str] | None:
         """A message with this content: its UID here, and the bookmark it had before (or nothing)."""

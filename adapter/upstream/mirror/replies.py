@@ -30,6 +30,7 @@ _DATE = re.compile(
 _MONTHS = b"jan feb mar apr may jun jul aug sep oct nov dec".split()
 _EXISTS = re.compile(rb"(\d{1,10}) EXISTS\Z", re.IGNORECASE)
 _CODE = re.compile(rb"OK \[(UIDVALIDITY|UIDNEXT|HIGHESTMODSEQ) (\d{1,20})\]", re.IGNORECASE)
+_CHANGE = re.compile(rb"(?:\d+ )?(?:EXISTS|EXPUNGE|FETCH|VANISHED)\b", re.IGNORECASE)
 _STATUS = re.compile(rb"\(([^()]*)\)\s*\Z")
 
 
@@ -142,6 +143,19 @@ def status(lines: Sequence[Line]) -> dict[str, int]:
                 if value.isdigit()
             }
     return {}
+
+
+def statuses(lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, int]]]:
+    """The STATUS responses among what a server tells by itself (RFC 5465 section 5), by the spelling of the mailbox."""
+    for pieces in _responses(lines):
+        values = _values(pieces)
+        if len(values) == 3 and values[0] == b"STATUS" and isinstance(values[1], bytes | bytearray):
+            yield values[1].decode("utf-8", "replace"), status(pieces)
+
+
+def tells_change(lines: Sequence[Line]) -> bool:
+    """Whether the open mailbox changed."""
+    return any(_CHANGE.match(line) for line in lines if isinstance(line, bytes))
 
 
 def found(lines: Sequence[Line]) -> list[int]:

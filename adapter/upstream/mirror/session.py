@@ -12,7 +12,8 @@ import hashlib
 import ipaddress
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Literal
 
 from adapter.transport.flags import format_uids
 from adapter.upstream.mirror import replies
@@ -30,8 +31,12 @@ SMALL = 256 << 10
 _PIECE = 512 << 10
 _ALL = "(UID FLAGS INTERNALDATE RFC822.SIZE)"
 _STATE = "UIDVALIDITY UIDNEXT MESSAGES"
+_NUMBERS = (*_STATE.split(), "HIGHESTMODSEQ")  # as in Examined
+_EVENTS = "(MessageNew MessageExpunge FlagChange)"
 
 Write = Callable[[bytes], None]
+#: Where something happened: nowhere, in the open mailbox, or who knows where.
+News = Literal["", "here", "anywhere"]
 
 
 class Session:
@@ -40,6 +45,8 @@ class Session:
         #: RFC 7162: flags that changed can be asked for.
         self.has_condstore = client.offers("CONDSTORE") or client.offers("QRESYNC")
         self.has_idle = client.offers("IDLE")
+        #: RFC 5465: news of mailboxes that are not open.
+        self.has_notify = client.offers("NOTIFY")
 
     async def mailboxes(self) -> list[Listed]:
         """All mailboxes that can be opened."""
@@ -49,7 +56,7 @@ class Session:
         """What a mailbox is like, without opening it."""
         wanted = f"({_STATE} HIGHESTMODSEQ)" if self.has_condstore else f"({_STATE})"
         told = replies.status(await self._client.run("STATUS", _quoted(spelling), wanted))
-        return Examined(*(told.get(name, 0) for name in (*_STATE.split(), "HIGHESTMODSEQ")))
+        return Examined(*(told.get(name, 0) for name in _NUMBERS))
 
     async def examine(self, spelling: str) -> Examined:
         """Open a mailbox, for reading only."""
@@ -129,8 +136,29 @@ class Session:
             if len(body) < _PIECE:
                 return done, digest.digest()
 
-    async def idle(self, seconds: float) -> bool:
-        return await self._client.idle(seconds)
+    async def idle(self, seconds: float, known: Mapping[str, Examined]) -> News:
+        """Until something happens in the open mailbox or, where the server can tell, in another.
+
+        ``known`` is what mailboxes were like when they were last looked at.
+        """
+
+        def news(lines: Sequence[bytes | bytearray]) -> News:
+            told = replies.statuses(lines)
+            if any(spelling in known and _is_other(numbers, known[spelling]) for spelling, numbers in told):
+                return "anywhere"
+            return "here" if replies.tells_change(lines) else ""
+
+        heard: News = ""
+        if self.has_notify:
+            try:
+                heard = news(await self._client.run("NOTIFY", f"SET STATUS (SELECTED {_EVENTS}) (PERSONAL {_EVENTS})"))
+            except Refused:
+                self.has_notify = False
+        heard = heard or news(await self._client.idle(seconds, lambda lines: bool(news(lines))))
+        if self.has_notify:
+            # What it tells would stand among the answers to other commands.
+            await self._client.run("NOTIFY", "NONE")
+        return heard
 
 
 @contextlib.asynccontextmanager
@@ -198,6 +226,12 @@ def _first_line(text: bytes) -> str:
         raise UpstreamError("the password is not UTF-8") from None
 
 
+def _is_other(told: Mapping[str, int], seen: Examined) -> bool:
+    """Whether a mailbox is no longer as it was seen, by what is told of it now."""
+    before = {name: value for name, value in zip(_NUMBERS, seen) if value or name == "MESSAGES"}
+    return any(before.get(name, value) != value for name, value in told.items())
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -210,4 +244,4 @@ def _quoted(spelling: str) -> str:
     return f'"{escaped}"'
 
 
-__all__ = ["SMALL", "Refused", "Session", "UpstreamError", "connected"]
+__all__ = ["SMALL", "News", "Refused", "Session", "UpstreamError", "connected"]

@@ -23,7 +23,7 @@ class UpstreamSettings:
 
     host: str = ""
     port: int = 993
-    tls: Literal["implicit", "starttls", "none"] = "implicit"  # the certificate is always verified
+    tls: Literal["implicit", "starttls", "none"] = "implicit"  # or "starttls", "none"; certificates are verified
     ca_file: str = ""  # PEM file of authorities trusted instead of the system's
     user: str = ""
     password: str = field(default="", repr=False)  # better one of the two below
@@ -34,7 +34,7 @@ class UpstreamSettings:
     folders: dict[str, str] = field(default_factory=dict)  # by their names there -> their names here
     skip: tuple[str, ...] = ()  # folders there that are left out, with those below them
     follow: bool = False  # markpost serve keeps up with it
-    poll: Seconds = Seconds(60.0)  # between two looks at all folders; INBOX is heard of at once where there is IDLE
+    poll: Seconds = Seconds(60.0)  # between two looks at all folders; IDLE tells of INBOX at once, NOTIFY of the others
     timeout: Seconds = Seconds(60.0)  # for one answer
     first_retry: Seconds = Seconds(5.0)  # each failure doubles it
     longest_retry: Seconds = Seconds(900.0)

@@ -155,16 +155,16 @@ async def test_idle() -> None:
     async with serving(answers) as client:
         session = await opened(client)
         with pytest.raises(UpstreamError, match="no answer"):  # to DONE
-            await session.idle(0.2)
+            await session.idle(0.2, {})
     async with serving({**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n* 4 EXISTS\r\n"}) as client:
         session = await opened(client)
         with pytest.raises(UpstreamError):
             async with asyncio.timeout(5):
-                await session.idle(60)
+                await session.idle(60, {})
     async with serving({**OPEN, "IDLE": b"{tag} NO not now\r\n"}) as client:
         session = await opened(client)
         with pytest.raises(UpstreamError):
-            await session.idle(60)
+            await session.idle(60, {})
 
 
 async def test_a_cancelled_call_ends_the_connection() -> None:

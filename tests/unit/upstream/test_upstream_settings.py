@@ -14,15 +14,20 @@ import pytest
 from adapter.config import Seconds
 from adapter.hooks import runner
 from adapter.hooks.settings import HookSettings
+from adapter.quotas import Quotas
+from adapter.settings import Settings
 from adapter.transport.transport import Transport
 from adapter.upstream import schedule
 from adapter.upstream.mirror import follow
+from adapter.upstream.mirror.room import Limits
 from adapter.upstream.mirror.session import UpstreamError
 from adapter.upstream.mirror.settings import UpstreamSettings
 from adapter.upstream.settings import RelaySettings
 from tests.support.relays import queue, relaying, send, settings, until
 from tests.support.sink import Sink
 from tests.support.stores import ADA, deliver
+
+LIMITS = Limits(1 << 20, Quotas(Settings()))
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +109,7 @@ def elsewhere(port: int, **changes: float) -> UpstreamSettings:
 async def test_an_upstream_that_says_no_word(transport: Transport) -> None:
     async with talking() as mute, asyncio.timeout(5):
         with pytest.raises(UpstreamError):
-            await follow.pull(transport, "work", elsewhere(mute.port, timeout=0.3), 1 << 20)
+            await follow.pull(transport, "work", elsewhere(mute.port, timeout=0.3), LIMITS)
 
 
 @pytest.mark.setting("upstream.first_retry", "upstream.longest_retry")
@@ -120,7 +125,7 @@ async def test_pauses_before_an_upstream_is_tried_again(transport: Transport) ->
     async def following(**times: float) -> AsyncIterator[None]:
         stop = asyncio.Event()
         port = server.sockets[0].getsockname()[1]
-        task = asyncio.create_task(follow.run(transport, {"work": elsewhere(port, **times)}, 1 << 20, stop))
+        task = asyncio.create_task(follow.run(transport, {"work": elsewhere(port, **times)}, LIMITS, stop))
         yield
         stop.set()
         await task
