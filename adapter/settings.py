@@ -27,8 +27,8 @@ class Server:
     workers: int = 1  # processes that serve together; more than one are looked after and replaced when they die
     drain: Seconds = Seconds(10.0)  # how long sessions may finish what they do, at the end and for maintenance
     threads: int = 2  # that parse and stage messages
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # or "debug", "warning", "error"
+    log_format: Literal["text", "json"] = "text"  # or "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ class Limits:
     message_size: Size = Size(50 << 20)
     header_size: Size = Size(256 << 10)
     recipients: int = 1000
-    hops: int = 100
-    commands_without_mail: int = 100
-    errors: int = 20
-    first_command: Seconds = Seconds(60.0)
-    idle: Seconds = Seconds(300.0)
-    data_idle: Seconds = Seconds(180.0)
-    data_grace: Seconds = Seconds(60.0)  # data may be slower than this for so long in total
+    hops: int = 100  # Received fields: more are a loop
+    commands_without_mail: int = 100  # of one SMTP connection
+    errors: int = 20  # the same
+    first_command: Seconds = Seconds(60.0)  # SMTP; for IMAP see [imap]
+    idle: Seconds = Seconds(300.0)  # the same, between commands
+    data_idle: Seconds = Seconds(180.0)  # while a message comes
+    data_grace: Seconds = Seconds(60.0)  # data may come more slowly than data_rate for so long in total
     data_rate: Size = Size(256)  # octets a second
 
 
@@ -120,13 +120,13 @@ class Limits:
 class Smtp:
     """The MX port."""
 
-    line_ends: LineEndRule = "reject"
+    line_ends: LineEndRule = "reject"  # what is not CRLF: "reject" the message, "normalise" it, or "keep" it as it is
     proxy_from: tuple[str, ...] = ()  # peers that speak the PROXY protocol first
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    line_ends: LineEndRule = "normalise"
+    line_ends: LineEndRule = "normalise"  # as in [smtp]
     proxy_from: tuple[str, ...] = ()
     xclient_from: tuple[str, ...] = ()  # who may speak for somebody else: a proxy in front
     keep_sent: bool = True  # a copy in the sender's Sent folder
@@ -134,7 +134,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Lmtp:
-    line_ends: LineEndRule = "keep"
+    line_ends: LineEndRule = "keep"  # as in [smtp]
     proxy_from: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")  # who may deliver here at all
     xclient_from: tuple[str, ...] = ()  # who may speak for somebody else
@@ -154,7 +154,7 @@ class Quota:
 
     storage: Size = Size(0)
     messages: int = 0
-    over: OverQuota = "later"  # 452, the sender tries again; or 552
+    over: OverQuota = "later"  # 452, the sender tries again; "refuse": 552, the sender gets it back
 
 
 @dataclass(frozen=True, slots=True)
