@@ -21,12 +21,12 @@ from protocol.errors import MailError, Reason
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
-@click.group()
+@click.group(short_help="Addresses, their mailboxes and passwords.")
 def account() -> None:
     """Register addresses, set their passwords, remove them."""
 
 
-@account.command()
+@account.command(short_help="Register an address.")
 @click.argument("address")
 @root_option
 @_password_option

@@ -24,7 +24,7 @@ _FORMATS: dict[str, tuple[str, Callable[[Client], str]]] = {
 }
 
 
-@click.command()
+@click.command(short_help="What mail clients want to know of this server.")
 @click.argument("address")
 @click.option("--format", "wanted", type=click.Choice(list(_FORMATS)), help="Only this, with nothing around it.")
 @click.option("--host", metavar="NAME", help="What clients call this server. [default: server.hostname]")
@@ -38,7 +38,10 @@ def autoconfig(address: str, wanted: str | None, host: str | None, config_file: 
         settings = read_settings(config_file, given).settings
     except ConfigError as error:
         raise CommandError(str(error)) from None
-    made = formats.client(address, settings, host or settings.server.hostname or socket.getfqdn())
+    host = host or settings.server.hostname or socket.getfqdn()
+    made = formats.client(address, settings, host)
+    if "." not in host or host.startswith("localhost."):
+        click.echo(f"markpost: nobody else finds this server as {host!r}: give its name with --host", err=True)
     if wanted is not None:
         click.echo(_FORMATS[wanted][1](made), nl=False)
         return

@@ -10,7 +10,7 @@ from adapter.cli.failures import FAILED
 from adapter.cli.options import plural, root_option, size
 
 
-@click.command()
+@click.command(short_help="Copy the store, while mail goes on.")
 @click.argument("destination", metavar="DEST", type=click.Path(file_okay=False))
 @root_option
 @click.option("--without-credentials", is_flag=True, help="Leave the passwords out.")
@@ -38,7 +38,7 @@ def backup(destination: str, root: str, without_credentials: bool) -> None:
         sys.exit(FAILED)
 
 
-@click.command()
+@click.command(short_help="Make a store from a backup.")
 @click.argument("source", metavar="SOURCE", type=click.Path(exists=True, file_okay=False))
 @root_option
 def restore(source: str, root: str) -> None:

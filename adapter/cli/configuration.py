@@ -12,7 +12,7 @@ from adapter.cli.settings_options import read_settings, settings_options
 from adapter.config import ConfigError
 
 
-@click.group(name="config")
+@click.group(name="config", short_help="Check the configuration, or show what is in force.")
 def configuration() -> None:
     """Check the configuration, or show what is in force.
 

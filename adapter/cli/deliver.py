@@ -35,7 +35,7 @@ _MARKDOWN = (".md", ".markdown")
 _HEADER_FIELD = re.compile(rb"(?:From |[!-9;-~]+[ \t]*:)")
 
 
-@click.command()
+@click.command(short_help="Put a message into mailboxes.")
 @root_option
 @click.option("--from", "sender", metavar="ADDRESS", required=True, help="Who sends it; empty for a delivery report.")
 @click.option("--to", "recipients", metavar="ADDRESS", required=True, multiple=True, help="May be given many times.")

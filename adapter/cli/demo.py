@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import shlex
 import sys
 
 import click
@@ -34,7 +34,8 @@ _SCREEN = """\
 
   Send yourself mail
       echo "Hello from the shell" | {program} deliver --root {root} --from {bob} --to {ada} -
-      curl -s --crlf smtp://127.0.0.1:{smtp} --mail-from me@far.example --mail-rcpt {ada} -T - <<< 'Subject: By SMTP'
+      printf 'From: me@far.example\\nSubject: By SMTP\\n' | \\
+          curl -s --crlf smtp://127.0.0.1:{smtp} --mail-from me@far.example --mail-rcpt {ada} -T -
 
   Break it, see what is wrong, mend it (mail goes offline for that, and comes back by itself; needs Java 17)
       rm {root}/mailboxes/{ada}/inbox/1-*.md
@@ -43,8 +44,8 @@ _SCREEN = """\
 """
 
 
-@click.command()
-@click.option("--dir", "directory", default="var", show_default=True, help="Where the demo keeps its store.")
+@click.command(short_help="A mail server to try, on loopback.")
+@click.option("--dir", "directory", metavar="DIR", default="var", show_default=True, help="Where its store is kept.")
 @click.option("--free-ports", is_flag=True, help="Take any ports that are free instead of the usual ones.")
 def demo(directory: str, free_ports: bool) -> None:
     """Serve two sample accounts on loopback, and say what to type into a mail client."""
@@ -61,7 +62,12 @@ def demo(directory: str, free_ports: bool) -> None:
     except TlsError as error:
         raise CommandError(str(error)) from None
     except ConfigError as error:
-        raise CommandError(f"{error}; is another demo running? see --free-ports") from None
+        raise CommandError(f"{error}; is another demo running? Else: {_program()} demo --free-ports") from None
+
+
+def _program() -> str:
+    """How it was called."""
+    return sys.argv[0] if sys.argv[0].endswith("markpost") else "markpost"
 
 
 class _Screen:
@@ -74,8 +80,9 @@ class _Screen:
             "bob": place.BOB,
             "password": place.PASSWORD,
             "host": place.HOSTNAME,
-            "program": sys.argv[0] if sys.argv[0].endswith("markpost") else "markpost",
-            **dataclasses.asdict(made),
+            "program": _program(),
+            "root": shlex.quote(made.root),
+            "authority": made.authority,
         }
 
     def announce(self, line: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import click
 
 from adapter import config
-from adapter.cli.options import root_option
+from adapter.cli.options import config_option, root_option
 from adapter.config import ConfigError
 from adapter.doctor.examination import examine
 from adapter.doctor.findings import Finding, Level, bad
@@ -19,11 +19,9 @@ from adapter.settings import Settings
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
 
 
-@click.command()
+@click.command(short_help="Is everything as it should be here?")
 @root_option
-@click.option(
-    "--config", "config_file", metavar="FILE", envvar="MARKPOST_CONFIG", type=click.Path(), help="The configuration."
-)
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(root: str, config_file: str | None, as_json: bool) -> None:
     """Look at the machine, the store, the ports and the certificates, and change nothing.

@@ -14,11 +14,11 @@ from adapter.exchange.items import SourceError
 from adapter.store import names
 
 
-@click.command()
+@click.command(short_help="Mail out, as Maildir or mbox.")
 @root_option
 @click.option("--format", "form", type=click.Choice(["maildir", "mbox"]), required=True)
 @click.option("--to", "target", metavar="DIR", required=True, type=click.Path(file_okay=False))
-@click.option("--address", help="Only this account; otherwise all.")
+@click.option("--address", metavar="ADDRESS", help="Only this account; otherwise all.")
 def export(root: str, form: Format, target: str, address: str | None) -> None:
     """Write the mail of accounts to DIR/ADDRESS, as a Maildir with Maildir++ folders or as one mbox for each folder."""
     with open_store(root) as transport:
@@ -33,12 +33,14 @@ def export(root: str, form: Format, target: str, address: str | None) -> None:
     click.echo(f"exported {counts} of {plural(done.accounts, 'account')} to {target}")
 
 
-@click.command(name="import")
+@click.command(name="import", short_help="Mail in, from Maildir, mbox or .eml files.")
 @root_option
 @click.option("--from", "path", metavar="PATH", required=True, type=click.Path())
-@click.option("--address", required=True, help="The account that gets the mail.")
+@click.option("--address", metavar="ADDRESS", required=True, help="The account that gets the mail.")
 @click.option(
-    "--folder", help="Put INBOX, or what has no folder, here, and other folders below; otherwise as they are."
+    "--folder",
+    metavar="FOLDER",
+    help="Put INBOX, or what has no folder, here, and other folders below; otherwise as they are.",
 )
 def import_(root: str, path: str, address: str, folder: str | None) -> None:
     """Bring in a Maildir (with its folders), an mbox file, a directory of .mbox files, or .eml files.

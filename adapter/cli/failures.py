@@ -33,6 +33,8 @@ _ADVICE = {
     Reason.LOCK_TIMEOUT: "another process is busy with it",
     Reason.DISK_FULL: "make room on the disk of the store",
 }
+#: What their details say is all there is to say.
+_TOLD_BY_DETAIL = (Reason.UNKNOWN, Reason.MAINTENANCE, Reason.NOT_ALLOWED, Reason.BAD_ADDRESS)
 
 
 class CommandError(Exception):
@@ -48,7 +50,8 @@ def explain(error: MailError | CommandError | OSError) -> tuple[str, int]:
     if isinstance(error, CommandError):
         return str(error), error.status
     if isinstance(error, OSError):
-        return (f"{error.filename}: {error.strerror}" if error.filename else str(error)), TEMPORARY
+        what = error.strerror or str(error)
+        return (f"{error.filename}: {what}" if error.filename else what), TEMPORARY
     return _line(error), status_of(error)
 
 
@@ -57,7 +60,7 @@ def status_of(error: MailError) -> int:
 
 
 def _line(error: MailError) -> str:
-    if error.reason in (Reason.UNKNOWN, Reason.MAINTENANCE, Reason.NOT_ALLOWED) and error.detail:
+    if error.reason in _TOLD_BY_DETAIL and error.detail:
         return error.detail
     line = f"{error.detail}: {error.public[:1].lower()}{error.public[1:]}" if error.detail else error.public
     advice = _ADVICE.get(error.reason)

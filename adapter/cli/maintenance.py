@@ -13,9 +13,14 @@ from adapter.maintenance import gate
 REFUSED = 3
 
 
-@click.command()
+_deadline_option = click.option(
+    "--deadline", metavar="SECONDS", default=gate.DEADLINE, show_default=True, help="What is in flight gets so long."
+)
+
+
+@click.command(short_help="Bring an older store up to date.")
 @root_option
-@click.option("--deadline", default=gate.DEADLINE, show_default=True, help="Seconds for what is in flight to finish.")
+@_deadline_option
 def migrate(root: str, deadline: float) -> None:
     """Bring a store that an older program made up to date; mail goes offline for that, and comes back by itself."""
     from adapter.transport import migration
@@ -34,11 +39,11 @@ def maintenance() -> None:
     """Take mail offline, bring it back, or say how it stands."""
 
 
-@maintenance.command()
+@maintenance.command(short_help="Take mail offline.")
 @root_option
 @click.option("--reason", default="maintenance", show_default=True, help="What clients and colleagues are told.")
 @click.option("--until", default="", metavar="TIME", help="When mail is expected back; for people.")
-@click.option("--deadline", default=gate.DEADLINE, show_default=True, help="Seconds for what is in flight to finish.")
+@_deadline_option
 def on(root: str, reason: str, until: str, deadline: float) -> None:
     """Take mail offline: returns when no process has the store open any more."""
     try:

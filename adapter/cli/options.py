@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,7 +10,6 @@ import click
 
 from adapter.cli.failures import CommandError
 from adapter.transport.transport import Transport
-from protocol.errors import MailError, Reason
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -23,14 +21,24 @@ def root_option(command: Command) -> Command:
         envvar="MARKPOST_ROOT",
         required=True,
         show_envvar=True,
-        type=click.Path(file_okay=False),
+        type=click.Path(),  # what is wrong with it is told as for a store, with a status that no mail is bounced for
         help="The store.",
     )(command)
 
 
+def config_option(command: Command) -> Command:
+    return click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        envvar="MARKPOST_CONFIG",
+        show_envvar=True,
+        type=click.Path(),
+        help="The configuration.",
+    )(command)
+
+
 def open_store(root: str) -> Transport:
-    if not os.path.isdir(root):
-        raise MailError(Reason.UNKNOWN, f"{root} is not there: make a store with markpost init --root {root}")
     return Transport.open(root)
 
 

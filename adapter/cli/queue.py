@@ -29,7 +29,7 @@ _DROPPED = answers.failed("5.3.0", "removed from the queue by the operator")
 _ids_argument = click.argument("ids", metavar="ID…", nargs=-1)
 
 
-@click.group()
+@click.group(short_help="Mail that waits for the smarthost.")
 def queue() -> None:
     """See and manage mail that waits for the smarthost."""
 
@@ -57,7 +57,7 @@ def list_(root: str, as_json: bool) -> None:
             click.echo(f"    {row.last_status}")
 
 
-@queue.command()
+@queue.command(short_help="Try these now.")
 @root_option
 @_ids_argument
 @click.option("--all", "everything", is_flag=True, help="Everything that is queued.")
@@ -69,11 +69,12 @@ def retry(root: str, ids: tuple[str, ...], everything: bool) -> None:
         rows = _chosen(transport, None if everything else ids)
         now = int(time.time())
         done = transport.run(op.UpdateQueue([op.Requeued(row.queue_id, now) for row in rows])) if rows else []
-    click.echo(f"{plural(len(done), 'recipient')} due now")
+    if done or everything:
+        click.echo(f"{plural(len(done), 'recipient')} due now")
     _complain(ids, rows)
 
 
-@queue.command()
+@queue.command(short_help="Remove these for good.")
 @root_option
 @_ids_argument
 @click.option("--notify", is_flag=True, help="Return the message to its sender as undeliverable.")
@@ -86,7 +87,8 @@ def drop(root: str, ids: tuple[str, ...], notify: bool) -> None:
         rows = _chosen(transport, ids)
         for _, group in groupby(sorted(rows, key=lambda row: row.message_id), key=lambda row: row.message_id):
             count += _drop(transport, list(group), notify)
-    click.echo(f"{plural(count, 'recipient')} dropped")
+    if count:
+        click.echo(f"{plural(count, 'recipient')} dropped")
     _complain(ids, rows)
 
 

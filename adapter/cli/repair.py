@@ -12,6 +12,8 @@ from adapter.cli.options import root_option
 
 CONFIRMATION = "ALL-SERVICES-ARE-OFFLINE"
 CLEAN, FOUND, REFUSED = 0, 1, 3
+#: Takes the line of progress off the terminal.
+_CLEAR = "\r\033[K" if sys.stderr.isatty() else ""
 
 
 def _master_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -24,7 +26,7 @@ def _master_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--json", "as_json", is_flag=True, help="The report as JSON.")(command)
 
 
-@click.command()
+@click.command(short_help="Look for damage, change nothing (Java 17).")
 @root_option
 @_master_option
 def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
@@ -38,12 +40,14 @@ def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
     sys.exit(status)
 
 
-@click.command()
+@click.command(short_help="Mend a damaged store (Java 17).")
 @root_option
 @_master_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--decide", "decided", multiple=True, metavar="KIND:ID=CHOICE", help="Decide a conflict.")
-@click.option("--deadline", type=float, default=60.0, show_default=True, help="Seconds that servers get to finish.")
+@click.option(
+    "--deadline", type=float, metavar="SECONDS", default=60.0, show_default=True, help="Servers get so long to finish."
+)
 @click.option("--i-know-what-im-doing", "confirmation", metavar=CONFIRMATION, help="Nobody else uses the store.")
 def repair(
     root: str,
@@ -78,7 +82,7 @@ def repair(
             except BadDecision as error:
                 raise CommandError(f"{error}; nothing was repaired", REFUSED) from error
             if kept:
-                click.echo(f"the report is kept in {kept}", err=True)
+                click.echo(f"{_CLEAR}the report is kept in {root}/{kept}", err=True)
         _show(report.json() if as_json else None, report.table)
         left = report.severities["conflict"] or report.verified is False
     sys.exit(FOUND if left else CLEAN)
@@ -95,16 +99,17 @@ def _decision(text: str) -> tuple[str, str]:
 
 def _progress() -> Callable[[str], None]:
     """A line on the terminal that is overwritten; nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if not _CLEAR:
         return lambda _: None
 
     def say(line: str) -> None:
-        click.echo(f"\r\033[Kmarkpost: {line}", err=True, nl=line.startswith("done"))
+        click.echo(f"{_CLEAR}markpost: {line}", err=True, nl=line.startswith("done"))
 
     return say
 
 
 def _show(pieces: Iterator[bytes] | None, table: Callable[..., None]) -> None:
+    click.echo(_CLEAR, err=True, nl=False)
     if pieces is None:
         table(sys.stdout)
         return

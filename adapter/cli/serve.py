@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 from collections.abc import Collection
 from typing import Any
@@ -20,10 +20,10 @@ from adapter.servers.listeners import IMPLICIT_TLS
 from adapter.servers.reload import SettingsSource
 from adapter.servers.tls import TlsError
 from adapter.settings import Settings
-from protocol.errors import MailError, Reason
+from adapter.transport import opening
 
 
-@click.command()
+@click.command(short_help="Serve the store: IMAP, submission, SMTP, LMTP.")
 @root_option
 @settings_options
 def serve(root: str, config_file: str | None, **given: Any) -> None:
@@ -32,8 +32,8 @@ def serve(root: str, config_file: str | None, **given: Any) -> None:
     SIGHUP reads the configuration again.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it begins there is nothing to be read again
-    if not os.path.isdir(root):
-        raise MailError(Reason.UNKNOWN, f"{root} is not there: make a store with markpost init --root {root}")
+    with contextlib.closing(opening.open_root(root)) as directories:
+        opening.check_version(directories)
     try:
         source = SettingsSource(lambda: read_settings(config_file, given).settings)
         handed = inherited.take([*LISTENER_KINDS, HEALTH])

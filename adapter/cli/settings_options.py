@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from adapter import config
+from adapter.cli.options import config_option
 from adapter.config import Flag, Loaded
 from adapter.servers import validation
 from adapter.settings import Settings
@@ -30,19 +31,12 @@ def settings_options(command: Command) -> Command:
     command = click.option(
         "--allow-plaintext-auth", is_flag=True, help="Let clients log in without TLS from anywhere."
     )(command)
-    command = click.option(
-        "--workers", type=click.IntRange(1), metavar="N", help="Processes that serve together. [default: 1]"
-    )(command)
+    command = click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes that serve together.")(
+        command
+    )
     for kind, text in reversed(LISTENER_KINDS.items()):
         command = click.option(f"--{kind}", multiple=True, metavar="HOST:PORT", help=text)(command)
-    return click.option(
-        "--config",
-        "config_file",
-        metavar="FILE",
-        envvar="MARKPOST_CONFIG",
-        type=click.Path(),
-        help="The configuration.",
-    )(command)
+    return config_option(command)
 
 
 def read_settings(config_file: str | None, given: Mapping[str, Any]) -> Loaded[Settings]:

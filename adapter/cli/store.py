@@ -21,9 +21,12 @@ def init(root: str) -> None:
     click.echo(f"made a store in {root}; next: markpost account add ADDRESS --root {root}")
 
 
-@click.command()
+@click.command(short_help="Copy what changes to Parquet; shortens the journal.")
 @root_option
 def snapshot(root: str) -> None:
-    """Copy the mutable tables to Parquet, and drop the part of the journal that becomes needless."""
+    """Copy the mutable tables to Parquet, and drop the part of the journal that becomes needless.
+
+    Prints the number of the last record in it. A server does this by itself from time to time.
+    """
     with open_store(root) as transport:
         click.echo(transport.snapshot())

@@ -22,6 +22,9 @@ _ENTRIES = 2000  # of one directory that are looked at
 
 def file_system(directories: Directories) -> Iterator[Finding]:
     kind = _type_of(directories.root_fd)
+    if os.fstatvfs(directories.root_fd).f_flag & os.ST_RDONLY:
+        yield bad("file system", f"{kind} is mounted read-only", "look into the kernel's log for why, and remount it")
+        return
     try:
         locks.check_exclusion(directories)
     except (MailError, OSError) as error:
@@ -59,7 +62,8 @@ def permissions(directories: Directories, settings: Settings) -> Iterator[Findin
     root = directories.root
     top = os.fstat(directories.root_fd)
     problems = [*_owners(directories, top.st_uid), *_private(directories), *_secrets(settings)]
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+    read_only = os.fstatvfs(directories.root_fd).f_flag & os.ST_RDONLY  # told already
+    if not read_only and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         problems.append(
             bad(
                 "permissions",

@@ -52,7 +52,7 @@ class Exporter:
                 folder.size for account in self._accounts for folder in queries.folders(connection, account.id)
             )
         if wanted is not None and not self._accounts:
-            raise MailError(Reason.NO_SUCH_ADDRESS, f"{wanted} is not registered")
+            raise MailError(Reason.NO_SUCH_ADDRESS, wanted)
         self.done = Exported()
 
     def run(self, progress: Progress = lambda octets: None) -> Exported:

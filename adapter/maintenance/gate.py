@@ -55,7 +55,7 @@ def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLI
         try:
             with _exclusive(directories, deadline):
                 pass
-        except NotOffline:
+        except BaseException:  # also when somebody loses patience
             if before is None:
                 offline_marker.remove(directories)
             raise

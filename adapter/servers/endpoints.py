@@ -38,7 +38,7 @@ def parse(kind: str, text: str) -> Endpoint:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535 or not host:
-        raise ConfigError(f"{kind}: {text!r} is neither host:port nor the path of a unix socket")
+        raise ConfigError(f"{text!r} is neither host:port nor the path of a unix socket")
     return Endpoint(kind, host, int(port))
 
 

@@ -70,7 +70,7 @@ def _listeners(settings: Settings) -> Iterator[Problem]:
             except ConfigError as error:
                 yield ("listen", kind), str(error)
         if texts and kind in IMPLICIT_TLS and not settings.tls.certificate:
-            yield ("listen", kind), f"{kind} needs a certificate: set certificate and key in [tls]"
+            yield ("listen", kind), "needs a certificate: set certificate and key in [tls]"
 
 
 def _metrics(settings: Settings) -> Iterator[Problem]:

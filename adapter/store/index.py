@@ -54,7 +54,7 @@ def complete(connection: sqlite3.Connection) -> None:
 
 
 def _schema() -> str:
-    return importlib.resources.files(__package__).joinpath("schema.sql").read_text()
+    return importlib.resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def connect(path: str, mode: str) -> sqlite3.Connection:

@@ -37,10 +37,10 @@ def check_layout(directories: Directories, *, older: bool = False) -> None:
     check_version(directories, older=older)
     owner = os.fstat(directories.root_fd)
     if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
-        raise MailError(
-            Reason.UNKNOWN,
-            f"{directories.root} belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}",
-        )
+        why = f"belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}"
+        if os.fstatvfs(directories.root_fd).f_flag & os.ST_RDONLY:
+            why = "is on a file system that is mounted read-only"
+        raise MailError(Reason.UNKNOWN, f"{directories.root} {why}")
     for parts in layout.DIRECTORIES:
         try:
             with directories.stable(parts, create=True):

@@ -57,6 +57,17 @@ def test_a_marker_removed_by_hand_does_not_open_the_gate(root: str) -> None:
         _refused(root)
 
 
+def test_who_loses_patience_leaves_mail_as_it_was(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with Transport.open(root):
+        monkeypatch.setattr(time, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gate.turn_on(root, reason="disks")
+    assert gate.status(root)[0] is None
+
+
 def test_on_lasts_until_off(root: str) -> None:
     marker = gate.turn_on(root, reason="disks", until="noon")
     assert marker.lasting

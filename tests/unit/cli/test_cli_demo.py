@@ -66,7 +66,7 @@ def _inbox(screen: str, directory: Path) -> int:
 
 def _commands(screen: str) -> list[str]:
     """What the screen says to type."""
-    return re.findall(r"^      (\S.*)$", screen, re.MULTILINE)
+    return re.findall(r"^      (\S(?:.*\\\n)?.*)$", screen, re.MULTILINE)
 
 
 def _type(screen: str, start: str) -> subprocess.CompletedProcess[str]:
@@ -85,7 +85,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
         assert _inbox(screen, tmp_path) == len(list(inbox.glob("*.md"))) == 4
         assert len(_type(screen, "ls ").stdout.splitlines()) == 4
         assert "Dear Ada" in _type(screen, "cat ").stdout
-        for sends in ("echo ", "curl "):
+        for sends in ("echo ", "printf "):
             sent = _type(screen, sends)
             assert sent.returncode == 0, sent.stderr
         assert _inbox(screen, tmp_path) == 6

@@ -111,7 +111,7 @@ def test_mistakes(root: Path, tmp_path: Path) -> None:
     (tmp_path / "x.eml").write_bytes(b"Subject: x\n\n")
     unknown = ["import", "--from", str(tmp_path / "x.eml"), "--address", "nobody@example.test"]
     assert "account add" in fails(67, *unknown)
-    assert "not registered" in fails(
+    assert "no such mailbox here" in fails(
         67, "export", "--format", "mbox", "--to", str(tmp_path / "o"), "--address", "nobody@example.test"
     )
     run(root, "export", "--format", "mbox", "--to", str(tmp_path / "o"))

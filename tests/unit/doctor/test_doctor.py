@@ -30,6 +30,7 @@ from adapter.servers import endpoints
 from adapter.settings import Certificate, Listen, Metrics, Server, Settings, Tls
 from adapter.store import layout
 from adapter.store.disk import Directories
+from adapter.transport import opening
 from adapter.transport.transport import Transport
 from adapter.upstream.settings import RelaySettings
 from protocol.errors import MailError, Reason
@@ -113,6 +114,12 @@ def test_file_system(directories: Directories, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("adapter.store.locks.check_exclusion", broken)
     assert "locks do not exclude" in told(places.file_system(directories), Level.BAD)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "is mounted read-only" in told(places.file_system(directories), Level.BAD)
+    assert all_ok(places.permissions(directories, Settings()))  # it is told once
+    with pytest.raises(MailError, match="mounted read-only"):
+        opening.check_layout(directories)
 
 
 @pytest.mark.parametrize(
