@@ -177,6 +177,23 @@ class Journal:
         self._end, self._room = end, room
         self.last_seq += len(records)
 
+    def write_again(self, after: int) -> None:
+        """Write and sync the records after this one once more, before anything is built on them.
+
+        Whoever wrote them may have been told that their sync failed: the system then keeps showing what never reached
+        the disk, and says nothing when something behind it is synced. They lie in the newest segment: whoever begins
+        one has applied all that is before it.
+        """
+        start = 0
+        with _Lines(os.dup(self._fd), 0) as lines:
+            for line in lines:
+                if start == self._end or _sequence(line) > after:
+                    break
+                start += len(line)
+        if start < self._end:
+            disk.write_at(self._fd, os.pread(self._fd, self._end - start, start), start)
+            disk.sync_data(self._fd)
+
     @property
     def is_known(self) -> bool:
         """False after a failure that could not be taken back: only :meth:`refresh` tells what the journal holds."""

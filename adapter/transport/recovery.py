@@ -48,6 +48,7 @@ class Recovery:
         return count
 
     def _roll_forward(self, applied: int) -> int:
+        self._journal.write_again(applied)
         records = list(self._journal.records(applied, self._journal.last_seq))
         with self._index.transaction() as connection:
             count = restore_files(self._directories, connection, records, verify=False, apply=True)

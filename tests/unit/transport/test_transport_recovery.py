@@ -228,6 +228,32 @@ def test_another_process_is_caught_up_with_before_anything_is_written(tmp_path: 
     assert_layers_agree(root, tmp_path / "scratch")
 
 
+def test_what_failed_and_could_not_be_taken_back_is_written_again_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's sync failed, and its truncation too: the caller hears of trouble, but the message may come."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as store:
+        deliver(store, ADA, octets=message("first"))
+
+        def fail(action: str, fd: int, name: str) -> None:
+            if action in ("fsync", "truncate"):
+                raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(disk, "on_step", fail)
+        with pytest.raises(MailError) as told:
+            deliver(store, ADA, octets=message("second"))
+        assert told.value.temporary
+        done: list[str] = []
+        monkeypatch.setattr(disk, "on_step", lambda action, fd, name: done.append(action))
+        store.run(op.Subscribe(ADA, "x"))
+        monkeypatch.setattr(disk, "on_step", None)
+        journaled = [action for action in done if action in ("append", "fsync")]
+        assert journaled[:3] == ["append", "fsync", "append"], "else a page that was not synced is lost"
+        assert [row.uid for row in rows(store)] == [1, 2]
+    assert_layers_agree(root, tmp_path / "scratch")
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
