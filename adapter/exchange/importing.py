@@ -44,6 +44,8 @@ def find_source(path: str, address: str) -> Source:
     """What lies at ``path``, by its looks. Raises :class:`SourceError`."""
     try:
         if not os.path.isdir(path):
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise SourceError(f"{path} is neither a file nor a directory")
             return mbox.single(path) if mbox.is_mbox(path) else eml.single(path)
         if maildir.is_maildir(path):
             return maildir.source(path)

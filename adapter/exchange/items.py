@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -54,9 +55,11 @@ def tidy_folder(levels: Iterable[str]) -> str:
 
 
 def read_file(path: str, size: int = 1 << 18) -> Iterator[bytes]:
-    """A file in chunks; a symbolic link is refused, it could lead anywhere."""
+    """A file in chunks; a symbolic link is refused, it could lead anywhere, and so is what is no file."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SourceError("not a regular file")
             while chunk := file.read(size):
                 yield chunk
     except OSError as error:

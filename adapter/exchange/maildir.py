@@ -96,14 +96,17 @@ def _messages(directory: str, folder: str, shown: str) -> Iterator[Item]:
             found.append((order, unique, letters or "", part, entry))
     found.sort(key=lambda each: each[0])
     for _, unique, letters, part, entry in found:
-        status = entry.stat(follow_symlinks=False)
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            status = None  # moved or removed meanwhile, which reading it will say
         flags, words = _read_letters(letters, keywords)
         yield Item(
             label=os.path.normpath(os.path.join(shown, part, entry.name)),
             folder=folder,
-            octets=status.st_size if stat.S_ISREG(status.st_mode) else 0,
+            octets=status.st_size if status and stat.S_ISREG(status.st_mode) else 0,
             chunks=_reader(entry.path, exact=bool(_OURS.search(unique))),
-            date=int(status.st_mtime),
+            date=int(status.st_mtime) if status else None,
             flags=flags,
             keywords=words,
         )

@@ -23,6 +23,8 @@ from adapter.store.layout import Parts
 on_step: Callable[[str, int, str], None] | None = None
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: A pipe in the place of a file must not make a reader wait for somebody who writes to it.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -239,11 +241,11 @@ def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -
 
 
 def open_read(directory: int, name: str) -> int:
-    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    return os.open(name, _READ, dir_fd=directory)
 
 
 def read_file(directory: int, name: str) -> bytes:
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    fd = os.open(name, _READ, dir_fd=directory)
     try:
         data = os.read(fd, 1 << 16)
         if len(data) < 1 << 16:

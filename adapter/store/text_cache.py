@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from urllib.parse import quote
 
 from adapter.store import disk, layout
@@ -49,6 +50,9 @@ CREATE VIRTUAL TABLE bodies USING fts5 (
 def connect(root: str) -> sqlite3.Connection:
     """A connection to the text index, which is made if there is none. Raises ``sqlite3.DatabaseError`` on damage."""
     path = layout.absolute(root, layout.TEXT_INDEX_FILE)
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):  # SQLite would follow a link out of the store
+            raise sqlite3.DatabaseError(f"{path} is not a regular file")
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rwc", uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )

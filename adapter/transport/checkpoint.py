@@ -27,7 +27,7 @@ def read(directories: Directories) -> Checkpoint | None:
         with directories.stable(layout.JOURNAL) as directory:
             body = orjson.loads(disk.read_file(directory, layout.CHECKPOINT_FILE))
         return Checkpoint(int(body["seq"]), str(body["boot"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

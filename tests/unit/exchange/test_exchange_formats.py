@@ -285,6 +285,9 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
         find_source(str(tmp_path), ADA)
     with pytest.raises(SourceError, match="No such file"):
         find_source(str(tmp_path / "missing"), ADA)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="neither a file nor"):
+        find_source(str(tmp_path / "pipe"), ADA)
 
 
 def test_an_export_of_several_accounts_is_a_source_for_one(tmp_path: Path) -> None:

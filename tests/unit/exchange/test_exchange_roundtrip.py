@@ -158,11 +158,12 @@ def test_a_bad_message_does_not_stop_the_import(transport: Transport, tmp_path: 
     for number in range(3):
         (tmp_path / "in" / "cur" / f"{number}.x.host:2,S").write_bytes(b"Subject: x\n\n%d\n" % number)
     (tmp_path / "in" / "cur" / "0.link.host:2,").symlink_to(tmp_path / "in" / "cur" / "1.x.host:2,S")
+    os.mkfifo(tmp_path / "in" / "cur" / "0.pipe.host:2,")
     done = bring_in(transport, tmp_path / "in", BOB)
     assert done.messages == 3
-    [(label, why)] = done.failed
-    assert label == "cur/0.link.host:2,"
-    assert "symbolic link" in why
+    assert [label for label, _ in done.failed] == ["cur/0.link.host:2,", "cur/0.pipe.host:2,"]
+    assert "symbolic link" in done.failed[0][1]
+    assert "not a regular file" in done.failed[1][1]
     assert [row[0] for row in everything(transport, BOB)["INBOX"]] == [
         b"Subject: x\r\n\r\n%d\r\n" % number for number in range(3)
     ]

@@ -51,6 +51,12 @@ def test_files_are_not_followed_through_a_link(directories: Directories, tmp_pat
     assert Path(directories.root, "link").read_bytes() == b"mine"
 
 
+def test_a_pipe_in_the_place_of_a_file_makes_no_reader_wait(directories: Directories) -> None:
+    os.mkfifo(Path(directories.root, "pipe"))
+    assert disk.read_file(directories.root_fd, "pipe") == b""
+    os.close(disk.open_read(directories.root_fd, "pipe"))
+
+
 def test_a_directory_is_made_level_by_level(directories: Directories) -> None:
     with pytest.raises(FileNotFoundError), directories.open(("a", "b")):
         pytest.fail("it is not there")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from adapter.store import disk, layout, locks
+from adapter.store import disk, layout, locks, text_cache
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport import recovery
@@ -113,8 +114,6 @@ def test_an_unreadable_index_is_left_as_it_is(root: Path, content: bytes) -> Non
 
 
 def test_an_index_of_another_schema(root: Path) -> None:
-    import sqlite3
-
     with closing(sqlite3.connect(root / "index.sqlite")) as index:
         index.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
         index.commit()
@@ -126,6 +125,15 @@ def test_an_index_that_is_a_symbolic_link(root: Path, tmp_path: Path) -> None:
     shutil.move(root / "index.sqlite", tmp_path / "index.sqlite")
     (root / "index.sqlite").symlink_to(tmp_path / "index.sqlite")
     assert "not a regular file" in str(refusal(root))
+
+
+def test_a_text_index_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path) -> None:
+    (root / "cache-text.sqlite").symlink_to(tmp_path / "outside.sqlite")
+    with pytest.raises(sqlite3.DatabaseError, match="not a regular file"):
+        text_cache.connect(str(root))
+    text_cache.drop(str(root))
+    text_cache.connect(str(root)).close()
+    assert not (tmp_path / "outside.sqlite").exists()
 
 
 def test_a_journal_that_is_damaged(root: Path) -> None:
