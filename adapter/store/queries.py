@@ -55,13 +55,8 @@ class Row(NamedTuple):
     thread_id: str
 
 
-class State(NamedTuple):
-    """The mutable part of a message in a folder."""
-
-    uid: int
-    flags: int
-    keywords: str
-    modseq: int
+#: The mutable part of a message in a folder: UID, flags, keywords, mod-sequence.
+State = tuple[int, int, str, int]
 
 
 class Thread(NamedTuple):
@@ -72,27 +67,28 @@ class Thread(NamedTuple):
     subject: str
 
 
+_REGISTRATIONS = "SELECT registration_id, address, status, directory, created_at FROM mailbox_registrations"
+
+
 def registrations(connection: sqlite3.Connection) -> list[Registration]:
-    return [
-        Registration(*row)
-        for row in connection.execute(
-            "SELECT registration_id, address, status, directory, created_at FROM mailbox_registrations ORDER BY address"
-        ).fetchall()
-    ]
+    return [Registration(*row) for row in connection.execute(f"{_REGISTRATIONS} ORDER BY address").fetchall()]
+
+
+def registrations_of(connection: sqlite3.Connection, address: str) -> list[Registration]:
+    """All that an address ever had: the active one first, then the latest."""
+    rows = connection.execute(
+        f"{_REGISTRATIONS} WHERE address = ? ORDER BY status = 'active' DESC, created_at DESC", (address,)
+    ).fetchall()
+    return [Registration(*row) for row in rows]
 
 
 def active_registration(connection: sqlite3.Connection, address: str) -> Registration:
     """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
-    rows = connection.execute(
-        "SELECT registration_id, address, status, directory, created_at FROM mailbox_registrations WHERE address = ?"
-        " ORDER BY status = 'active' DESC, created_at DESC",
-        (address,),
-    ).fetchall()
-    if rows and rows[0][2] == "active":
-        return Registration(*rows[0])
-    if any(row[2] == "inactive" for row in rows):
-        raise MailError(Reason.INACTIVE_ADDRESS, address)
-    raise MailError(Reason.NO_SUCH_ADDRESS, address)
+    found = registrations_of(connection, address)
+    if found and found[0].status == "active":
+        return found[0]
+    inactive = any(registration.status == "inactive" for registration in found)
+    raise MailError(Reason.INACTIVE_ADDRESS if inactive else Reason.NO_SUCH_ADDRESS, address)
 
 
 _FOLDER = """
@@ -112,9 +108,10 @@ def folder(connection: sqlite3.Connection, registration: str, name: str) -> Fold
 
 def active_folder(connection: sqlite3.Connection, address: str, name: str) -> Folder | None:
     """A folder of an active address, in one query; why there is none, :func:`folder` tells."""
-    row = connection.execute(f"{_FOLDER} WHERE r.address = ? AND r.status = 'active' AND f.name = ?", (address, name))
-    found = row.fetchone()
-    return Folder(*found) if found else None
+    row = connection.execute(
+        f"{_FOLDER} WHERE r.address = ? AND r.status = 'active' AND f.name = ?", (address, name)
+    ).fetchone()
+    return Folder(*row) if row else None
 
 
 def folder_by_id(connection: sqlite3.Connection, folder_id: int) -> Folder | None:
@@ -163,11 +160,11 @@ _CHOSEN_STATES = f"{_STATES} uid IN (SELECT value FROM json_each(?)) ORDER BY ui
 def states_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[int]) -> list[State]:
     """Flags and mod-sequences alone, which live in one table: several times quicker than :func:`rows_of`."""
     if len(uids) < _MANY:
-        found = connection.execute(_CHOSEN_STATES, (folder_id, orjson.dumps(list(uids)).decode()))
-        return list(map(State._make, found.fetchall()))
+        return connection.execute(_CHOSEN_STATES, (folder_id, orjson.dumps(list(uids)).decode())).fetchall()
     wanted = set(uids)
-    found = connection.execute(f"{_STATES} uid BETWEEN ? AND ? ORDER BY uid", (folder_id, min(wanted), max(wanted)))
-    return [State._make(row) for row in found.fetchall() if row[0] in wanted]
+    first, last = min(wanted), max(wanted)
+    found = connection.execute(f"{_STATES} uid BETWEEN ? AND ? ORDER BY uid", (folder_id, first, last)).fetchall()
+    return found if len(wanted) == last - first + 1 else [row for row in found if row[0] in wanted]
 
 
 def changed_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[Row]:

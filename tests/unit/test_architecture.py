@@ -278,6 +278,32 @@ def foreign_filelock(module: str, source: str) -> list[str]:
     return [name for name, _ in _imports(_tree(source), for_types=True) if name.split(".")[0] == "filelock"]
 
 
+#: Two that hand a reader out, and one that reads a spool.
+_READING_OTHERWISE = {"adapter/store/index.py", "adapter/transport/transport.py", "adapter/transport/staging.py"}
+#: These have the store, or its writing transaction, to themselves.
+_ALONE = ("adapter/maintenance/", "adapter/transport/effects/")
+_LONG_WORK = {"commit", "file", "octets", "result", "run", "section", "sleep", "stage", "stream", "submit"}
+
+
+def slow_readers(module: str, source: str) -> list[str]:
+    """An open cursor or read transaction keeps writers out: rows are fetched whole, and a block only asks."""
+    tree = _tree(source)
+    loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension)]
+    bad = ["rows are not fetched" for rows in loops if isinstance(rows, ast.Call) and _is_call_of(rows, {"execute"})]
+    for block in (node for node in ast.walk(tree) if isinstance(node, ast.With)):
+        opened = [item.context_expr for item in block.items]
+        if module in _READING_OTHERWISE or not any(_is_call_of(each, {"reading"}) for each in opened):
+            continue
+        inside = [node for statement in block.body for node in ast.walk(statement)]
+        bad += ["waits" for node in inside if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom)]
+        bad += ["works" for node in inside if _is_call_of(node, _LONG_WORK)]
+    return bad
+
+
+def _is_call_of(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
 def too_long(module: str, source: str) -> list[str]:
     lines = source.count("\n")
     return [f"{lines} lines"] if lines > MAX_LINES else []
@@ -304,6 +330,7 @@ RULES: list[tuple[Rule, list[str]]] = [
     (foreign_disk_calls, ADAPTER),
     (path_building, ADAPTER),
     (foreign_filelock, ADAPTER + PROTOCOL),
+    (slow_readers, [module for module in ADAPTER if not module.startswith(_ALONE)]),
     (too_long, ADAPTER + PROTOCOL),
     (undocumented, ADAPTER + PROTOCOL),
     (possessive_groups, ADAPTER + PROTOCOL),
@@ -354,6 +381,9 @@ OFFENDERS: list[tuple[Rule, str, str]] = [
     (path_building, "adapter/transport/x.py", "import os\nos.path.join(a, b)"),
     (foreign_filelock, "adapter/x.py", "from filelock import FileLock"),
     (foreign_filelock, "adapter/x.py", "import filelock"),
+    (slow_readers, "adapter/x.py", "for row in connection.execute('SELECT 1'):\n    pass"),
+    (slow_readers, "adapter/x.py", "async def f():\n    with store.reading() as c:\n        await g(c)"),
+    (slow_readers, "adapter/x.py", "with store.reading() as c:\n    store.run(change(c))"),
     (too_long, "adapter/x.py", "x = 1\n" * (MAX_LINES + 1)),
     (undocumented, "adapter/x.py", "x = 1"),
 ]
@@ -372,6 +402,7 @@ INNOCENT: list[tuple[Rule, str, str]] = [
     (foreign_disk_calls, "adapter/servers/x.py", "from adapter.store import disk\ndisk.read_file(1, 'a')"),
     (path_building, "adapter/transport/x.py", "effect['messages']\nsay(f'{done} of {total} messages')"),
     (path_building, "adapter/transport/x.py", '"""About messages/ and mailboxes."""'),
+    (slow_readers, "adapter/x.py", "with store.reading() as c:\n    rows = queries.rows(c)\nstore.run(change(rows))"),
     (undocumented, "adapter/x/__init__.py", ""),
 ]
 

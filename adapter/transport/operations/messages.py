@@ -49,17 +49,15 @@ class ChangeFlags(Operation[FlagsChanged]):
         unchanged: list[tuple[int, int, str]] = []
         modified: list[int] = []
         new_keywords: dict[str, str] = {}
-        for row in queries.states_of(plan.connection, folder.id, self.uids):
-            if self.unchanged_since is not None and row.modseq > self.unchanged_since:
-                modified.append(row.uid)
+        for uid, before, words, at in queries.states_of(plan.connection, folder.id, self.uids):
+            if self.unchanged_since is not None and at > self.unchanged_since:
+                modified.append(uid)
                 continue
-            flags = row.flags & keep | give
-            keywords = new_keywords.get(row.keywords)
+            flags = before & keep | give
+            keywords = new_keywords.get(words)
             if keywords is None:
-                keywords = state.change_keywords(row.keywords, self.how, self.keywords)
-                new_keywords[row.keywords] = keywords
-            after = (row.uid, flags, keywords)
-            (unchanged if flags == row.flags and keywords == row.keywords else changed).append(after)
+                keywords = new_keywords[words] = state.change_keywords(words, self.how, self.keywords)
+            (unchanged if flags == before and keywords == words else changed).append((uid, flags, keywords))
         modseq = folder.highestmodseq
         if changed:
             modseq += 1

@@ -121,9 +121,10 @@ class UpdateMirror(Operation[MirrorUpdated]):
             here = queries.states_of(plan.connection, before.folder, [before.uid])
             if not here:
                 continue  # moved or removed here: that stays so
-            merged = _merge_flags(here[0].flags, before.flags, flags)
-            words = _merge_keywords(here[0].keywords, before.keywords, keywords)
-            if (merged, words) != (here[0].flags, here[0].keywords):
+            _, old_flags, old_words, _ = here[0]
+            merged = _merge_flags(old_flags, before.flags, flags)
+            words = _merge_keywords(old_words, before.keywords, keywords)
+            if (merged, words) != (old_flags, old_words):
                 wanted[before.folder][merged, words].append(before.uid)
         for folder_id, groups in wanted.items():
             for (flags, keywords), uids in groups.items():
@@ -143,8 +144,9 @@ class UpdateMirror(Operation[MirrorUpdated]):
             return Place.decode(known) if known is not None else None
         if change.claims is None:
             return None
-        here = queries.states_of(plan.connection, change.claims[0], [change.claims[1]])
-        return Place(*change.claims, here[0].flags & SETTABLE, here[0].keywords) if here else None
+        for _, flags, keywords, _ in queries.states_of(plan.connection, change.claims[0], [change.claims[1]]):
+            return Place(*change.claims, flags & SETTABLE, keywords)
+        return None
 
     def _remove(self, plan: Plan, notes: dict[str, str | None]) -> int:
         leaving: dict[int, set[int]] = defaultdict(set)

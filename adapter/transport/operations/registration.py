@@ -94,8 +94,8 @@ class Deregister(Operation[None]):
 
 def current_registration(plan: Plan, address: str) -> Registration | None:
     """The registration that occupies the address's directory: active, or inactive with its mail in place."""
-    for registration in queries.registrations(plan.connection):
-        if registration.address == address and registration.status in ("active", "inactive"):
+    for registration in queries.registrations_of(plan.connection, address):
+        if registration.status in ("active", "inactive"):
             return registration
     return None
 
