@@ -54,8 +54,8 @@ _SPACE = re.compile(r"[ \t\r\n\f\xa0]+")
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
 )
-# What could become a tag or a link, here or together with the text that comes next.
-_MARKUP = re.compile(r"<(?=[a-zA-Z/!?]|\Z)|\](?=\(|\Z)")
+# What could become a tag or a link, here or together with the text that comes next. An address stays as it is written.
+_MARKUP = re.compile(r"<(?=[a-zA-Z/!?]|\Z)(?![a-zA-Z0-9._+-]{1,64}@[a-zA-Z0-9.-]{1,255}>)|\](?=\(|\Z)")
 _SCHEMES = re.compile(r"(?:https?|ftp|mailto|tel|xmpp|cid|mid):", re.IGNORECASE)
 _IN_URL = re.compile(r"[\s()<>\\\x00-\x1f]")
 _LONGEST_URL = 4000
@@ -191,7 +191,7 @@ class _Converter:
         if self.cell_due:
             self.cell_due = False
             if 0 < self.row_length < _LONGEST_ROW:
-                self.breaks, self.space = 0, False
+                self.breaks, self.space, self.heading = 0, False, ""
                 self.cells += 1
                 out.append(" | ")
             else:
@@ -202,8 +202,7 @@ class _Converter:
             if out:
                 quote = "> " * self.quotes
                 blank = "\n" + "> " * min(self.quotes, self.quotes_before)
-                indent = "  " * max(0, len(self.lists) - (1 if self.bullet else 0))
-                out.append(blank * (self.breaks - 1) + "\n" + quote + indent)
+                out.append(blank * (self.breaks - 1) + "\n" + quote + self.indent())
             elif self.quotes:
                 out.append("> " * self.quotes)
         elif (self.space or self.breaks) and out and not out[-1].endswith((" ", "\n", "[")):
@@ -217,6 +216,11 @@ class _Converter:
         if self.heading:
             out.append(self.heading)
             self.heading = ""
+
+    def indent(self) -> str:
+        """Below the text of the item that this line, or the list it starts an item of, is part of."""
+        inside = self.lists[:-1] if self.bullet else self.lists
+        return " " * sum([len(str(number - 1)) + 2 if number else 2 for number in inside])
 
     def preformat(self, text: str) -> None:
         prefix = "> " * self.quotes
