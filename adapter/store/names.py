@@ -37,7 +37,7 @@ MAX_FOLDER_DEPTH = 64
 _MAX_ENTRY = 255
 _MAX_ADDRESS_ENTRY = 200  # leaves room for ".lock" and the suffix of a stashed mailbox
 
-_SAFE_ADDRESS = re.compile(r"[A-Za-z0-9@._+=\-]*\Z")
+_SAFE_ADDRESS = re.compile(r"(?!\.)[A-Za-z0-9@._+=\-]*\Z")
 _SAFE_FOLDER = re.compile(r"[A-Za-z0-9_+=,@()\[\] &'!#-][A-Za-z0-9_+=,@()\[\] .&'!#-]*\Z")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _QUOTED_LOCAL = re.compile(r'"((?:[^"\\]|\\.)*)"\Z', re.DOTALL)

@@ -141,6 +141,7 @@ def test_address_entries_can_be_read() -> None:
     assert names.address_entry("josé@example.test") == "josé@example.test"
     assert names.address_entry("a/b@example.test") == "a%2Fb@example.test"
     assert names.address_entry("50%@example.test") == "50%25@example.test"
+    assert names.address_entry(".ada@example.test") == "%2Eada@example.test"
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
