@@ -110,8 +110,10 @@ def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: this is not UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
 
 
 def fields_of(kind: type[Any]) -> dict[str, Any]:
@@ -144,7 +146,11 @@ def _overlay_environment(
             continue
         section, _, key = variable.removeprefix(_PREFIX).lower().partition("_")
         if section not in sections:
-            continue  # MARKPOST_ROOT and others that are no settings
+            # MARKPOST_ROOT and others are no settings; what nearly is one is a slip.
+            for near in difflib.get_close_matches(section, sections, 1, 0.8) if key else ():
+                right = f"{_PREFIX}{near}_{key}".upper()
+                checker.problems.append(f"environment {variable}: did you mean {right!r}?")
+            continue
         known = fields_of(typing.cast("type[Any]", sections[section]))
         checker.origins[section, key] = Origin("environment", variable)
         if key in known:

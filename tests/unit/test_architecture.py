@@ -417,3 +417,23 @@ def test_the_mutating_functions_of_disk_are_found() -> None:
     found = _disk_mutators()
     assert {"rename", "link", "symlink", "unlink", "write_new", "write_at", "truncate", "replace_file"} <= found
     assert not {"read_file", "open_read", "exists", "boot_id"} & found
+
+
+# --- the overviews ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["adapter", "adapter/servers", "protocol"])
+def test_the_readme_names_every_module(folder: str) -> None:
+    """And no other: whoever looks for something finds the file."""
+    listing = re.search(r"^```\n(.*?)^```$", (ROOT / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert listing is not None
+    inner = folder == "protocol"  # its packages are listed module by module
+    modules = [path for path in (ROOT / folder).glob("**/*.py" if inner else "*.py") if path.stem != "__init__"]
+    packages = [path.parent for path in (ROOT / folder).glob("*/__init__.py")]
+    named = listing[1].replace("parse_*", " ".join(path.stem for path in modules if path.stem.startswith("parse_")))
+    words = set(re.findall(r"\w+", named))
+    assert not {path.stem for path in modules} - words
+    assert not {path.name for path in packages} - set(re.findall(r"(\w+)/", named))
+    known = {path.stem for path in (*modules, *packages)}
+    first = re.findall(r"^(\w+)(?:\.py|/)?\b", named, re.MULTILINE)
+    assert not set(first) - known

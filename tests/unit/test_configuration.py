@@ -91,6 +91,9 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     assert loaded.limits.idle == 120.0
     assert loaded.imap.compress is False
     assert loaded.listen.imap == ("127.0.0.1:1", "127.0.0.1:2")
+    assert _load(tmp_path, "", {"MARKPOST_ROOT": "x", "MARKPOST_MESSAGE_ID": "x"}) == Settings()  # no settings
+    with pytest.raises(ConfigError, match="environment MARKPOST_LIMIT_IDLE: did you mean 'MARKPOST_LIMITS_IDLE'"):
+        _load(tmp_path, "", {"MARKPOST_LIMIT_IDLE": "1"})
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
