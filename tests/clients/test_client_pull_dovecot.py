@@ -34,11 +34,13 @@ from adapter.upstream.mirror.client import Client, Refused, UpstreamError
 from adapter.upstream.mirror.folder_sync import Pulled
 from adapter.upstream.mirror.room import Limits
 from adapter.upstream.mirror.settings import UpstreamSettings
+from tests.support.fronts import free_port
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.serve import served
 from tests.support.stores import ADA, append, folder, folder_names, new_store, rows, subscriptions
-from tests.support.upstream import PASSWORD, Dovecot, contents, put, refused_port, running_dovecot, spelt, until, wire
+from tests.support.upstream import PASSWORD, Dovecot, contents, put, running_dovecot, spelt, wire
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.needs("dovecot", "openssl"),
@@ -390,7 +392,7 @@ async def test_what_goes_wrong_is_told_without_the_password(
     with pytest.raises(Refused, match="refuses the user or the password"):
         await pull(transport, dovecot.settings(user, password=PASSWORD + "x"))
     with pytest.raises(UpstreamError, match="refused"):
-        await pull(transport, dovecot.settings(user, port=refused_port()))
+        await pull(transport, dovecot.settings(user, port=free_port()))
     with pytest.raises(UpstreamError, match="readable on the way"):
         await pull(transport, dovecot.settings(user, host="192.0.2.1"))
     command = (sys.executable, "-c", f"print({PASSWORD!r})")
@@ -494,7 +496,7 @@ def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
     assert status == 1
     assert "upstream.work.user: is needed" in output
     assert run(f"[upstream.work]\n{section}") == (0, f"work: 1 message (162 B) in 1 folder of {ADA}\n")
-    broken = section.replace(str(dovecot.imap), str(refused_port()))
+    broken = section.replace(str(dovecot.imap), str(free_port()))
     status, output = run(f"[upstream.broken]\n{broken}\n[upstream.work]\n{section}")
     assert status == 75
     assert "markpost: broken: Connect call failed" in output or "markpost: broken: " in output

@@ -28,8 +28,9 @@ from adapter.upstream.settings import RelaySettings
 from protocol.smtp.params import Body
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send, until
+from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send
 from tests.support.stores import ADA, new_store
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.needs("postfix", "smtp-sink", "openssl"),
@@ -119,7 +120,7 @@ class Smarthost:
 
     async def wait_for(self, count: int) -> list[tuple[str, bytes]]:
         """The dump of a message grows while it comes: wait for its end."""
-        await until(lambda: len(self.arrived()) >= count, 30)
+        await until(lambda: len(self.arrived()) >= count)
         await asyncio.sleep(0.3)
         return self.arrived()
 

@@ -97,14 +97,14 @@ def test_any_bytes_are_a_set_or_an_error(text: bytes) -> None:
 
 def test_huge_ranges_cost_what_exists() -> None:
     uids = list(range(1, 200_001, 2))
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(1000):
         assert parse_set(b"1:4294967295").uid_positions(uids) == [range(100_000)]
         assert parse_set(b"1:*").positions(10) == [range(10)]
     many = parse_set(b",".join(b"%d" % n for n in range(20_000, 0, -2)))
     assert sum(map(len, many.uid_positions(uids))) == 0
     assert len(format_set(range(1, 1_000_000))) == 8
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 10
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))

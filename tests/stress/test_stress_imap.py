@@ -15,6 +15,7 @@ from adapter.transport import operations as op
 from tests.support.corpus import varied_message
 from tests.support.imap_view import CheckedClient
 from tests.support.imapd import Running, make_store, serving
+from tests.support.mailboxes import told
 from tests.support.stores import ADA, rows
 
 SESSIONS = 20
@@ -161,7 +162,7 @@ async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         finally:
             stop.set()
             await post
-        await asyncio.sleep(0.2)
+        await told(server.transport, lambda: server.transport.run(op.Subscribe(ADA, MAILBOXES[1])))
         expected = {}
         for name in MAILBOXES:
             expected[name] = {

@@ -32,6 +32,7 @@ from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.processes import running
 from tests.support.stores import new_store
+from tests.support.waiting import PATIENCE, wait_until
 
 SECONDS = float(os.environ.get("MARKPOST_STRESS_SECONDS", "6"))
 PROCESSES = 4
@@ -257,7 +258,7 @@ def _process(root: str, number: int, seconds: float, result: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(seconds + 60)
+            thread.join(seconds + PATIENCE)
             if thread.is_alive():
                 told.troubles.append("a thread does not end")
     for worker in workers:
@@ -320,9 +321,7 @@ def test_four_processes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         for number in range(PROCESSES):
             told.merge(pickle.loads((tmp_path / f"told-{number}").read_bytes()))
         applied = store.index.applied_seq()
-        patience = time.monotonic() + 20
-        while witness.last < applied and time.monotonic() < patience:
-            time.sleep(0.01)
+        wait_until(lambda: witness.last >= applied)
         with store.reading() as connection:
             shown = {
                 (folder, uid): message_id
@@ -337,7 +336,7 @@ def test_four_processes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert told.troubles == []
     assert witness.troubles == []
     assert (witness.last, witness.missed) == (applied, [])
-    assert told.operations.total() > 20 * SECONDS
+    assert told.operations.total() > 100
 
     # Each acknowledged message was brought once, and nothing was brought that was not acknowledged.
     assert len(witness.brought) == len(set(witness.brought))

@@ -9,9 +9,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.waiting import PATIENCE, wait_until
 
 _CONFIG = """
 base_dir = {run}
@@ -69,16 +70,14 @@ class DovecotUsers:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 20
-        while not all((self.run / name).exists() for name in _SOCKETS):
-            assert self._process.poll() is None, (self.directory / "dovecot.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        process = self._process
+        wait_until(lambda: process.poll() is not None or all((self.run / name).exists() for name in _SOCKETS))
+        assert process.poll() is None, (self.directory / "dovecot.log").read_text()
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=PATIENCE)
             # Its auth process goes on for as long as somebody is connected.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

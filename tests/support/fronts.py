@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from tests.support.waiting import PATIENCE, wait_until
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
+#: Below those that the kernel gives out by itself: what is free now is not given to somebody else a moment later.
+_PORTS = range(15_000, 32_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for_port(port: int, log: Path, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
+    """A port of loopback on which nobody listens, for a program that must be told a number."""
     while True:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        assert time.monotonic() < deadline, log.read_text() if log.exists() else "no log"
-        time.sleep(0.05)
+        port = random.SystemRandom().choice(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def wait_for_port(port: int, log: Path) -> None:
+    wait_until(lambda: is_listened_on(port), lambda: log.read_text() if log.exists() else "no log")
+
+
+def is_listened_on(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+        return True
+    return False
 
 
 @contextlib.contextmanager

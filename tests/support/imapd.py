@@ -24,9 +24,9 @@ from adapter.settings import Listen, Settings
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
+from tests.support.waiting import PATIENCE
 
 PASSWORD = "secret"
-PATIENCE = 20.0
 _LITERAL = re.compile(rb"\{(\d+)\}\r\n\Z")
 
 

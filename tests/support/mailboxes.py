@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from adapter.servers.commits import Commits
 from adapter.servers.imap.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
@@ -13,8 +13,7 @@ from protocol.imap.fetch_items import FetchItem
 from protocol.imap.lexer import PLAIN, Dialect
 from protocol.imap.view import FolderChange, Rows
 from tests.support.stores import ADA
-
-PATIENCE = 20.0
+from tests.support.waiting import PATIENCE
 
 
 @contextlib.asynccontextmanager
@@ -78,9 +77,16 @@ async def fetched(
     return answer, fetch
 
 
-async def eventually(condition: object, seconds: float = PATIENCE) -> None:
-    """Wait until a function without arguments returns true."""
-    assert callable(condition)
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for knows nothing of it
-            await asyncio.sleep(0.005)
+async def told(transport: Transport, change: Callable[[], object]) -> None:
+    """Make a change of the store and wait until everybody who listened before knows of it."""
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+
+    def hear(records: object) -> None:
+        loop.call_soon_threadsafe(heard.set)  # after what the listeners before this one gave the loop to do
+
+    subscription = await asyncio.to_thread(transport.changes.subscribe, hear)
+    try:
+        await asyncio.to_thread(change)
+        await asyncio.wait_for(heard.wait(), PATIENCE)
+    finally:
+        subscription.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from tests.support.fronts import free_port
+from tests.support.waiting import wait_until
 
 
 @dataclass
@@ -25,10 +25,8 @@ class Outside:
         self.envelopes.append((str(envelope.mail_from), list(envelope.rcpt_tos), envelope.content))
         return "250 2.0.0 Kept"
 
-    def wait_for(self, count: int, seconds: float = 30.0) -> list[tuple[str, list[str], bytes]]:
-        deadline = time.monotonic() + seconds
-        while len(self.envelopes) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def wait_for(self, count: int) -> list[tuple[str, list[str], bytes]]:
+        wait_until(lambda: len(self.envelopes) >= count, lambda: self.envelopes)
         return self.envelopes
 
 

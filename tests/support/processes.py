@@ -9,8 +9,9 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 _spawn = multiprocessing.get_context("spawn")
-_PATIENCE = 60.0
 
 
 def channel() -> Queue[Any]:
@@ -25,7 +26,7 @@ def running(function: Callable[..., None], *arguments: Any, ends_with: int = 0) 
     process.start()
     try:
         yield process
-        process.join(_PATIENCE)
+        process.join(PATIENCE)
         assert process.exitcode == ends_with
     finally:
         if process.is_alive():

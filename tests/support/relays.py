@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import email
 import email.policy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from email.message import EmailMessage, Message, MIMEPart
 from typing import Any, cast
@@ -21,6 +21,7 @@ from adapter.upstream.settings import RelaySettings
 from tests.support.messages import message
 from tests.support.sink import Sink
 from tests.support.stores import ADA, rows
+from tests.support.waiting import PATIENCE
 
 DAVE = "Dave@far.test"
 ERIN = "erin@far.test"
@@ -41,7 +42,7 @@ async def relaying(transport: Transport, chosen: RelaySettings, **others: Any) -
         yield
     finally:
         stop.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await task
 
 
@@ -65,12 +66,6 @@ def queue(transport: Transport) -> list[QueueRow]:
 
 def inbox(transport: Transport, address: str = ADA) -> list[bytes]:
     return [transport.content.octets(row.message_id) for row in rows(transport, address=address)]
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in the store
-            await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True)

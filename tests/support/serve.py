@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE = 30.0
 
 
 class Served:

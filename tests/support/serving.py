@@ -13,9 +13,9 @@ from pathlib import Path
 
 from adapter.settings import Tls
 from tests.support.certificates import make_certificate
+from tests.support.waiting import PATIENCE
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE = 30.0
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Served:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(_PATIENCE) == 0, "".join(self.log)
+        assert self.process.wait(PATIENCE) == 0, "".join(self.log)
 
     def troubles(self) -> list[str]:
         """What the server logged as an error, tracebacks included."""
@@ -56,13 +56,13 @@ def served(root: Path, kinds: Sequence[str], scratch: Path, settings: str = "") 
             kind, _, place = line.strip().partition(" ")
             found.ports[kind] = int(place.rpartition(":")[2])
         else:
-            process.wait(_PATIENCE)
-            reader.join(_PATIENCE)
+            process.wait(PATIENCE)
+            reader.join(PATIENCE)
             raise AssertionError("".join(found.log))
         yield found
         if process.poll() is None:
             found.stop()
-        reader.join(_PATIENCE)
+        reader.join(PATIENCE)
         assert not found.troubles(), "".join(found.log)
     finally:
         if process.poll() is None:

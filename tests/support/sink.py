@@ -8,6 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.support.waiting import PATIENCE
+
 #: Told the verb and the whole command (for the message itself: ``.``), it gives a reply, or None for the usual one.
 Script = Callable[[str, str], str | None]
 
@@ -69,9 +71,9 @@ class Sink:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def wait_for(self, messages: int, seconds: float = 20.0) -> list[Taken]:
+    async def wait_for(self, messages: int) -> list[Taken]:
         """When so many messages were taken."""
-        async with asyncio.timeout(seconds), self._changed:
+        async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: len(self.taken) >= messages)
         return self.taken
 

@@ -26,10 +26,10 @@ from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import PATIENCE
 
 PASSWORD = "correct horse"
 HOST = "mx.example.test"
-PATIENCE = 20.0
 
 
 class Reply(NamedTuple):

@@ -7,9 +7,7 @@ import contextlib
 import imaplib
 import os
 import pwd
-import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from protocol.imap import utf7
 from tests.support.certificates import make_certificate
 from tests.support.fronts import free_port, open_directory, wait_for_port
 from tests.support.stores import ADA
+from tests.support.waiting import PATIENCE
 
 PASSWORD = 'quite "secret" \\ pass*'
 _USERS = 50
@@ -161,7 +160,7 @@ def running_dovecot() -> Iterator[Dovecot]:
             yield Dovecot(imap, imaps, mail, tls.certificate)
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(PATIENCE)
 
 
 class Wire:
@@ -230,16 +229,3 @@ async def wire(port: int) -> AsyncIterator[Wire]:
         yield made
     finally:
         await made.stop()
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        await asyncio.sleep(0.02)
-
-
-def refused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

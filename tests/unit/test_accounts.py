@@ -18,6 +18,7 @@ import pytest
 from adapter.accounts import SCRAM_ITERATIONS, Credentials
 from protocol import scram_keys as stored
 from protocol.errors import MailError, Reason
+from tests.support.waiting import PATIENCE, wait_until
 
 ADA = "ada@example.test"
 SECRET = "correct horse battery staple"
@@ -204,8 +205,8 @@ def test_dovecot_knows_the_hash(credentials: Credentials, tmp_path: Path) -> Non
     credentials.set_password(ADA, SECRET)
     hashed = passwd(tmp_path).read_text().split(":")[1]
     check = ["doveadm", "-c", "/dev/null", "pw", "-t", hashed, "-p"]
-    assert subprocess.run([*check, SECRET], capture_output=True, timeout=30).returncode == 0
-    assert subprocess.run([*check, "wrong"], capture_output=True, timeout=30).returncode != 0
+    assert subprocess.run([*check, SECRET], capture_output=True, timeout=PATIENCE).returncode == 0
+    assert subprocess.run([*check, "wrong"], capture_output=True, timeout=PATIENCE).returncode != 0
 
 
 @pytest.fixture
@@ -236,15 +237,12 @@ def dovecot(tmp_path: Path) -> Iterator[list[str]]:
         """)
     process = subprocess.Popen(["dovecot", "-F", "-c", str(config)], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "run" / "auth-client").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: process.poll() is not None or (tmp_path / "run" / "auth-client").exists())
+        assert process.poll() is None
         yield ["doveadm", "-c", str(config)]
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.needs("doveadm")
@@ -255,7 +253,7 @@ def test_dovecot_reads_the_file(credentials: Credentials, dovecot: list[str]) ->
 
     def log_in(address: str, password: str) -> subprocess.CompletedProcess[str]:
         command = [*dovecot, "auth", "test", address, password]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
     good = log_in(ADA, SECRET)
     assert good.returncode == 0, good.stderr

@@ -29,7 +29,7 @@ from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.serve import served
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store
-from tests.support.upstream import until
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver:
     async with running(transport, **hooks):
         deliver(transport, ADA)
         for name in hooks:
-            await until(lambda name=name: len(bookmarks(transport, name)) == 2, 5)
+            await until(lambda name=name: len(bookmarks(transport, name)) == 2)  # type: ignore[misc]
     assert (tmp_path / "runs").read_text() == "x"
 
 

@@ -6,7 +6,6 @@ import mailbox
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from adapter.api import Store
 from adapter.cli import main
+from tests.support.waiting import PATIENCE, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ADA, BOB = "ada@example.test", "bob@example.test"
@@ -135,13 +135,9 @@ def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: P
         text=True,
     )
     inbox = root / "mailboxes" / ADA / "inbox"
-    deadline = time.monotonic() + 60
-    while not any(inbox.glob("*.md")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: process.poll() is not None or any(inbox.glob("*.md")))
     process.send_signal(how)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     with Store.open(root) as store:
         found = list(reversed(store.mailbox(ADA).messages()))

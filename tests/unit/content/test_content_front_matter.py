@@ -147,7 +147,7 @@ def test_bombs_cost_little(head: str) -> None:
         front_matter.load(f"---\n{head}\n---\n\nx\n".encode())
     except MailError:
         pass
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 20
 
 
 def test_verify_notices_every_change() -> None:

@@ -99,7 +99,7 @@ def test_hostile_html_costs_what_its_size_costs(piece: str) -> None:
     html = (piece * (MAX_HTML // len(piece) + 1))[: MAX_HTML - 4] + '">"x'
     start = time.process_time()
     html_to_markdown(html)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 20
 
 
 def test_long_html_is_cut() -> None:

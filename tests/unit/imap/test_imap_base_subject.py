@@ -66,9 +66,9 @@ def test_rules(subject: str, text: str, reply: bool) -> None:
     ],
 )
 def test_linear(hostile: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     base_subject(hostile)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 10
 
 
 subjects = st.lists(

@@ -305,7 +305,7 @@ def test_octet_by_octet_is_linear() -> None:
         return time.process_time() - started
 
     small = min(cost(8_000) for _ in range(3))
-    large = cost(64_000)
+    large = min(cost(64_000) for _ in range(2))
     assert large < 24 * small
 
 
@@ -313,7 +313,7 @@ def test_pipelined_commands_are_linear() -> None:
     framer = Framer()
     started = time.process_time()
     assert len(run(framer, b"a NOOP\r\n" * 100_000)) == 100_000
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 20
 
 
 def test_an_idle_connection_keeps_nothing() -> None:

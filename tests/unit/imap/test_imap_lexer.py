@@ -186,4 +186,4 @@ def test_long_input_is_linear() -> None:
     assert len(lexer.parenthesised(lexer.atom)) == 30_000
     with pytest.raises(CommandError):
         lex(b'"' + b'\\"' * 30_000).string()
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10

@@ -221,4 +221,4 @@ def test_long_chains_become_shallow() -> None:
     wide = key(b"ALL " * 16_000)
     assert isinstance(wide, k.And)
     assert len(wide.keys) == 16_000
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 10

@@ -22,9 +22,10 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.imap.fetch_items import Attribute
-from tests.support.mailboxes import eventually, fetched, open_folder, open_mailboxes
+from tests.support.mailboxes import fetched, open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.stores import ADA, append, rows
+from tests.support.waiting import until
 
 uid_lists = st.lists(st.integers(1, 60), unique=True, max_size=40).map(sorted)
 
@@ -101,8 +102,8 @@ async def test_what_nobody_uses_is_let_go(store: Transport) -> None:
         state = await open_folder(mailboxes)
         before, _ = await fetched(mailboxes, state, [Attribute.ENVELOPE])
         assert state.derived > 0
-        await eventually(lambda: state.derived == 0)
-        await eventually(lambda: len(mailboxes._folders) == 0)
+        await until(lambda: state.derived == 0)
+        await until(lambda: len(mailboxes._folders) == 0)
         again = await open_folder(mailboxes)
         assert (await fetched(mailboxes, again, [Attribute.ENVELOPE]))[0] == before
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from adapter.accounts import Credentials
 from adapter.servers import networks
 from adapter.servers.imap.connection import Connection
 from adapter.servers.imap.mailboxes import Mailboxes
+from adapter.servers.imap.session import Session
 from adapter.settings import Settings
 from adapter.transport import operations as op
 from adapter.transport.staging import Spool
@@ -27,7 +29,9 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, ImapClient, Running, make_store, serving
+from tests.support.mailboxes import told
 from tests.support.stores import ADA, BOB, append, rows
+from tests.support.waiting import PATIENCE, until
 
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
@@ -48,11 +52,15 @@ def start(tmp_path: Path) -> Start:
     return run
 
 
-def _connection(server: Running) -> Connection:
+def _session(server: Running) -> Session:
     """The server's side of the only connection."""
     assert server.services.imap is not None
     (session,) = server.services.imap._sessions
-    return session.connection
+    return session
+
+
+def _connection(server: Running) -> Connection:
+    return _session(server).connection
 
 
 # --- slow peers and large answers ------------------------------------------------------------------------------------
@@ -68,16 +76,14 @@ async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> Non
         slow._writer.get_extra_info("socket").setsockopt(1, 8, 1 << 16)
         slow._reader._limit = 1 << 16  # type: ignore[attr-defined]
         tag = slow.start("FETCH 1 BODY.PEEK[]")
-        await asyncio.sleep(0.5)
         connection = _connection(server)
-        assert connection.stuck_since is not None
+        await until(lambda: connection.stuck_since is not None)
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 2 << 20
-        started = time.perf_counter()
         other = await server.login(ADA)
         await other.ok("NOOP")
         await other.ok("SELECT INBOX")
-        assert time.perf_counter() - started < 1
+        assert connection.stuck_since is not None
         head = await slow.line()
         assert head == b"* 1 FETCH (BODY[] {%d}\r\n" % len(large)
         assert await slow._reader.readexactly(len(large)) == large
@@ -96,7 +102,7 @@ async def test_who_takes_nothing_is_given_up(start: Start) -> None:
         await stuck.ok("SELECT INBOX")
         stuck._reader._limit = 1 << 10  # type: ignore[attr-defined]
         stuck.start("FETCH 1 BODY.PEEK[]")
-        assert await server.services.connections._gone_within(10)
+        assert await server.services.connections._gone_within(PATIENCE)
         await stuck.close()
 
 
@@ -111,18 +117,23 @@ async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
 
 @pytest.mark.setting("imap.progress")
 async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = asyncio.Event()
+
     async def slow(self: Mailboxes, *arguments: object) -> Sequence[int]:
-        await asyncio.sleep(1.0)
+        await enough.wait()
         return []
 
     monkeypatch.setattr(Mailboxes, "search", slow)
     async with start(imap={"progress": 0.2}) as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
-        untagged, status = await client.run("SEARCH ALL")
+        tag = client.start("SEARCH ALL")
+        for _ in range(3):
+            assert (await client.line()).startswith(b'* OK [INPROGRESS ("t3" NIL NIL)] ')
+        enough.set()
+        untagged, status = await client.finish(tag)
+        assert untagged[-1] == b"* SEARCH"
         assert status.startswith(b"OK")
-        assert untagged[0].startswith(b'* OK [INPROGRESS ("t3" NIL NIL)] ')
-        assert 2 <= len(untagged) <= 6
         await client.close()
 
 
@@ -141,13 +152,9 @@ async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
         connection = _connection(server)
         other = await server.login(ADA)
         client.send(bomb)
-        longest = 0.0
         for _ in range(50):
-            started = time.perf_counter()
             await other.ok("NOOP")
-            longest = max(longest, time.perf_counter() - started)
             assert connection.unread < 1 << 20
-        assert longest < 1.0
         client.send(packer.compress(b"\r\nb NOOP\r\n") + packer.flush(zlib.Z_SYNC_FLUSH))
         assert (await client.line()).startswith(b"a BAD Command line is too long")
         assert (await client.line()).startswith(b"b OK")
@@ -191,12 +198,10 @@ async def test_huge_sets_cost_what_exists(start: Start) -> None:
         await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(5)))
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
-        started = time.perf_counter()
         many = ",".join(f"{number}:4294967295" for number in range(1, 5))
         assert len(await client.ok(f"UID FETCH {many} (FLAGS)")) == 5
         await client.ok("UID STORE 1:4294967295 +FLAGS.SILENT (\\Seen)")
         await client.ok("UID COPY 1:4294967295 Trash")
-        assert time.perf_counter() - started < 2
         await client.close()
 
 
@@ -228,11 +233,18 @@ async def test_connections_of_one_address(start: Start) -> None:
             await client.close()
 
 
-async def test_many_connections_at_once_log_in_at_once(start: Start) -> None:
+async def test_many_connections_at_once_log_in_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password is slow to check: it is checked once for all of them."""
+    verify, checked = Credentials.verify, []
+
+    def counted(self: Credentials, address: str, password: str) -> bool:
+        checked.append(address)
+        return verify(self, address, password)
+
+    monkeypatch.setattr(Credentials, "verify", counted)
     async with start() as server:
-        started = time.perf_counter()
         clients = await asyncio.gather(*(server.login(ADA) for _ in range(12)))
-        assert time.perf_counter() - started < 3
+        assert checked == [ADA]
         for client in clients:
             await client.close()
 
@@ -334,8 +346,7 @@ async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Star
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
-        await server.transport.commit(op.Deregister(ADA))
-        await asyncio.sleep(0.1)
+        await told(server.transport, lambda: server.transport.run(op.Deregister(ADA)))
         assert (await client.run("STATUS INBOX (MESSAGES)"))[1].startswith(b"NO")
         assert (await client.append("INBOX", b"A: b\r\n\r\n")).startswith(b"NO")
         again = await server.connect()
@@ -354,7 +365,7 @@ async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) ->
     async with serving(root) as server:
         client = await server.login(ADA)
         client.send(b"a APPEND INBOX {20+}\r\nSubject: x\r\n")
-        await asyncio.sleep(0.1)
+        await until(lambda: _session(server).upload is not None)
         closing = asyncio.create_task(server.keeper.close())
         await asyncio.sleep(0.1)
         assert not closing.done()
@@ -374,7 +385,7 @@ async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: S
         client.send(b"a APPEND INBOX {900000+}\r\n" + b"x" * 500_000)
         await asyncio.sleep(0.2)
         await client.close()
-        assert await server.services.connections._gone_within(10)
+        assert await server.services.connections._gone_within(PATIENCE)
         assert await asyncio.to_thread(rows, server.transport) == []
 
 

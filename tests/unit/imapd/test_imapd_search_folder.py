@@ -32,10 +32,11 @@ from protocol.imap.sort import SortCriterion, SortKey
 from protocol.imap.view import View
 from protocol.mime.envelope import envelope
 from protocol.mime.scanner import scan
-from tests.support.mailboxes import eventually, open_folder, open_mailboxes
+from tests.support.mailboxes import open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.processes import run_elsewhere
 from tests.support.stores import ADA, append, rows
+from tests.support.waiting import until
 
 NOW = 1_800_000_000
 
@@ -277,14 +278,14 @@ async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, mon
 async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Transport) -> None:
     append(store, "INBOX", *letters(5))
     async with open_mailboxes(store) as mailboxes:
-        await eventually(lambda: len(known(store)) == 5)
+        await until(lambda: len(known(store)) == 5)
         append(store, "INBOX", *letters(3))
-        await eventually(lambda: len(known(store)) == 8)
+        await until(lambda: len(known(store)) == 8)
         state = await open_folder(mailboxes)
         await mailboxes.commit(op.ChangeFlags(ADA, state.id, [1, 2], "add", 8))
         await mailboxes.commit(op.Expunge(ADA, state.id))
         store.run(op.Collect(before=int(time.time()) + 10))
-        await eventually(lambda: len(known(store)) == 6)
+        await until(lambda: len(known(store)) == 6)
         assert len(await search(mailboxes, state, keys.HeaderKey("x-odd", ""))) >= 1
 
 
@@ -318,7 +319,7 @@ async def test_a_damaged_index_is_dropped_and_filled_again(store: Transport, dam
     append(store, "INBOX", *letters(6))
     path = layout.absolute(store.root, layout.TEXT_INDEX_FILE)
     async with open_mailboxes(store):
-        await eventually(lambda: len(known(store)) == 6)
+        await until(lambda: len(known(store)) == 6)
     await asyncio.to_thread(_damage, path, damage)
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -326,26 +327,26 @@ async def test_a_damaged_index_is_dropped_and_filled_again(store: Transport, dam
             assert await search(mailboxes, state, keys.BodyKey("alpha")) == reference(
                 letters(6), lambda t: "alpha" in t.body
             )
-        await eventually(lambda: len(known(store)) == 6)
+        await until(lambda: len(known(store)) == 6)
 
 
 async def test_an_index_that_vanishes_while_open_is_made_anew(store: Transport) -> None:
     append(store, "INBOX", *letters(6))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
-        await eventually(lambda: len(known(store)) == 6)
+        await until(lambda: len(known(store)) == 6)
         text_cache.drop(store.root)
         assert await search(mailboxes, state, keys.BodyKey("alpha")) == reference(
             letters(6), lambda t: "alpha" in t.body
         )
     async with open_mailboxes(store):
-        await eventually(lambda: len(known(store)) == 6)
+        await until(lambda: len(known(store)) == 6)
 
 
 def _fill_elsewhere(root: str) -> None:
     async def run(transport: Transport) -> None:
         async with open_mailboxes(transport):
-            await eventually(lambda: len(known(transport)) == 8)
+            await until(lambda: len(known(transport)) == 8)
 
     with Transport.open(root) as transport:
         asyncio.run(run(transport))

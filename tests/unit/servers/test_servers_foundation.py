@@ -24,6 +24,7 @@ from adapter.settings import Certificate, Limits, Login, Settings, Tls
 from protocol.sasl import Failure, Success, Trouble
 from protocol.scram_keys import ScramKeys
 from tests.support.certificates import make_certificate
+from tests.support.waiting import PATIENCE, until
 
 ADA = "ada@example.test"
 PEER = Peer("test-1", "192.0.2.1")
@@ -140,11 +141,11 @@ async def test_credentials_that_cannot_be_read_are_no_refusal() -> None:
 async def test_the_line_of_waiting_logins_is_bounded() -> None:
     passwords = _Passwords()
     gate = threading.Event()
-    passwords.verify = lambda address, password: gate.wait(10)  # type: ignore[method-assign]
+    passwords.verify = lambda address, password: gate.wait(PATIENCE)  # type: ignore[method-assign]
     login = Authenticator(Settings(login=Login(waiting=2, threads=1)), passwords, lambda _: True)
     try:
         waiting = [asyncio.create_task(login.check_password(f"u{n}@example.test", "x", PEER)) for n in range(2)]
-        await asyncio.sleep(0.1)
+        await until(lambda: len(login._asked) == 2)
         assert await login.check_password("u9@example.test", "x", PEER) == Failure(Trouble.UNAVAILABLE)
         gate.set()
         assert all(isinstance(outcome, Success) for outcome in await asyncio.gather(*waiting))

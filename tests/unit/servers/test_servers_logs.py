@@ -10,7 +10,6 @@ import logging
 import re
 import smtplib
 import socket
-import time
 from collections.abc import Iterator
 from imaplib import IMAP4
 from pathlib import Path
@@ -22,6 +21,7 @@ from adapter.servers.networks import Peer
 from tests.support.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
+from tests.support.waiting import wait_until
 
 #: Everything that must not be in the log, as it is and encoded.
 _SECRETS = {
@@ -204,10 +204,7 @@ def test_lines_of_a_process_that_serves_are_written_behind_and_in_order() -> Non
     log.warning("this is written now, and everything before it")
     assert len(stream.getvalue().splitlines()) == 502
     log.info("a moment later")
-    deadline = time.monotonic() + 5
-    while not stream.getvalue().endswith("a moment later\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: stream.getvalue().endswith("a moment later\n"))
 
 
 def test_only_warnings_of_libraries_are_wanted() -> None:

@@ -8,7 +8,7 @@ import re
 import smtplib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.support.messages import message
 from tests.support.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
+from tests.support.waiting import PATIENCE, wait_until
 
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -84,13 +85,6 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
         connection.close()
 
 
-def _until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("metrics") / "store"
@@ -118,7 +112,7 @@ def _figures(server: Served) -> Figures:
 
 def test_what_happens_is_counted(server: Served) -> None:
     before = _figures(server)
-    with smtplib.SMTP("127.0.0.1", server.ports["smtp"], timeout=20) as client:
+    with smtplib.SMTP("127.0.0.1", server.ports["smtp"], timeout=PATIENCE) as client:
         client.sendmail("x@y.test", [ADA], message())
         client.docmd("NONSENSE secret")
     session = imaplib.IMAP4("127.0.0.1", server.ports["imap"])
@@ -127,9 +121,12 @@ def test_what_happens_is_counted(server: Served) -> None:
     session.login(ADA, PASSWORD)
     session.select("INBOX")
     session.fetch("1:*", "(FLAGS)")
-    _until(lambda: total(_figures(server), "markpost_commands_total", protocol="imap", command="FETCH", status="OK"))
+    # Workers put up their figures each at its own time: those of each session's last command are waited for.
+    for last in ({"protocol": "smtp", "command": "unknown"}, {"protocol": "imap", "command": "FETCH"}):
+        known = total(before, "markpost_commands_total", **last)
+        wait_until(lambda last=last, known=known: total(_figures(server), "markpost_commands_total", **last) > known)  # type: ignore[misc]
     applied = total(before, "markpost_applied_sequence")
-    _until(lambda: total(_figures(server), "markpost_applied_sequence") > applied, 15)
+    wait_until(lambda: total(_figures(server), "markpost_applied_sequence") > applied)
     after = _figures(server)
     session.logout()
 
@@ -161,7 +158,7 @@ def _workers(figures: Figures) -> int:
 
 def test_every_worker_shows_its_own(server: Served) -> None:
     wanted = 2 if "workers = 2" in (server.log.parent / "conf.toml").read_text() else 1
-    _until(lambda: _workers(_figures(server)) == wanted)
+    wait_until(lambda: _workers(_figures(server)) == wanted)
 
 
 @pytest.mark.setting("metrics.listen")
@@ -185,10 +182,10 @@ def test_maintenance_is_not_ready_but_healthy(server: Served, root: Path) -> Non
         for _ in range(4):
             assert get(port, "/readyz") == (503, "offline for maintenance\n")
         assert get(port, "/healthz")[0] == 200
-        _until(lambda: total(_figures(server), "markpost_offline") == _workers(_figures(server)))
+        wait_until(lambda: total(_figures(server), "markpost_offline") == _workers(_figures(server)))
     finally:
         gate.turn_off(str(root))
-    _until(lambda: [get(port, "/readyz")[0] for _ in range(4)] == [200] * 4)
+    wait_until(lambda: [get(port, "/readyz")[0] for _ in range(4)] == [200] * 4)
 
 
 def test_draining_is_not_ready(root: Path, tmp_path: Path) -> None:
@@ -197,12 +194,13 @@ def test_draining_is_not_ready(root: Path, tmp_path: Path) -> None:
     with served(root, *arguments, log=tmp_path / "log") as server:
         client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
         client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")
-        time.sleep(0.2)
+        with client.makefile("rb") as reader:
+            assert [reader.readline()[:3] for _ in range(3)] == [b"220", b"250", b"250"]
         server.process.terminate()
-        _until(lambda: get(server.ports["metrics"], "/readyz") == (503, "draining\n"))
+        wait_until(lambda: get(server.ports["metrics"], "/readyz") == (503, "draining\n"))
         assert get(server.ports["metrics"], "/healthz")[0] == 200
         client.sendall(b"QUIT\r\n")
-        assert server.process.wait(10) == 0
+        assert server.process.wait(PATIENCE) == 0
         client.close()
 
 

@@ -22,11 +22,12 @@ from adapter.settings import Limits, Listen, Login, Server, Settings, Submission
 from adapter.upstream.settings import RelaySettings
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
-from tests.support.relays import DAVE, until
+from tests.support.relays import DAVE
 from tests.support.serve import Served, served
 from tests.support.sink import Sink
 from tests.support.smtpd import PASSWORD, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB
+from tests.support.waiting import PATIENCE, until, wait_until
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -66,12 +67,12 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
     listeners = [option for kind in KINDS for option in (f"--{kind}", "127.0.0.1:0")]
     with served(root, "--config", str(configured.file), *listeners, log=configured.log) as server:
         ports = server.ports
-        mx = smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=20)
+        mx = smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=PATIENCE)
         mx.ehlo()
         assert mx.mail("x@y.test")[0] == 250
-        user = smtplib.SMTP_SSL("127.0.0.1", ports["submissions"], timeout=20, context=trusting())
+        user = smtplib.SMTP_SSL("127.0.0.1", ports["submissions"], timeout=PATIENCE, context=trusting())
         user.login(ADA, PASSWORD)
-        imap = imaplib.IMAP4_SSL("127.0.0.1", ports["imaps"], ssl_context=trusting(), timeout=20)
+        imap = imaplib.IMAP4_SSL("127.0.0.1", ports["imaps"], ssl_context=trusting(), timeout=PATIENCE)
         imap.login(ADA, PASSWORD)
         assert imap.select()[0] == "OK"
         before = presented(ports["imaps"])
@@ -90,7 +91,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         # New connections see the new certificate and the new limits.
         assert presented(ports["imaps"]) != before
         assert presented(ports["submissions"]) == presented(ports["imaps"])
-        with smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=20) as new:
+        with smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=PATIENCE) as new:
             assert b"new.test" in new.ehlo()[1]
             assert new.esmtp_features["size"] == "12345"
             new.mail("x@y.test")
@@ -108,7 +109,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         run = CliRunner().invoke
         eve = ["account", "add", "eve@example.test", "--root", str(root), "--password-stdin"]
         assert run(main, eve, input="hunter2\n").exit_code == 0
-        with imaplib.IMAP4("127.0.0.1", ports["imap"], timeout=20) as fresh:
+        with imaplib.IMAP4("127.0.0.1", ports["imap"], timeout=PATIENCE) as fresh:
             assert fresh.login("eve@example.test", "hunter2")[0] == "OK"
 
         now = presented(ports["imaps"])
@@ -124,7 +125,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         configured.write("[limits]\nmessage_size = 1\n")
         assert "not a certificate with its key" in await configured.hup(server, "ERROR")
         assert presented(ports["imaps"]) == now
-        with smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=20) as new:
+        with smtplib.SMTP("127.0.0.1", ports["smtp"], timeout=PATIENCE) as new:
             new.ehlo()
             assert new.esmtp_features["size"] == "12345"
         assert mx.noop()[0] == 250
@@ -159,11 +160,7 @@ async def test_renewed_certificates_are_noticed(
         assert caplog.text.count("certificates stay as they are") <= 2, caplog.text
         assert await asyncio.to_thread(presented, running.ports["submissions"]) == before
         (tmp_path / "key.pem").write_text(renewed)
-        for _ in range(100):
-            if (after := await asyncio.to_thread(presented, running.ports["submissions"])) != before:
-                break
-            await asyncio.sleep(0.05)
-        assert after != before
+        await asyncio.to_thread(wait_until, lambda: presented(running.ports["submissions"]) != before)
         assert (await client.ask("EHLO c")).code == 250
         assert (await client.login()).code == 235
         reloading.cancel()
@@ -207,11 +204,12 @@ async def test_a_job_runs_anew_when_its_settings_change(tmp_path: Path) -> None:
         told = len(services.after_reload)
         for number in (100, 7, 7, 8):
             hops(number)
-            await asyncio.sleep(0.01)
+            await until(lambda number=number: runs[-1] == number)  # type: ignore[misc]
+            await asyncio.sleep(0.02)  # for one too many, if there is one
         assert runs == [100, 7, 8]
         assert len(services.after_reload) == told
         stop.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE)
         assert len(services.after_reload) == told - 1
 
 

@@ -38,6 +38,7 @@ from tests.support.imapd import ImapClient
 from tests.support.serve import served
 from tests.support.smtpd import Running, make_store, serving, trusting
 from tests.support.stores import ADA
+from tests.support.waiting import PATIENCE
 
 PEER = Peer("test-1", "192.0.2.1")
 LOOPBACK = ("127.0.0.0/8",)
@@ -62,15 +63,15 @@ def test_every_listener_of_the_configuration_serves(root: Path, tmp_path: Path) 
     )
     with served(root, "--config", str(config), log=tmp_path / "log") as server:
         ports = server.ports
-        with imaplib.IMAP4("127.0.0.1", ports["imap"], timeout=20) as imap:
+        with imaplib.IMAP4("127.0.0.1", ports["imap"], timeout=PATIENCE) as imap:
             assert "STARTTLS" in imap.capabilities
-        imaplib.IMAP4_SSL("127.0.0.1", ports["imaps"], ssl_context=trusting(), timeout=20).logout()
+        imaplib.IMAP4_SSL("127.0.0.1", ports["imaps"], ssl_context=trusting(), timeout=PATIENCE).logout()
         for kind, login in (("smtp", False), ("submission", True)):
-            with smtplib.SMTP("127.0.0.1", ports[kind], timeout=20) as client:
+            with smtplib.SMTP("127.0.0.1", ports[kind], timeout=PATIENCE) as client:
                 client.ehlo()
                 assert client.has_extn("starttls")
                 assert client.has_extn("auth") is login
-        with smtplib.SMTP_SSL("127.0.0.1", ports["submissions"], timeout=20, context=trusting()) as client:
+        with smtplib.SMTP_SSL("127.0.0.1", ports["submissions"], timeout=PATIENCE, context=trusting()) as client:
             client.ehlo()
             assert client.has_extn("auth")
         assert (tmp_path / "l").stat().st_mode & 0o777 == 0o606
@@ -97,7 +98,7 @@ def test_so_many_connections_may_wait_to_be_accepted() -> None:
 def test_so_many_threads_work_at_once(root: Path, threads: int) -> None:
     store = services.open_store(str(root), Settings(server=Server(threads=threads)))
     try:
-        meeting = threading.Barrier(2, timeout=0.3)
+        meeting = threading.Barrier(2, timeout=PATIENCE if threads > 1 else 0.3)
         met = [store.pool.submit(meeting.wait) for _ in range(2)]
         wait(met)
         assert [future.exception() is None for future in met] == [threads > 1] * 2
@@ -109,9 +110,10 @@ def test_so_many_threads_work_at_once(root: Path, threads: int) -> None:
 
 
 class _Passwords:
-    """Every password is right; counts how many are checked, and how many at once."""
+    """Every password is right; counts how many are checked, and how many at once. So many come together."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: int) -> None:
+        self._meeting = threading.Barrier(together, timeout=PATIENCE)
         self._lock = threading.Lock()
         self._now = 0
         self.asked = 0
@@ -125,7 +127,8 @@ class _Passwords:
             self.asked += 1
             self._now += 1
             self.most = max(self.most, self._now)
-        time.sleep(0.1)
+        self._meeting.wait()
+        time.sleep(0.02)  # for one too many, if there is one
         with self._lock:
             self._now -= 1
         return True
@@ -137,7 +140,7 @@ class _Passwords:
 @pytest.mark.setting("login.cache", "login.threads")
 @pytest.mark.parametrize(("cache", "threads"), [(0.0, 1), (60.0, 3)])
 async def test_passwords_are_checked_again_after_a_while_and_so_many_at_once(cache: float, threads: int) -> None:
-    passwords = _Passwords()
+    passwords = _Passwords(threads)
     settings = Settings(login=Login(cache=Seconds(cache), threads=threads))
     login = Authenticator(settings, passwords, lambda _: True)
     users = [f"u{number}@example.test" for number in range(3)]
@@ -194,12 +197,14 @@ async def test_a_proxy_says_for_whom_it_speaks(
 
 
 class _Introspection(BaseHTTPRequestHandler):
-    """RFC 7662; the token ``slow`` takes its time."""
+    """RFC 7662; the token ``slow`` takes longer than anybody waits."""
+
+    enough = threading.Event()
 
     def do_POST(self) -> None:
         token = self.rfile.read(int(self.headers["Content-Length"])).decode().removeprefix("token=")
         if token == "slow":
-            time.sleep(1.0)
+            self.enough.wait(PATIENCE)
         answer = json.dumps({"active": token in ("good", "slow"), "username": ADA}).encode()
         with contextlib.suppress(OSError):
             self.send_response(200)
@@ -216,15 +221,16 @@ def introspection() -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/introspect"
+    _Introspection.enough.set()
     server.shutdown()
     server.server_close()
 
 
 @pytest.mark.setting("login.token_url", "login.token_timeout")
 async def test_tokens_are_checked_at_a_url_within_a_time(root: Path, introspection: str) -> None:
-    settings = Settings(login=Login(token_url=introspection, token_timeout=Seconds(0.3), delay=Seconds(0)))
-    async with serving(root, settings, ["submission"]) as running:
-        for token, code in (("bad", 535), ("slow", 454), ("good", 235)):
+    for token, seconds, code in (("bad", PATIENCE, 535), ("slow", 0.3, 454), ("good", PATIENCE, 235)):
+        settings = Settings(login=Login(token_url=introspection, token_timeout=Seconds(seconds), delay=Seconds(0)))
+        async with serving(root, settings, ["submission"]) as running:
             client = await running.hello("submission")
             response = f"user={ADA}\x01auth=Bearer {token}\x01\x01".encode()
             reply = await client.ask(f"AUTH XOAUTH2 {base64.b64encode(response).decode()}")

@@ -21,10 +21,10 @@ from adapter.config import ConfigError
 from adapter.servers import inherited
 from adapter.servers.overseer import ServiceManager
 from tests.support.smtpd import make_store
+from tests.support.waiting import PATIENCE
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _UNITS = _REPOSITORY / "conf" / "systemd"
-_PATIENCE = 15.0
 
 
 class _Systemd:
@@ -34,13 +34,13 @@ class _Systemd:
         self.address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(PATIENCE)
 
     def hear(self) -> list[str]:
         return self._socket.recv(4096).decode().split("\n")
 
     def wait_for(self, word: str) -> list[str]:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while word not in (heard := self.hear()):
             assert time.monotonic() < deadline
         return heard
@@ -89,7 +89,7 @@ def _service(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(_PATIENCE)
+        process.wait(PATIENCE)
         process.stdout.close()
 
 
@@ -102,7 +102,7 @@ def _listening(family: socket.AddressFamily = socket.AF_INET, address: object = 
 
 def _greeting(listening: socket.socket) -> bytes:
     with socket.socket(listening.family) as client:
-        client.settimeout(_PATIENCE)
+        client.settimeout(PATIENCE)
         client.connect(listening.getsockname())
         return client.makefile("rb").readline()
 
@@ -131,7 +131,7 @@ def test_the_life_of_a_service(root: Path, tmp_path: Path, workers: int, abstrac
         systemd.wait_for("WATCHDOG=1")
         process.send_signal(signal.SIGTERM)
         systemd.wait_for("STOPPING=1")
-        assert process.wait(_PATIENCE) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stdout is not None
         announced = process.stdout.read().decode().splitlines()
         assert announced == [f"smtp 127.0.0.1:{smtp.getsockname()[1]}", f"lmtp unix:{tmp_path}/lmtp.sock", "ready"]
@@ -147,8 +147,8 @@ def test_clients_wait_while_the_service_restarts(root: Path, tmp_path: Path) -> 
     with _service(root, tmp_path / "log", (), {"smtp": smtp}) as process:
         assert _greeting(smtp).startswith(b"220 ")
         process.terminate()
-        assert process.wait(_PATIENCE) == 0
-    client = socket.create_connection(smtp.getsockname(), _PATIENCE)
+        assert process.wait(PATIENCE) == 0
+    client = socket.create_connection(smtp.getsockname(), PATIENCE)
     with _service(root, tmp_path / "log", (), {"smtp": smtp}):
         assert client.recv(1000).startswith(b"220 ")
     client.close()
@@ -168,7 +168,10 @@ def test_an_event_loop_that_hangs_is_noticed(root: Path, tmp_path: Path, workers
         os.kill(victim, signal.SIGSTOP)
         time.sleep(0.2)
         systemd.drop()
-        assert systemd.is_silent(1.5) == (workers == 1)
+        if workers == 1:
+            assert systemd.is_silent(1.5)
+        else:
+            systemd.wait_for("WATCHDOG=1")
         os.kill(victim, signal.SIGCONT)
     systemd.close()
 
@@ -187,13 +190,13 @@ def test_sockets_are_taken_only_if_they_are_for_us_and_named() -> None:
 
 def test_what_a_unit_hands_over_must_listen(root: Path, tmp_path: Path) -> None:
     with socket.socket() as deaf, _service(root, tmp_path / "log", (), {"imap": deaf}) as process:
-        assert process.wait(_PATIENCE) == 1
+        assert process.wait(PATIENCE) == 1
     assert "does not listen: use ListenStream=" in (tmp_path / "log").read_text()
 
 
 def test_implicit_tls_needs_a_certificate_here_too(root: Path, tmp_path: Path) -> None:
     with contextlib.closing(_listening()) as imaps, _service(root, tmp_path / "log", (), {"imaps": imaps}) as process:
-        assert process.wait(_PATIENCE) == 1
+        assert process.wait(PATIENCE) == 1
     assert "imaps needs a certificate" in (tmp_path / "log").read_text()
 
 

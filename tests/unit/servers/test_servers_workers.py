@@ -29,11 +29,12 @@ from adapter.settings import Listen
 from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.support.messages import message
-from tests.support.relays import queue, send, until
+from tests.support.relays import queue, send
 from tests.support.serve import Served, served
 from tests.support.sink import Sink
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
+from tests.support.waiting import PATIENCE, until, wait_until
 
 _CONFIG = """
 [server]
@@ -50,13 +51,6 @@ longest_delay = "700 ms"
 """
 
 
-def _until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def _children(process: int) -> list[int]:
     return sorted(int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split())
 
@@ -69,14 +63,14 @@ def _is_alive(process: int) -> bool:
 
 def _greeting(port: int) -> str:
     try:
-        with socket.create_connection(("127.0.0.1", port), 10) as client:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
             return client.makefile("rb").readline().decode()
     except ConnectionError:
         return ""
 
 
 def _send(port: int) -> None:
-    with smtplib.SMTP("127.0.0.1", port, timeout=20) as client:
+    with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.sendmail("x@y.test", [ADA], message())
 
 
@@ -92,8 +86,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def _two_workers(root: Path, directory: Path) -> Iterator[Served]:
-    (directory / "conf.toml").write_text(_CONFIG)
+def _two_workers(root: Path, directory: Path, drain: float = 3.0) -> Iterator[Served]:
+    (directory / "conf.toml").write_text(_CONFIG.replace('"3 s"', f'"{drain} s"'))
     listeners = ("--smtp", "127.0.0.1:0", "--imap", "127.0.0.1:0", "--lmtp", str(directory / "lmtp.sock"))
     with served(root, "--config", str(directory / "conf.toml"), *listeners, log=directory / "log") as server:
         yield server
@@ -114,14 +108,21 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 def test_connections_are_shared_out_evenly(server: Served) -> None:
     workers = _children(server.process.pid)
     assert len(workers) == 2
-    before = {worker: _sockets(worker) for worker in workers}
-    with contextlib.ExitStack() as clients:
-        for _ in range(10):
-            client = clients.enter_context(socket.create_connection(("127.0.0.1", server.ports["smtp"])))
-            assert client.recv(1000).startswith(b"220 ")
-        shares = [_sockets(worker) - before[worker] for worker in workers]
+    before = [_sockets(worker) for worker in workers]
+    shares: list[int] = []
+
+    def are_even() -> bool:
+        """Five each, but for a worker that does not get its turn because the machine is busy with other things."""
+        with contextlib.ExitStack() as clients:
+            for _ in range(10):
+                client = clients.enter_context(socket.create_connection(("127.0.0.1", server.ports["smtp"])))
+                assert client.recv(1000).startswith(b"220 ")
+            shares[:] = [_sockets(worker) - others for worker, others in zip(workers, before, strict=True)]
+        wait_until(lambda: [_sockets(worker) for worker in workers] == before)
+        return min(shares) >= 4
+
+    wait_until(are_even, lambda: shares)
     assert sum(shares) == 10
-    assert min(shares) >= 2, shares  # five, but for a machine that is busy with other things
 
 
 def _sockets(process: int) -> int:
@@ -134,13 +135,13 @@ def test_limits_hold_for_all_workers_together(server: Served) -> None:
     port = server.ports["smtp"]
     with _as_many_as_allowed(port):
         assert _greeting(port).startswith("421 ")
-    _until(lambda: _greeting(port).startswith("220 "))
+    wait_until(lambda: _greeting(port).startswith("220 "))
 
 
 @contextlib.contextmanager
 def _as_many_as_allowed(port: int) -> Iterator[None]:
     """All twelve connections that one address may have; those of before may take a moment to be gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while True:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
         try:
@@ -178,7 +179,7 @@ def test_guesses_are_delayed_whichever_workers_they_go_to(server: Served) -> Non
             session.login("nobody@example.test", "wrong")
         took.append(time.monotonic() - began)
         session.logout()
-    assert min(took[2:]) > max(0.7, *took[:2])
+    assert min(took[2:]) > 0.7  # neither worker alone has seen more than is free
 
 
 def test_new_mail_is_seen_by_a_client_of_the_other_worker(server: Served) -> None:
@@ -189,7 +190,7 @@ def test_new_mail_is_seen_by_a_client_of_the_other_worker(server: Served) -> Non
     before = int(watchers[0].status("INBOX", "(MESSAGES)")[1][0].split()[2].rstrip(b")"))
     _send(server.ports["smtp"])
     for watcher in watchers:
-        _until(lambda watcher=watcher: watcher.noop() and watcher.response("EXISTS")[1][-1] == b"%d" % (before + 1))  # type: ignore[misc]
+        wait_until(lambda watcher=watcher: watcher.noop() and watcher.response("EXISTS")[1][-1] == b"%d" % (before + 1))  # type: ignore[misc]
         watcher.logout()
 
 
@@ -202,7 +203,7 @@ def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
     assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
     assert len(_children(server.process.pid)) == 2
     gate.turn_off(str(root))
-    _until(lambda: server.log.read_text().count("online again") == 2)
+    wait_until(lambda: server.log.read_text().count("online again") == 2)
     assert [_greeting(port)[:4] for _ in range(4)] == ["220 "] * 4
     _send(port)
 
@@ -212,11 +213,11 @@ def test_sighup_reaches_every_worker(server: Served) -> None:
     config.write_text(_CONFIG.replace("[limits]", "hostname = 'other.example.test'\n[limits]"))
     server.process.send_signal(signal.SIGHUP)
     port = server.ports["smtp"]
-    _until(lambda: all("other.example.test" in _greeting(port) for _ in range(4)))
-    _until(lambda: server.log.read_text().count("settings and certificates read again") == 2)
+    wait_until(lambda: all("other.example.test" in _greeting(port) for _ in range(4)))
+    wait_until(lambda: server.log.read_text().count("settings and certificates read again") == 2)
     config.write_text(_CONFIG)
     server.process.send_signal(signal.SIGHUP)
-    _until(lambda: not any("other.example.test" in _greeting(port) for _ in range(4)))
+    wait_until(lambda: not any("other.example.test" in _greeting(port) for _ in range(4)))
 
 
 def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None:
@@ -226,9 +227,9 @@ def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None
         victim, other = _children(server.process.pid)
         os.kill(victim, signal.SIGKILL)
         _send(port)  # at once: the other one serves
-        _until(lambda victim=victim: _is_replaced(server, victim))  # type: ignore[misc]
+        wait_until(lambda victim=victim: _is_replaced(server, victim))  # type: ignore[misc]
         assert other in _children(server.process.pid)
-    _until(lambda: _greeting(port).startswith("220 "))
+    wait_until(lambda: _greeting(port).startswith("220 "))
     assert _stored(root) == stored + 2
     assert "ended by signal 9; another follows" in server.log.read_text()
     with _as_many_as_allowed(port):
@@ -243,7 +244,7 @@ def _is_replaced(server: Served, victim: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number: int) -> None:
     stored = _stored(root)
-    with _two_workers(root, tmp_path) as server:
+    with _two_workers(root, tmp_path, drain=PATIENCE) as server:
         idle = [IMAP4("127.0.0.1", server.ports["imap"]) for _ in range(2)]
         sending = []
         for _ in range(2):
@@ -256,7 +257,7 @@ def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number:
         server.process.send_signal(number)
         for each in idle:
             assert each.readline().startswith(b"* BYE ")
-        _until(lambda: not _greeting(server.ports["smtp"]))
+        wait_until(lambda: not _greeting(server.ports["smtp"]))
         assert server.process.poll() is None
         for client, reader in sending:
             client.sendall(message() + b".\r\n")
@@ -264,7 +265,7 @@ def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number:
             assert reader.readline().startswith(b"421 ")
             reader.close()
             client.close()
-        assert server.process.wait(10) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert _stored(root) == stored + 2
     assert "Traceback" not in (tmp_path / "log").read_text()
 
@@ -275,7 +276,7 @@ def test_no_worker_is_left_behind(root: Path, tmp_path: Path) -> None:
         client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
         client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")  # something that is waited for
         server.kill()
-        _until(lambda: not any(map(_is_alive, workers)), 20)
+        wait_until(lambda: not any(map(_is_alive, workers)))
         client.close()
 
 
@@ -288,14 +289,14 @@ async def test_what_only_one_may_do_moves_over_when_it_dies(root: Path, tmp_path
         server = await asyncio.to_thread(Served, root, arguments, tmp_path / "log")
         try:
             for number in range(1, 3):
-                await asyncio.to_thread(_until, lambda: _relaying(root) in _children(server.process.pid))
+                await asyncio.to_thread(wait_until, lambda: _relaying(root) in _children(server.process.pid))
                 with Transport.open(root) as transport:
                     send(transport)
                     await until(lambda opened=transport: not queue(opened))  # type: ignore[misc]
                 assert len(sink.taken) == number
                 relaying = _relaying(root)
                 os.kill(relaying, signal.SIGKILL)
-                await asyncio.to_thread(_until, lambda before=relaying: _relaying(root) not in (0, before))  # type: ignore[misc]
+                await asyncio.to_thread(wait_until, lambda before=relaying: _relaying(root) not in (0, before))  # type: ignore[misc]
             assert await asyncio.to_thread(server.stop) == 0
         finally:
             if server.process.poll() is None:
@@ -360,7 +361,7 @@ def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) ->
             file.write(f"{time.monotonic()}\n")
 
     with _supervised(dies):
-        _until(lambda: births.exists() and len(births.read_text().split()) >= 5)
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 5)
     moments = [float(each) for each in births.read_text().split()][:5]
     pauses = [after - before for before, after in itertools.pairwise(moments)]
     assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
@@ -376,7 +377,7 @@ def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
         time.sleep(60)
 
     with _supervised(hangs, silent=0.5):
-        _until(lambda: births.exists() and len(births.read_text().split()) >= 2)
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
 
 
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -390,10 +391,10 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
             time.sleep(1)
 
     with _supervised(stays) as supervisor:
-        _until(born.exists)
+        wait_until(born.exists)
         worker = _children(supervisor)[0]
         os.kill(supervisor, signal.SIGTERM)
-        _until(lambda: not _is_alive(supervisor) and not _is_alive(worker), 5)
+        wait_until(lambda: not _is_alive(supervisor) and not _is_alive(worker))
 
 
 def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -412,9 +413,9 @@ def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "fork", no_more)
     with _supervised(works) as supervisor:
-        _until(born.exists)
+        wait_until(born.exists)
         os.kill(supervisor, signal.SIGTERM)
-        _until(lambda: not _is_alive(supervisor))
+        wait_until(lambda: not _is_alive(supervisor))
 
 
 async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +448,7 @@ async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPa
     acceptor = Acceptor(Listener(listener.endpoint, sockets), Connection)
     began = time.monotonic()
     _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await arrived.wait()
     assert time.monotonic() - began >= 0.4
     assert tries <= 5

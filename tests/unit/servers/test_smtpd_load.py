@@ -19,6 +19,7 @@ from tests.support.messages import message
 from tests.support.serve import Served, served
 from tests.support.smtpd import make_store
 from tests.support.stores import ADA, rows
+from tests.support.waiting import PATIENCE
 
 SLOW = 500
 MIB = 1 << 20
@@ -54,30 +55,28 @@ def test_slow_clients_do_not_hold_up_a_fast_one(server: Served) -> None:
     before = server.memory()
     data = b"EHLO slow\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n"
 
-    async def main() -> float:
+    async def main() -> None:
         ready = asyncio.Semaphore(0)
         slow = [asyncio.create_task(_drip(port, data if number % 2 else b"", ready)) for number in range(SLOW)]
         for _ in range(SLOW):
             await ready.acquire()
-        began = time.monotonic()
-        await asyncio.to_thread(_deliver, port, 30)
-        elapsed = time.monotonic() - began
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.to_thread(_deliver, port, 30)
         assert not any(task.done() for task in slow)
         grown = server.memory() - before
         for task in slow:
             task.cancel()
         await asyncio.wait(slow)
         assert grown < SLOW * 100 * 1024, grown
-        return elapsed
 
     try:
-        assert asyncio.run(main()) < 10  # thirty messages; much less on an idle machine
+        asyncio.run(main())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _deliver(port: int, count: int) -> None:
-    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         for number in range(count):
             client.sendmail("x@y.test", [ADA], message(f"Fast {number}"))
 
@@ -102,7 +101,7 @@ class _Watch(threading.Thread):
 
 
 def _send_large(port: int, octets: bytes, by_bdat: bool = False) -> None:
-    with socket.create_connection(("127.0.0.1", port), 60) as client:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         reader = client.makefile("rb")
         reader.readline()
         client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\n")

@@ -16,6 +16,7 @@ from protocol.smtp.states import Phase, Service, Session
 from tests.support.messages import message
 from tests.support.smtpd import HOST, ConnectionEnded, Running, SmtpClient, make_store, serving
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture
@@ -134,10 +135,7 @@ async def test_a_client_that_vanishes_at_the_end_loses_nothing(server: Running) 
     client.send(message() + b".\r\n")
     await client.writer.drain()
     client.writer.transport.abort()
-    for _ in range(200):
-        if rows(server.transport):
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: rows(server.transport))
     assert len(server.inbox()) == 1
 
 
@@ -149,11 +147,7 @@ async def test_a_client_that_vanishes_before_the_end_leaves_nothing(server: Runn
     client.send(message() + b"x" * 600_000)
     await client.writer.drain()
     client.close()
-    for _ in range(200):
-        if not len(server.services.connections):
-            break
-        await asyncio.sleep(0.02)
-    assert not len(server.services.connections)
+    await until(lambda: not len(server.services.connections))
     assert server.inbox() == []
     assert not [path for path in (tmp_path / "store" / "staging").rglob("*") if path.is_file()]
 

@@ -158,10 +158,10 @@ def test_cost_is_linear(unit: bytes, step: int) -> None:
     """8 MB take a fraction of a second in packets or at once; quadratic work would take minutes."""
     stream = b"Subject: x\r\n\r\n" + unit * (8_000_000 // len(unit)) + b"\r\n.\r\n"
     reader = DataReader(Intake(Limits(), LineEnds.NORMALISE))
-    begin = time.perf_counter()
+    begin = time.process_time()
     for at in range(0, len(stream), step):
         reader.feed(stream[at : at + step])
         if reader.done:
             break
     assert reader.done
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 20

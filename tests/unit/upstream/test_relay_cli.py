@@ -14,9 +14,10 @@ from adapter.cli import main
 from adapter.config import Seconds
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send, settings, until
+from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send, settings
 from tests.support.sink import Sink
 from tests.support.stores import ADA
+from tests.support.waiting import until
 
 
 def cli(transport: Transport, *arguments: str, status: int = 0) -> Result:
@@ -115,4 +116,4 @@ async def test_a_running_relay_hears_of_a_retry(transport: Transport, tmp_path: 
         await until(lambda: [row.attempts for row in queue(transport)] == [1])
         open_now[0] = True
         await asyncio.to_thread(cli, transport, "retry", "--all")
-        await sink.wait_for(1, seconds=3)
+        await sink.wait_for(1)

@@ -15,9 +15,11 @@ import pytest
 from adapter.config import Seconds
 from adapter.transport.transport import Transport
 from adapter.upstream import relay
+from tests.support.fronts import free_port
 from tests.support.messages import message
-from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings, until
+from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings
 from tests.support.sink import Sink
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -119,8 +121,7 @@ async def test_what_waited_goes_out_after_a_restart(transport: Transport) -> Non
 
 async def test_a_smarthost_that_comes_back(transport: Transport) -> None:
     sink = Sink()
-    await sink.start()
-    await sink.stop()
+    sink.port = free_port()
     async with relaying(transport, settings(sink)):
         send(transport)
         send(transport)

@@ -20,8 +20,9 @@ from adapter.upstream.settings import RelaySettings
 from adapter.upstream.smarthost import Smarthost, Unreachable
 from tests.support.certificates import make_signed
 from tests.support.messages import message
-from tests.support.relays import DAVE, queue, relaying, send, settings, until
+from tests.support.relays import DAVE, queue, relaying, send, settings
 from tests.support.sink import Sink
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.needs("openssl")
 

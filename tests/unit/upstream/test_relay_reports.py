@@ -19,9 +19,10 @@ from adapter.transport.transport import Transport
 from adapter.upstream import bounce, relay
 from protocol.smtp.params import OriginalRecipient, Ret
 from tests.support.messages import message
-from tests.support.relays import DAVE, ERIN, HOST, inbox, queue, read_report, relaying, send, settings, until
+from tests.support.relays import DAVE, ERIN, HOST, inbox, queue, read_report, relaying, send, settings
 from tests.support.sink import Script, Sink
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import until
 
 HOUR = 3600
 LETTER = message(subject="Grüße", body="Lieber Dave,\r\n\r\nbis bald.\r\n", message_id="<1@example.test>")
