@@ -11,7 +11,6 @@ import os
 import shutil
 import smtplib
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,51 +19,21 @@ from pathlib import Path
 import pytest
 
 from adapter.store import layout
-from tests.support.fronts import adapted, free_port, open_directory, postfix, wait_for_port
+from tests.support.fronts import adapted, free_port, open_directory, wait_for_port
 from tests.support.messages import message
 from tests.support.outside import Outside, outside
+from tests.support.postfix import running_postfix
 from tests.support.serve import served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA, BOB
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mail servers must be started by root")
 
-# What every Postfix has already; conf/postfix adds to it.
 _POSTFIX_MAIN = """
-compatibility_level = 3.6
-queue_directory = {home}/queue
-data_directory = {home}/data
-maillog_file = {home}/log
-maillog_file_prefixes = {home}
 myhostname = front.test
-mydestination =
-alias_maps =
-alias_database =
-inet_interfaces = 127.0.0.1
-inet_protocols = ipv4
-mynetworks = 127.0.0.0/8
 smtpd_relay_restrictions = permit_mynetworks, reject_unauth_destination
 relayhost = [127.0.0.1]:{outside}
-address_verify_poll_delay = 1s
-queue_run_delay = 1s
-minimal_backoff_time = 1s
-"""
-_POSTFIX_MASTER = """
-127.0.0.1:{world} inet n - n - - smtpd
-cleanup unix n - n - 0 cleanup
-qmgr unix n - n 300 1 qmgr
-rewrite unix - - n - - trivial-rewrite
-bounce unix - - n - 0 bounce
-defer unix - - n - 0 bounce
-trace unix - - n - 0 bounce
-verify unix - - n - 1 verify
-proxymap unix - - n - - proxymap
-smtp unix - - n - - smtp
-error unix - - n - - error
-retry unix - - n - - error
-anvil unix - - n - 1 anvil
-scache unix - - n - 1 scache
-postlog unix-dgram n - n - 1 postlogd
 """
 
 
@@ -89,9 +58,8 @@ def _postfix(place: Place) -> Iterator[None]:
     # Everybody in this test is on this machine: none may pass because of that.
     main = main.replace("permit_mynetworks, reject_unauth_destination,", "reject_unauth_destination,")
     master = adapted("postfix/master.cf", {"10025": str(place.smarthost)})
-    main = _POSTFIX_MAIN.format(home=place.home, outside=place.outside.port) + main
-    master = _POSTFIX_MASTER.format(world=place.world) + master
-    with postfix(place.home, main, master, place.world):
+    main = _POSTFIX_MAIN.format(outside=place.outside.port) + main
+    with running_postfix(place.home, main, master, place.world):
         yield
 
 
@@ -146,7 +114,7 @@ def _exim(place: Place) -> Iterator[None]:
         yield
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(PATIENCE)
 
 
 Front = Callable[[Place], AbstractContextManager[None]]
@@ -174,7 +142,7 @@ def _behind(front: Front, name: str, tmp_path: Path, *, unix: bool) -> Iterator[
 
 
 def _mail_both_ways(place: Place, ports: dict[str, int], root: Path, *, verifies: bool) -> None:
-    with smtplib.SMTP("127.0.0.1", place.world, timeout=60) as client:
+    with smtplib.SMTP("127.0.0.1", place.world, timeout=PATIENCE) as client:
         assert client.sendmail("x@far.example", [ADA, BOB], message("In", "One for two.\r\n")) == {}
         with pytest.raises(smtplib.SMTPRecipientsRefused):
             client.sendmail("x@far.example", ["y@far.example"], message("Relayed?"))
@@ -183,25 +151,18 @@ def _mail_both_ways(place: Place, ports: dict[str, int], root: Path, *, verifies
                 client.sendmail("x@far.example", ["nobody@example.test"], message("To nobody"))
             assert refused.value.recipients["nobody@example.test"][0] == 550, place.log
     inbox = root.joinpath(*layout.folder_directory(ADA, "INBOX"))
-    _until(lambda: len(list(inbox.glob("*.md"))) == 1, place)
+    wait_until(lambda: len(list(inbox.glob("*.md"))) == 1, lambda: place.log[-4000:])
     (link,) = inbox.glob("*.md")
     bob = root.joinpath(*layout.folder_directory(BOB, "INBOX"))
     assert [each.resolve() for each in bob.glob("*.md")] == [link.resolve()]  # one transaction, one file
     assert "One for two." in link.read_text()
-    with smtplib.SMTP("127.0.0.1", ports["submission"], timeout=60) as client:
+    with smtplib.SMTP("127.0.0.1", ports["submission"], timeout=PATIENCE) as client:
         client.login(ADA, PASSWORD)
         octets = message("Out", to="carol@far.example").replace(b"From: Bob <bob@", b"From: Ada <ada@")
         assert client.sendmail(ADA, ["carol@far.example"], octets) == {}
     sent = place.outside.wait_for(1)
     assert [(sender, recipients) for sender, recipients, _ in sent] == [(ADA, ["carol@far.example"])], place.log
     assert b"Subject: Out\r\n" in sent[0][2]
-
-
-def _until(condition: Callable[[], bool], place: Place) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, place.log[-4000:]
-        time.sleep(0.05)
 
 
 @pytest.mark.needs("postfix")

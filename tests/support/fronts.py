@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,25 +58,3 @@ def adapted(name: str, changes: Mapping[str, str]) -> str:
         assert old in text, f"{name} does not say {old!r}"
         text = text.replace(old, new)
     return text
-
-
-@contextlib.contextmanager
-def postfix(home: Path, main: str, master: str, port: int) -> Iterator[Path]:
-    """A private Postfix; yields its log. It must be started by root."""
-    for name in ("conf", "queue", "data"):
-        (home / name).mkdir()
-    shutil.chown(home / "data", "postfix", "postfix")
-    (home / "conf" / "main.cf").write_text(main)
-    (home / "conf" / "master.cf").write_text(master)
-    log = home / "log"
-
-    def control(command: str) -> None:
-        done = subprocess.run(["postfix", "-c", home / "conf", command], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    control("start")
-    try:
-        wait_for_port(port, log)
-        yield log
-    finally:
-        control("stop")
