@@ -27,6 +27,7 @@ from tests.support.messages import message
 from tests.support.serve import served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.needs("dovecot", "/usr/lib/dovecot/imap-login", "/usr/lib/dovecot/submission-login", "openssl"),
@@ -76,17 +77,13 @@ class Front:
 
     @contextlib.contextmanager
     def submission(self, source: str) -> Iterator[smtplib.SMTP]:
-        with smtplib.SMTP("127.0.0.1", self.submission_port, timeout=30, source_address=(source, 0)) as client:
+        with smtplib.SMTP("127.0.0.1", self.submission_port, timeout=PATIENCE, source_address=(source, 0)) as client:
             client.starttls(context=_trusting())
             yield client
 
-    def logged(self, pattern: str) -> bool:
-        deadline = time.monotonic() + 10
-        while not re.search(pattern, self.log.read_text()):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+    def wait_for(self, pattern: str) -> None:
+        """Until the log has a line of this kind."""
+        wait_until(lambda: re.search(pattern, self.log.read_text()), self.log.read_text)
 
 
 class _ImapFrom(imaplib.IMAP4):
@@ -94,7 +91,7 @@ class _ImapFrom(imaplib.IMAP4):
 
     def __init__(self, source: str, port: int) -> None:
         self._source = source
-        super().__init__("127.0.0.1", port, 30)
+        super().__init__("127.0.0.1", port, PATIENCE)
 
     def _create_socket(self, timeout: float | None) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout, source_address=(self._source, 0))
@@ -137,7 +134,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
             yield Front(scratch / "store", log, imap, submission)
         finally:
             dovecot.terminate()
-            dovecot.wait(20)
+            dovecot.wait(PATIENCE)
 
 
 def test_imap_through_dovecot(front: Front) -> None:
@@ -148,7 +145,7 @@ def test_imap_through_dovecot(front: Front) -> None:
         _, found = client.uid("FETCH", "1:*", "(FLAGS BODY[HEADER.FIELDS (SUBJECT)])")
         assert b"By way of Dovecot" in b"".join(part for item in found for part in item if isinstance(part, bytes))
         client.logout()
-    assert front.logged(rf" 127\.0\.0\.2 logged in as {ADA}")
+    front.wait_for(rf" 127\.0\.0\.2 logged in as {ADA}")
     assert " 127.0.0.1 logged in" not in front.log.read_text()
 
 
@@ -157,7 +154,7 @@ def test_submission_through_dovecot(front: Front) -> None:
         client.login(ADA, PASSWORD)
         octets = message("Submitted by way of Dovecot").replace(b"From: Bob <bob@", b"From: Ada <ada@")
         assert client.sendmail(ADA, [BOB], octets) == {}
-    assert front.logged(rf" 127\.0\.0\.3 logged in as {ADA} by PLAIN")
+    front.wait_for(rf" 127\.0\.0\.3 logged in as {ADA} by PLAIN")
     with Transport.open(front.root) as transport:
         arrived = [transport.content.octets(row.message_id) for row in rows(transport, address=BOB)]
     assert b"[127.0.0.3]" in next(each for each in arrived if b"Submitted by way of Dovecot" in each)
@@ -168,9 +165,10 @@ def test_failed_logins_slow_down_the_client_that_made_them(front: Front) -> None
     for number in range(2):
         with front.imap("127.0.0.4") as client, pytest.raises(imaplib.IMAP4.error):
             client.login(f"guess{number}@example.test", "wrong")
-    assert front.logged(r" 127\.0\.0\.4 login failed")
+    front.wait_for(r" 127\.0\.0\.4 login failed")
     assert _seconds_to_log_in(front, "127.0.0.4") >= 2
-    assert _seconds_to_log_in(front, "127.0.0.5") < 1.5
+    others = (f"127.0.0.{number}" for number in range(10, 15))
+    assert any(_seconds_to_log_in(front, each) < 1.5 for each in others)  # one of them, on a machine that is busy
 
 
 def _seconds_to_log_in(front: Front, source: str) -> float:

@@ -12,6 +12,7 @@ from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, make_store
 from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, rows
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.needs("curl", "openssl")
 
@@ -20,7 +21,7 @@ def _curl(server: Served, path: str, *options: str, kind: str = "imap") -> bytes
     url = f"{kind}://localhost:{server.ports[kind]}/{path}"
     security = ["--cacert", server.tls.certificate, "--ssl-reqd"]
     done = subprocess.run(
-        ["curl", "-sS", *security, "--user", f"{ADA}:{PASSWORD}", *options, url], capture_output=True, timeout=60
+        ["curl", "-sS", *security, "--user", f"{ADA}:{PASSWORD}", *options, url], capture_output=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout

@@ -19,6 +19,7 @@ from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, make_store
 from tests.support.serving import Served, served
 from tests.support.stores import ADA, append
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -99,7 +100,7 @@ def test_imapclient(server: Served) -> None:
         other = imaplib.IMAP4_SSL("localhost", server.ports["imaps"], ssl_context=_context(server))
         other.login(ADA, PASSWORD)
         other.append("INBOX", "", imaplib.Time2Internaldate(time.time()), varied_message(200))
-        assert client.idle_check(timeout=5) == [(COUNT, b"EXISTS")]
+        assert client.idle_check(timeout=PATIENCE) == [(COUNT, b"EXISTS")]
         client.idle_done()
         other.logout()
         assert client.sort(["SUBJECT"])
@@ -116,14 +117,14 @@ async def test_aioimaplib(server: Served) -> None:
         answer = await client.uid("fetch", str(number), "(BODY.PEEK[])")
         assert answer.result == "OK"
         assert bytes(answer.lines[1]) == varied_message(number)
-    idle = await client.idle_start(timeout=10)
+    idle = await client.idle_start(timeout=PATIENCE)
     other = imaplib.IMAP4_SSL("localhost", server.ports["imaps"], ssl_context=_context(server))
     await asyncio.to_thread(other.login, ADA, PASSWORD)
     await asyncio.to_thread(other.append, "INBOX", "", "", varied_message(200))
-    pushed = await client.wait_server_push(timeout=5)
+    pushed = await client.wait_server_push(timeout=PATIENCE)
     assert b"%d EXISTS" % (COUNT + 1) in pushed
     client.idle_done()
-    await asyncio.wait_for(idle, 5)
+    await asyncio.wait_for(idle, PATIENCE)
     await asyncio.to_thread(other.logout)
     assert (await client.move("1:2", "Trash")).result == "OK"
     assert (await client.logout()).result == "OK"

@@ -19,10 +19,10 @@ from tests.support.imapd import PASSWORD, make_store
 from tests.support.messages import message
 from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, deliver, rows
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.needs("neomutt", "openssl")
 
-_PATIENCE = 30.0
 _CONTROL = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|[\x00-\x08\x0b-\x1f]")
 
 
@@ -37,14 +37,14 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until the text shows up, and forget what came before."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while text.encode() not in self.shown:
             assert time.monotonic() < deadline, f"{text!r} does not show up in {self.shown[-2000:]!r}"
             self._read(0.2)
         self.shown = self.shown.partition(text.encode())[2]
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not happened():
             assert time.monotonic() < deadline, self.shown[-2000:]
             self._read(0.1)
@@ -60,7 +60,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def end(self) -> int:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

@@ -40,7 +40,7 @@ from tests.support.messages import message
 from tests.support.serve import served
 from tests.support.stores import ADA, append, folder, folder_names, new_store, rows, subscriptions
 from tests.support.upstream import PASSWORD, Dovecot, contents, put, running_dovecot, spelt, wire
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until, wait_until
 
 pytestmark = [
     pytest.mark.needs("dovecot", "openssl"),
@@ -76,7 +76,7 @@ async def following(transport: Transport, settings: UpstreamSettings) -> AsyncIt
         yield
     finally:
         stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await task
 
 
@@ -117,9 +117,7 @@ async def test_everything_comes_as_it_is(dovecot: Dovecot, transport: Transport)
             put(client, "INBOX", octets)
         client.create(spelt("Many"))
         put_many(client, "Many", 700)  # more lines than a recursive parser bears
-    began = time.monotonic()
     done = await pull(transport, dovecot.settings(user))
-    print(f"\n  {done.messages} messages, {done.octets / 1e6:.1f} MB in {time.monotonic() - began:.2f} s")
     assert done.failed == []
     assert done.messages == 2 * len(FOLDERS) + len(ODD) + 2 + 700
     for number, name in enumerate(FOLDERS):
@@ -343,11 +341,8 @@ async def test_following(dovecot: Dovecot, transport: Transport, monkeypatch: py
         async with wire(dovecot.imap) as proxy:
             async with following(transport, dovecot.settings(user, port=proxy.port, poll=Seconds(600.0))):
                 await until(lambda: len(rows(transport)) == 1 and "Lists" in folder_names(transport))
-                await asyncio.sleep(0.3)
-                began = time.monotonic()
                 put(client, "INBOX", message(subject="1"))
                 await until(lambda: len(rows(transport)) == 2)
-                print(f"\n  new mail after {time.monotonic() - began:.2f} s")
                 client.select("INBOX")
                 client.uid("STORE", "1", "+FLAGS", "(\\Flagged)")
                 await until(lambda: rows(transport)[0].flags == Flag.STARRED)
@@ -520,10 +515,7 @@ def test_the_server_follows(dovecot: Dovecot, tmp_path: Path) -> None:
     inbox = root / "mailboxes" / ADA / "inbox"
 
     def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 20
-        while len(list(inbox.glob("*.md"))) != count:
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
-            time.sleep(0.05)
+        wait_until(lambda: len(list(inbox.glob("*.md"))) == count, lambda: (tmp_path / "log").read_text()[-3000:])
 
     with dovecot.session(user) as client:
         put(client, "INBOX", message(subject="0"))
@@ -537,9 +529,7 @@ def test_the_server_follows(dovecot: Dovecot, tmp_path: Path) -> None:
             put(client, "INBOX", message(subject="2"))
             assert runner.invoke(main, ["maintenance", "off", "--root", str(root)]).exit_code == 0
             wait_for(3)
-            began = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - began < 5
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
     assert PASSWORD not in log

@@ -17,6 +17,7 @@ from tests.support.messages import message
 from tests.support.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store, trusting
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import PATIENCE
 
 HOW = ["submission", "starttls", "submissions"]
 
@@ -55,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def run(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    result = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+    result = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
     assert result.returncode == 0, (command, result.stdout.decode(), result.stderr.decode())
     return result
 
@@ -94,7 +95,7 @@ def test_swaks_is_told_no(place: Place) -> None:
     port = str(place.port("smtp"))
     refused = subprocess.run(
         ["swaks", "--server", f"127.0.0.1:{port}", "--from", "x@y.test", "--to", "dave@elsewhere.test"],
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert refused.returncode == 24  # no recipient accepted
     assert b"550 5.7.1" in refused.stdout
@@ -157,9 +158,9 @@ def test_msmtp_delivers_by_lmtp(place: Place) -> None:
 def test_smtplib_submits(place: Place, how: str) -> None:
     client: smtplib.SMTP
     if how == "submissions":
-        client = smtplib.SMTP_SSL("127.0.0.1", place.port(how), context=trusting(), timeout=30)
+        client = smtplib.SMTP_SSL("127.0.0.1", place.port(how), context=trusting(), timeout=PATIENCE)
     else:
-        client = smtplib.SMTP("127.0.0.1", place.port(how), timeout=30)
+        client = smtplib.SMTP("127.0.0.1", place.port(how), timeout=PATIENCE)
     with client:
         if how == "starttls":
             client.starttls(context=trusting())
@@ -173,7 +174,7 @@ def test_smtplib_submits(place: Place, how: str) -> None:
 
 
 def test_smtplib_sends_international_mail(place: Place) -> None:
-    with smtplib.SMTP("127.0.0.1", place.port("smtp"), timeout=30) as client:
+    with smtplib.SMTP("127.0.0.1", place.port("smtp"), timeout=PATIENCE) as client:
         client.sendmail(
             "grüße@müller.test", [ADA], "Subject: Grüße\r\n\r\nHallo\r\n".encode(), ["SMTPUTF8", "BODY=8BITMIME"]
         )
@@ -195,5 +196,5 @@ def test_many_handshakes_at_once(place: Place) -> None:
     context: ssl.SSLContext = trusting()
     for connection in raw:
         with context.wrap_socket(connection) as wrapped:
-            wrapped.settimeout(20)
+            wrapped.settimeout(PATIENCE)
             assert wrapped.recv(1000).startswith(b"220 ")

@@ -28,6 +28,7 @@ def _masked(text: str) -> str:
 
 
 @pytest.mark.needs("bash", "curl", "java")
+@pytest.mark.timeout(600)  # two looks by Spark, each in a process of its own
 def test_every_step_does_what_the_readme_says(tmp_path: Path) -> None:
     steps = _tour()
     assert [kind for kind, _ in steps] == ["sh", "sh", "text", "sh", "text", "sh", "text"]
@@ -41,7 +42,7 @@ def test_every_step_does_what_the_readme_says(tmp_path: Path) -> None:
         script = script.replace(port, str(free_port()))
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        ["bash", "-m", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170
+        ["bash", "-m", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=570
     )
     assert done.returncode == 0, done.stdout + done.stderr
     outputs = iter(_masked(done.stdout.replace("\r\n", "\n")).split("=== end\n"))
