@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from tests.support.messages import message
 from tests.support.stores import ADA
+from tests.support.waiting import PATIENCE, wait_until
 
 PASSWORD = "secret"
-_PATIENCE = 30.0
 _PAUSE = 0.1
 _PLACED = re.compile(rb"APPENDUID \d+ (\d+)")
 _REFUSED = (OSError, smtplib.SMTPException, imaplib.IMAP4.error)
@@ -34,10 +34,10 @@ class Load:
     def wait_for(self, count: int) -> None:
         """Until so many more messages have been acknowledged on each side."""
         sent, appended = len(self.sent), len(self.appended)
-        deadline = time.monotonic() + _PATIENCE
-        while len(self.sent) < sent + count or len(self.appended) < appended + count:
-            assert time.monotonic() < deadline, (len(self.sent), len(self.appended), self.turned_away[-3:])
-            time.sleep(0.02)
+        wait_until(
+            lambda: len(self.sent) >= sent + count and len(self.appended) >= appended + count,
+            lambda: (len(self.sent), len(self.appended), self.turned_away[-3:]),
+        )
 
     # --- clients ---------------------------------------------------------------------------------------------------
 
@@ -113,5 +113,5 @@ def running(smtp: int, imap: int) -> Iterator[Load]:
     finally:
         load.ending.set()
         for thread in threads:
-            thread.join(_PATIENCE)
+            thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads)

@@ -71,10 +71,10 @@ def test_a_busy_store_yields_no_false_finding(tmp_path: Path) -> None:
     told = processes.channel()
     said: list[str] = []
     with processes.running(_write, str(root), str(tmp_path / "stop"), told):
-        assert told.get(timeout=60) == "under way"
+        assert told.get(timeout=300) == "under way"
         found = lab.check(root, said.append)
         (tmp_path / "stop").touch()
-        done = told.get(timeout=60)
+        done = told.get(timeout=300)
     assert done > 50
     assert found.kinds == {"message-stray": 1}, found.report["items"]
     assert any("looking again" in line for line in said)

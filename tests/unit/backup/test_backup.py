@@ -29,6 +29,7 @@ from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.processes import channel, running
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_mail_goes_on_meanwhile(tmp_path: Path) -> None:
         known, counted = -1, []
         for number in range(4):
             while known < 25 * number:
-                known = acknowledged.get(timeout=30)
+                known = acknowledged.get(timeout=PATIENCE)
             backup = _take(root, destination)
             restored = tmp_path / f"restored-{number}"
             restoring.restore(str(backup), str(restored))
@@ -206,7 +207,7 @@ def test_killed_at_any_moment(root: Path, tmp_path: Path) -> None:
             time.sleep(0.001)
         time.sleep(0.01 * number)
         process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
     for name in manifest.complete(str(destination)):
         restoring.restore(str(destination / name), str(tmp_path / f"restored-{name}"))
         assert lab.view(tmp_path / f"restored-{name}") == lab.view(root)

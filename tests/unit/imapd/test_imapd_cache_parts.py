@@ -73,7 +73,7 @@ async def test_threads_are_few_report_errors_and_notice_that_they_are_idle() -> 
     try:
         names = await asyncio.gather(*[threads.run(_slow_name) for _ in range(6)])
         assert len(set(names)) == 2
-        assert await asyncio.to_thread(idle.acquire, timeout=5)
+        assert await asyncio.to_thread(idle.acquire, timeout=60)
         for error in (OSError("disk"), sqlite3.OperationalError("locked")):
             with pytest.raises(MailError) as caught:
                 await threads.run(_raise, error)

@@ -76,7 +76,7 @@ def total(figures: Figures, name: str, **labels: str) -> float:
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -177,7 +177,7 @@ def test_pages(server: Served) -> None:
 
 def test_maintenance_is_not_ready_but_healthy(server: Served, root: Path) -> None:
     port = server.ports["metrics"]
-    gate.turn_on(str(root), reason="test", deadline=20)
+    gate.turn_on(str(root), reason="test", deadline=PATIENCE)
     try:
         for _ in range(4):
             assert get(port, "/readyz") == (503, "offline for maintenance\n")

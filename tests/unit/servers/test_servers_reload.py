@@ -56,7 +56,7 @@ class Configured:
 
 
 def presented(port: int) -> str:
-    return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=PATIENCE)
 
 
 @pytest.mark.setting("imap.folders")

@@ -198,7 +198,7 @@ def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
     port = server.ports["smtp"]
     idle = IMAP4("127.0.0.1", server.ports["imap"])
     idle.login(ADA, PASSWORD)
-    gate.turn_on(str(root), reason="test", deadline=20)  # raises unless both let go of the store
+    gate.turn_on(str(root), reason="test", deadline=PATIENCE)  # raises unless both let go of the store
     assert b"BYE" in idle.readline()
     assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
     assert len(_children(server.process.pid)) == 2

@@ -78,7 +78,7 @@ def test_what_is_heard_can_be_found(store: Transport) -> None:
     store.changes.subscribe(look)
     for _ in range(10):
         deliver(store, ADA)
-    assert done.wait(20)
+    assert done.wait(PATIENCE)
     assert found == list(range(1, 11))
 
 

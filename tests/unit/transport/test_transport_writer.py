@@ -26,6 +26,7 @@ from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder, folder_names, new_store, rows, subscriptions
+from tests.support.waiting import PATIENCE
 
 
 class Batches:
@@ -54,13 +55,13 @@ def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[An
 
         def addresses(self) -> tuple[str, ...]:
             entered.set()
-            go_on.wait(20)
+            go_on.wait(PATIENCE)
             raise MailError(Reason.NOT_ALLOWED)
 
         def plan(self, plan: Plan) -> None: ...
 
     store.submit(Plug())
-    assert entered.wait(20)
+    assert entered.wait(PATIENCE)
     futures = [store.submit(operation) for operation in operations]
     go_on.set()
     return futures
@@ -87,7 +88,7 @@ class Failing(op.Operation[None]):
 def outcomes(futures: list[Future[Any]]) -> list[str]:
     found = []
     for future in futures:
-        error = future.exception(timeout=30)
+        error = future.exception(timeout=PATIENCE)
         assert error is None or isinstance(error, MailError)
         found.append("done" if error is None else error.reason.name)
     return found
@@ -229,7 +230,7 @@ def test_a_staged_file_that_cannot_be_removed_does_not_stop_the_writer(
         staged = store.stage(message())
         monkeypatch.setattr(disk, "on_step", fail)
         outcome = store.submit(op.Deliver(staged, "x@y.test", ["nobody@example.test"]))
-        assert outcome.result(timeout=10).sent is None
+        assert outcome.result(timeout=PATIENCE).sent is None
         monkeypatch.setattr(disk, "on_step", None)
         deliver(store, ADA)
         assert folder(store).messages == 1
