@@ -291,8 +291,6 @@ async def test_recipients_that_are_too_many_go_at_once_in_another_transaction(tr
 
 
 async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Transport) -> None:
-    heard = asyncio.Event()
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 hasty\r\n")
         while line := await reader.readline():
@@ -301,7 +299,7 @@ async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Tr
                 await reader.readexactly(100_000)
                 writer.write(b"552 5.3.4 enough\r\n")
                 await writer.drain()
-                await heard.wait()  # nobody takes the rest: who only sends never hears of it
+                await asyncio.sleep(0.2)
                 writer.close()
                 return
             writer.write(b"250 ok\r\n")
@@ -312,7 +310,6 @@ async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Tr
     async with relaying(transport, settings(sink)):
         send(transport, octets=message(body="line\r\n" * 4_000_000))
         await until(lambda: len(inbox(transport)) == 1)
-        heard.set()
     server.close()
     assert b"552 5.3.4 enough" in inbox(transport)[0]
 
