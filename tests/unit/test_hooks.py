@@ -29,7 +29,7 @@ from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.serve import served
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until, wait_until
 
 
 @pytest.fixture
@@ -89,7 +89,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 def url_hook(receiver: Receiver, **changes: Any) -> HookSettings:
-    values = {"url": receiver.url, "first_retry": Seconds(0.05), "longest_retry": Seconds(0.3), "timeout": Seconds(2.0)}
+    values = {
+        "url": receiver.url,
+        "first_retry": Seconds(0.05),
+        "longest_retry": Seconds(0.3),
+        "timeout": Seconds(PATIENCE),
+    }
     return HookSettings(**{**values, **changes})
 
 
@@ -102,7 +107,7 @@ async def running(transport: Transport, **hooks: HookSettings) -> AsyncIterator[
         yield
     finally:
         stop.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await task
 
 
@@ -314,10 +319,9 @@ async def test_an_answer_that_drips_is_cut() -> None:
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    began = time.monotonic()
-    with pytest.raises(OSError):  # noqa: PT011
-        await asyncio.to_thread(web.post, f"http://127.0.0.1:{port}/", b"x", {}, 0.5)
-    assert time.monotonic() - began < 3
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(OSError):  # noqa: PT011
+            await asyncio.to_thread(web.post, f"http://127.0.0.1:{port}/", b"x", {}, 0.5)
     server.close()
 
 
@@ -367,15 +371,13 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: Receiver) ->
     arguments = ("--config", str(config), "--lmtp", str(tmp_path / "l.sock"))
 
     def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 20
-        while len(receiver.told) < count:
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
-            time.sleep(0.02)
+        wait_until(lambda: len(receiver.told) >= count, lambda: (tmp_path / "log").read_text()[-3000:])
 
     with served(root, *arguments, log=tmp_path / "log") as server, Transport.open(root) as transport:
+        begun = bookmarks(transport, "agent")
         first = deliver(transport, ADA).message_id
         wait_for(1)
-        time.sleep(0.2)  # the cursor is noted
+        wait_until(lambda: bookmarks(transport, "agent") != begun)  # the cursor is noted
         receiver.delay, receiver.statuses = 0.5, [500]
         second = deliver(transport, ADA).message_id
         time.sleep(0.2)
@@ -385,9 +387,7 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: Receiver) ->
     receiver.delay, receiver.statuses = 0.0, [200]
     with served(root, *arguments, "--workers", "2", log=tmp_path / "log") as server:
         wait_for(3)
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 5
     assert receiver.messages == [first, second, third]
     assert "Traceback" not in (tmp_path / "log").read_text()
     assert_layers_agree(root, tmp_path / "scratch")

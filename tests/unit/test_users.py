@@ -26,6 +26,7 @@ from adapter.users.schemes import SchemeError
 from protocol import dovecot_auth
 from tests.support.imapd import ImapClient
 from tests.support.smtpd import serving
+from tests.support.waiting import PATIENCE
 
 SECRET = "correct hörse"
 MADE = (
@@ -311,7 +312,7 @@ async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
     async def ask(where: str) -> object:
         users = ForeignUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
         with ThreadPoolExecutor(1) as threads, pytest.raises(UnavailableError, match="no answer in time"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await users.prove("ada", "x", "", threads)
         users.close()
         return None

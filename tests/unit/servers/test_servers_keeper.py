@@ -20,7 +20,7 @@ from adapter.store import offline_marker
 from adapter.store.disk import Directories
 from tests.support.layers import assert_layers_agree
 from tests.support.stores import ADA, new_store
-from tests.support.upstream import until
+from tests.support.waiting import PATIENCE, until
 
 
 async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
 
     def slowly(root: str, settings: Settings, counts: SharedCounts | None) -> Store:
         opening.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE)
         return open_store(root, settings, counts)
 
     with contextlib.closing(Directories(str(root))) as directories:
@@ -47,7 +47,7 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
         await until(opening.is_set)
         stop.set()
         go_on.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await watching
         await keeper.close()
     assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either

@@ -27,6 +27,7 @@ from tests.support.certificates import make_certificate
 from tests.support.messages import message
 from tests.support.smtpd import PASSWORD, Reply, Running, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB, rows
+from tests.support.waiting import PATIENCE
 
 ALIASES = {"info@example.test": (ADA, BOB), "boss@example.test": (BOB,)}
 
@@ -191,7 +192,7 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
         client = await running.hello("submission")
         assert (await client.ask("STARTTLS")).code == 220
         client.send(b"this is not TLS at all, and it is long enough to be noticed\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await client.reader.read()  # an alert, perhaps; then the end
         silent = await running.connect("submissions")
         assert await silent.ended()

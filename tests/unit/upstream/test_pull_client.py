@@ -17,6 +17,7 @@ from adapter.upstream.mirror.client import Client, Refused, UpstreamError
 from adapter.upstream.mirror.replies import Examined, Fetched, Listed
 from adapter.upstream.mirror.session import Session
 from adapter.upstream.mirror.settings import UpstreamSettings, problems
+from tests.support.waiting import PATIENCE
 
 SECRET = "the secret"
 Script = Callable[[bytes, str], Awaitable[bytes | None]]
@@ -159,7 +160,7 @@ async def test_idle() -> None:
     async with serving({**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n* 4 EXISTS\r\n"}) as client:
         session = await opened(client)
         with pytest.raises(UpstreamError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await session.idle(60, {})
     async with serving({**OPEN, "IDLE": b"{tag} NO not now\r\n"}) as client:
         session = await opened(client)
