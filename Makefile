@@ -23,8 +23,9 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# One process more than CI has processors: many tests wait for other programs. The order is that of tests/conftest.py.
 test: lint
-	$(VENV)/bin/pytest --numprocesses 2 --dist loadfile $(TESTS)
+	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 bench: setup
 	$(PYTHON) -m tests.bench

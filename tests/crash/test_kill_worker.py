@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.crash.senders import Sender, check_delivered
 from tests.support.imapd import PASSWORD, make_store
+from tests.support.process_tree import children
 from tests.support.serve import Served
 from tests.support.waiting import PATIENCE
 
@@ -105,9 +106,9 @@ def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
         begun = time.monotonic()
         while time.monotonic() < begun + (SECONDS if _is_enough(writers, kills) else PATIENCE):
             time.sleep(random.uniform(0.3, 0.9))
-            workers = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+            workers = children(supervisor)
             if len(workers) == 2:  # one that dies again and again is not replaced at once
-                os.kill(int(random.choice(workers)), signal.SIGKILL)
+                os.kill(random.choice(workers), signal.SIGKILL)
                 kills += 1
         stop.set()
         for thread in (*senders, *writers):

@@ -20,6 +20,7 @@ import pytest
 from adapter.config import ConfigError
 from adapter.servers import inherited
 from adapter.servers.overseer import ServiceManager
+from tests.support.process_tree import children
 from tests.support.smtpd import make_store
 from tests.support.waiting import PATIENCE
 
@@ -163,8 +164,7 @@ def test_an_event_loop_that_hangs_is_noticed(root: Path, tmp_path: Path, workers
     arguments = ("--smtp", "127.0.0.1:0", "--workers", str(workers))
     with _service(root, tmp_path / "log", arguments, {}, **environment) as process:
         systemd.wait_for("READY=1")
-        tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        victim = int(tasks[0]) if workers > 1 else process.pid
+        victim = children(process.pid)[0] if workers > 1 else process.pid
         os.kill(victim, signal.SIGSTOP)
         time.sleep(0.2)
         systemd.drop()

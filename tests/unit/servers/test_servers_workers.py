@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import re
 import signal
 import smtplib
 import socket
 import time
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from imaplib import IMAP4
 from pathlib import Path
 
 import pytest
 
 from adapter.maintenance import gate
-from adapter.servers import endpoints
-from adapter.servers.acceptor import Acceptor
-from adapter.servers.endpoints import Endpoint, Listener
-from adapter.servers.overseer import Overseer
-from adapter.servers.shared_counts import SharedCounts
-from adapter.servers.workers import Supervisor, WorkerLink
-from adapter.settings import Listen
 from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.support.messages import message
+from tests.support.process_tree import children, is_alive
 from tests.support.relays import queue, send
 from tests.support.serve import Served, served
 from tests.support.sink import Sink
@@ -49,16 +41,6 @@ free_failures = 2
 delay = "700 ms"
 longest_delay = "700 ms"
 """
-
-
-def _children(process: int) -> list[int]:
-    return sorted(int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split())
-
-
-def _is_alive(process: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    return False
 
 
 def _greeting(port: int) -> str:
@@ -106,7 +88,7 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 @pytest.mark.setting("server.workers")
 def test_connections_are_shared_out_evenly(server: Served) -> None:
-    workers = _children(server.process.pid)
+    workers = children(server.process.pid)
     assert len(workers) == 2
     before = [_sockets(worker) for worker in workers]
     shares: list[int] = []
@@ -201,7 +183,7 @@ def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
     gate.turn_on(str(root), reason="test", deadline=PATIENCE)  # raises unless both let go of the store
     assert b"BYE" in idle.readline()
     assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
-    assert len(_children(server.process.pid)) == 2
+    assert len(children(server.process.pid)) == 2
     gate.turn_off(str(root))
     wait_until(lambda: server.log.read_text().count("online again") == 2)
     assert [_greeting(port)[:4] for _ in range(4)] == ["220 "] * 4
@@ -224,11 +206,11 @@ def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None
     port = server.ports["smtp"]
     stored = _stored(root)
     for _ in range(2):
-        victim, other = _children(server.process.pid)
+        victim, other = children(server.process.pid)
         os.kill(victim, signal.SIGKILL)
         _send(port)  # at once: the other one serves
         wait_until(lambda victim=victim: _is_replaced(server, victim))  # type: ignore[misc]
-        assert other in _children(server.process.pid)
+        assert other in children(server.process.pid)
     wait_until(lambda: _greeting(port).startswith("220 "))
     assert _stored(root) == stored + 2
     assert "ended by signal 9; another follows" in server.log.read_text()
@@ -237,7 +219,7 @@ def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None
 
 
 def _is_replaced(server: Served, victim: int) -> bool:
-    workers = _children(server.process.pid)
+    workers = children(server.process.pid)
     return len(workers) == 2 and victim not in workers
 
 
@@ -272,11 +254,11 @@ def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number:
 
 def test_no_worker_is_left_behind(root: Path, tmp_path: Path) -> None:
     with _two_workers(root, tmp_path) as server:
-        workers = _children(server.process.pid)
+        workers = children(server.process.pid)
         client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
         client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")  # something that is waited for
         server.kill()
-        wait_until(lambda: not any(map(_is_alive, workers)))
+        wait_until(lambda: not any(map(is_alive, workers)))
         client.close()
 
 
@@ -289,7 +271,7 @@ async def test_what_only_one_may_do_moves_over_when_it_dies(root: Path, tmp_path
         server = await asyncio.to_thread(Served, root, arguments, tmp_path / "log")
         try:
             for number in range(1, 3):
-                await asyncio.to_thread(wait_until, lambda: _relaying(root) in _children(server.process.pid))
+                await asyncio.to_thread(wait_until, lambda: _relaying(root) in children(server.process.pid))
                 with Transport.open(root) as transport:
                     send(transport)
                     await until(lambda opened=transport: not queue(opened))  # type: ignore[misc]
@@ -322,175 +304,3 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"not a store: make one with markpost init\n\Z"):
         Served(tmp_path / "store", ("--workers", "2", "--smtp", "127.0.0.1:0"), tmp_path / "log")
     assert len(re.findall(r"^markpost: ", (tmp_path / "log").read_text(), re.M)) == 1
-
-
-# --- the supervisor alone, as a process with workers that do what a test wants ---------------------------------------
-
-
-@contextlib.contextmanager
-def _supervised(work: Callable[[WorkerLink], None], count: int = 1, silent: float = 60.0) -> Iterator[int]:
-    """A supervisor in a process of its own; its id."""
-    process = os.fork()
-    if process == 0:
-        try:
-            Supervisor(
-                count,
-                work,
-                Overseer(),
-                let_go=lambda: None,
-                died=lambda _: None,
-                longest_end=lambda: 0.2,
-                silent=silent,
-            ).run()
-        finally:
-            os._exit(0)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-
-
-def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
-    births = tmp_path / "births"
-
-    def dies(link: WorkerLink) -> None:
-        link.ready()
-        with births.open("a") as file:
-            file.write(f"{time.monotonic()}\n")
-
-    with _supervised(dies):
-        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 5)
-    moments = [float(each) for each in births.read_text().split()][:5]
-    pauses = [after - before for before, after in itertools.pairwise(moments)]
-    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
-
-
-def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
-    births = tmp_path / "births"
-
-    def hangs(link: WorkerLink) -> None:
-        with births.open("a") as file:
-            file.write("x\n")
-        link.ready()
-        time.sleep(60)
-
-    with _supervised(hangs, silent=0.5):
-        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
-
-
-def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("adapter.servers.workers._SPARE", 0.3)
-    born = tmp_path / "born"
-
-    def stays(link: WorkerLink) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        born.write_text("")
-        while True:
-            time.sleep(1)
-
-    with _supervised(stays) as supervisor:
-        wait_until(born.exists)
-        worker = _children(supervisor)[0]
-        os.kill(supervisor, signal.SIGTERM)
-        wait_until(lambda: not _is_alive(supervisor) and not _is_alive(worker))
-
-
-def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("adapter.servers.workers._LONGEST_PAUSE", 0.3)
-    born = tmp_path / "born"
-    fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
-
-    def no_more() -> int:
-        if next(failures, False):
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        return fork()
-
-    def works(link: WorkerLink) -> None:
-        born.write_text("")
-        time.sleep(60)
-
-    monkeypatch.setattr(os, "fork", no_more)
-    with _supervised(works) as supervisor:
-        wait_until(born.exists)
-        os.kill(supervisor, signal.SIGTERM)
-        wait_until(lambda: not _is_alive(supervisor))
-
-
-async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapter.servers.acceptor._TROUBLE", 0.2)
-    listener = endpoints.listen(Endpoint("smtp", "127.0.0.1", 0), Listen())
-    tries = 0
-
-    class Exhausted:
-        """A listening socket that has no descriptor to give, at first."""
-
-        def __init__(self, real: socket.socket) -> None:
-            self._real = real
-            self.fileno, self.close = real.fileno, real.close
-
-        def accept(self) -> tuple[socket.socket, object]:
-            nonlocal tries
-            tries += 1
-            if tries <= 2:
-                raise OSError(24, "Too many open files")
-            return self._real.accept()
-
-    sockets = [typing.cast("socket.socket", Exhausted(listener.sockets[0]))]
-    arrived = asyncio.Event()
-
-    class Connection(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            arrived.set()
-            transport.close()
-
-    acceptor = Acceptor(Listener(listener.endpoint, sockets), Connection)
-    began = time.monotonic()
-    _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
-    async with asyncio.timeout(PATIENCE):
-        await arrived.wait()
-    assert time.monotonic() - began >= 0.4
-    assert tries <= 5
-    writer.close()
-    acceptor.close()
-
-
-def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
-    counts = SharedCounts(3)
-    assert counts.add(counts.key("peer a"))
-    counts.column = 2
-    assert all(counts.add(counts.key("peer a")) for _ in range(2))
-    assert counts.of_workers(counts.key("peer a")) == [1, 0, 2]
-    counts.drop_worker(2)
-    assert counts.of_workers(counts.key("peer a")) == [1, 0, 0]
-    counts.take(counts.key("peer a"))  # not counted by this worker
-    assert counts.of_workers(counts.key("peer a")) == [1, 0, 0]
-    counts.column = 0
-    counts.take(counts.key("peer a"))
-    assert counts.keys() == 0
-    process = os.fork()
-    if process == 0:
-        counts.column = 1
-        with counts.exclusive():
-            counts.add(counts.key("peer b"))
-            counts.set_common(counts.key("user c"), 4)
-        os._exit(0)
-    os.waitpid(process, 0)
-    assert counts.of_workers(counts.key("peer b")) == [0, 1, 0]
-    assert counts.common(counts.key("user c"), 100.0) == 4
-
-
-def test_counts_keep_to_their_memory() -> None:
-    now = 0.0
-    counts = SharedCounts(clock=lambda: now)
-    assert all(counts.add(counts.key(f"peer {number}")) for number in range(500))
-    for number in range(40_000):
-        now += 0.001
-        counts.set_common(counts.key(f"guess {number}"), 1)
-    assert counts.keys() <= (1 << 14) + 16
-    assert all(
-        counts.of_workers(counts.key(f"peer {number}")) == [1] for number in range(500)
-    )  # the living are not displaced
-    assert counts.common(counts.key("guess 39999"), 100.0) == 1
-    assert sum(counts.common(counts.key(f"guess {number}"), 100.0) for number in range(20_000)) < 3000

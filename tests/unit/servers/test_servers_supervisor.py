@@ -1,0 +1,109 @@
+"""The supervisor alone, as a process with workers that do what a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.servers.overseer import Overseer
+from adapter.servers.workers import Supervisor, WorkerLink
+from tests.support.process_tree import children, is_alive
+from tests.support.waiting import wait_until
+
+
+@contextlib.contextmanager
+def _supervised(work: Callable[[WorkerLink], None], count: int = 1, silent: float = 60.0) -> Iterator[int]:
+    """A supervisor in a process of its own; its id."""
+    process = os.fork()
+    if process == 0:
+        try:
+            Supervisor(
+                count,
+                work,
+                Overseer(),
+                let_go=lambda: None,
+                died=lambda _: None,
+                longest_end=lambda: 0.2,
+                silent=silent,
+            ).run()
+        finally:
+            os._exit(0)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def dies(link: WorkerLink) -> None:
+        link.ready()
+        with births.open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+
+    with _supervised(dies):
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 5)
+    moments = [float(each) for each in births.read_text().split()][:5]
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
+
+
+def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def hangs(link: WorkerLink) -> None:
+        with births.open("a") as file:
+            file.write("x\n")
+        link.ready()
+        time.sleep(60)
+
+    with _supervised(hangs, silent=0.5):
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
+
+
+def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.servers.workers._SPARE", 0.3)
+    born = tmp_path / "born"
+
+    def stays(link: WorkerLink) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        born.write_text("")
+        while True:
+            time.sleep(1)
+
+    with _supervised(stays) as supervisor:
+        wait_until(born.exists)
+        worker = children(supervisor)[0]
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: not is_alive(supervisor) and not is_alive(worker))
+
+
+def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.servers.workers._LONGEST_PAUSE", 0.3)
+    born = tmp_path / "born"
+    fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
+
+    def no_more() -> int:
+        if next(failures, False):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    def works(link: WorkerLink) -> None:
+        born.write_text("")
+        time.sleep(60)
+
+    monkeypatch.setattr(os, "fork", no_more)
+    with _supervised(works) as supervisor:
+        wait_until(born.exists)
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: not is_alive(supervisor))
