@@ -2,91 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
 import imaplib
-import logging
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from adapter.cli import main
-from adapter.config import Seconds, Size
+from adapter.config import Size
 from adapter.quotas import Quotas
 from adapter.settings import Quota, Settings
 from adapter.store import bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport
-from adapter.upstream.mirror import folder_sync, follow, replies
-from adapter.upstream.mirror.client import Client, Refused, UpstreamError
-from adapter.upstream.mirror.folder_sync import Pulled
-from adapter.upstream.mirror.room import Limits
-from adapter.upstream.mirror.settings import UpstreamSettings
-from tests.support.fronts import free_port
-from tests.support.layers import assert_layers_agree
+from adapter.upstream.mirror import folder_sync, follow
+from adapter.upstream.mirror.client import Client
 from tests.support.messages import message
-from tests.support.serve import served
-from tests.support.stores import ADA, append, folder, folder_names, new_store, rows, subscriptions
-from tests.support.upstream import PASSWORD, Dovecot, contents, put, running_dovecot, spelt, wire
-from tests.support.waiting import PATIENCE, until, wait_until
+from tests.support.pulling import LARGE, LIMITS, here, pull, there
+from tests.support.stores import ADA, append, folder, folder_names, rows, subscriptions
+from tests.support.upstream import Dovecot, put, spelt
 
 pytestmark = [
     pytest.mark.needs("dovecot", "openssl"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot is started by root"),
 ]
-REPOSITORY = Path(__file__).resolve().parents[2]
-LIMITS = Limits(50 << 20, Quotas(Settings()))
-
-
-@pytest.fixture(scope="module")
-def dovecot() -> Iterator[Dovecot]:
-    with running_dovecot() as running:
-        yield running
-
-
-@pytest.fixture
-def transport(tmp_path: Path) -> Iterator[Transport]:
-    with new_store(tmp_path / "store", ADA) as opened:
-        yield opened
-    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
-
-
-async def pull(transport: Transport, settings: UpstreamSettings) -> Pulled:
-    return await follow.pull(transport, "work", settings, LIMITS)
-
-
-@contextlib.asynccontextmanager
-async def following(transport: Transport, settings: UpstreamSettings) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    upstreams = {"work": dataclasses.replace(settings, follow=True), "home": settings}  # the second is left alone
-    task = asyncio.create_task(follow.run(transport, upstreams, LIMITS, stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        async with asyncio.timeout(PATIENCE):
-            await task
-
-
-def here(transport: Transport, name: str = "INBOX") -> Counter[bytes]:
-    return Counter(transport.content.octets(row.message_id) for row in rows(transport, name))
-
-
-def there(dovecot: Dovecot, user: str, name: str = "INBOX") -> Counter[bytes]:
-    with dovecot.session(user) as client:
-        return Counter(contents(client, name).values())
 
 
 ODD = [
@@ -99,9 +38,6 @@ ODD = [
     b"Subject: nothing\r\n\r\n",
     b'Subject: quotes "and\\ more\r\n\r\n"\\"\r\n.\r\n..\r\n',
 ]
-LARGE = b"Subject: large\r\n\r\n" + random.Random(5).randbytes(5 << 20).replace(b"\0", b"0").replace(
-    b"\r", b"x"
-).replace(b"\n", b"\r\n")
 FOLDERS = ["INBOX", "Lists", "Lists/Deep/Deeper", "Grüße & mehr", "日本/東京", 'quoted "name"', "a (b) [c]"]
 
 
@@ -264,174 +200,6 @@ async def test_a_folder_that_is_removed_there(dovecot: Dovecot, transport: Trans
     assert len(rows(transport, "Kept")) == 1
 
 
-async def test_a_connection_that_is_cut_again_and_again(dovecot: Dovecot, transport: Transport) -> None:
-    user = dovecot.new_user()
-    letters = [message(subject=str(number), attachments=[b"x" * (number * 7919 % 40_000)]) for number in range(60)]
-    with dovecot.session(user) as client:
-        for octets in (*letters[:30], LARGE, *letters[30:]):
-            put(client, "INBOX", octets)
-    chance = random.Random(20261116)
-    failures = 0
-    async with wire(dovecot.imap) as proxy:
-        settings = dovecot.settings(user, port=proxy.port)
-        for _ in range(25):
-            proxy.cut_after = chance.randint(1, 1_500_000)
-            try:
-                await pull(transport, settings)
-            except UpstreamError:
-                failures += 1
-            found = here(transport)
-            assert max(found.values(), default=1) == 1
-        proxy.cut_after = None
-        await pull(transport, settings)
-    assert failures >= 20
-    assert here(transport) == Counter([*letters, LARGE])
-
-
-def test_killed_again_and_again(dovecot: Dovecot, tmp_path: Path) -> None:
-    """The process dies at any point; what is there afterwards is there once."""
-    user = dovecot.new_user()
-    chance = random.Random(7)
-    letters = [
-        message(subject=str(number), attachments=[chance.randbytes(number % 7 * 20_000)]) for number in range(80)
-    ]
-    with dovecot.session(user) as client:
-        for octets in letters:
-            put(client, "INBOX", octets, ["\\Seen"])
-    root = tmp_path / "store"
-    with new_store(root, ADA):
-        pass
-    (tmp_path / "secret").write_text(PASSWORD + "\n")
-    config = tmp_path / "markpost.toml"
-    config.write_text(
-        f'[upstream.work]\nhost = "localhost"\nport = {dovecot.imap}\ntls = "none"\nuser = "{user}"\n'
-        f'password_file = "{tmp_path}/secret"\naccount = "{ADA}"\n'
-    )
-    command = [sys.executable, "-m", "adapter.cli", "pull", "--root", str(root), "--config", str(config)]
-    journal = root / "journal"
-    deaths = 0
-    for _ in range(4):
-        grown = _size(journal) + chance.randint(1, 1_500_000)
-        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-            while process.poll() is None and _size(journal) < grown:
-                time.sleep(0.002)
-            deaths += process.poll() is None
-            process.send_signal(signal.SIGKILL)
-    last = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
-    assert last.stdout.startswith("work: ")
-    assert PASSWORD not in last.stdout + last.stderr
-    assert deaths >= 2
-    with Transport.open(root) as transport:
-        assert here(transport) == Counter(letters)
-        assert all(row.flags == Flag.READ for row in rows(transport))
-    assert_layers_agree(root, tmp_path / "scratch")
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.iterdir())
-
-
-@pytest.mark.setting("upstream.poll")
-async def test_following(dovecot: Dovecot, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INBOX and, if it can tell, other folders at once; through connections that break."""
-    user = dovecot.new_user()
-    with dovecot.session(user) as client:
-        client.create("Lists")
-        put(client, "INBOX", message(subject="0"))
-        async with wire(dovecot.imap) as proxy:
-            async with following(transport, dovecot.settings(user, port=proxy.port, poll=Seconds(600.0))):
-                await until(lambda: len(rows(transport)) == 1 and "Lists" in folder_names(transport))
-                put(client, "INBOX", message(subject="1"))
-                await until(lambda: len(rows(transport)) == 2)
-                client.select("INBOX")
-                client.uid("STORE", "1", "+FLAGS", "(\\Flagged)")
-                await until(lambda: rows(transport)[0].flags == Flag.STARRED)
-                client.uid("STORE", "1", "+FLAGS", "(\\Deleted)")
-                client.expunge()
-                await until(lambda: [row.uid for row in rows(transport)] == [2])
-                put(client, "Lists", message(subject="heard of"))  # NOTIFY
-                await until(lambda: len(rows(transport, "Lists")) == 1)
-                proxy.cut()
-                await until(lambda: proxy.connections == 2)
-                put(client, "INBOX", message(subject="2"))
-                await until(lambda: len(rows(transport)) == 2)
-            real = Client.offers
-            monkeypatch.setattr(Client, "offers", lambda self, name: name != "NOTIFY" and real(self, name))
-            async with following(transport, dovecot.settings(user, port=proxy.port)):
-                put(client, "Lists", message(subject="a list"))
-                await until(lambda: len(rows(transport, "Lists")) == 2)
-                client.create("New")
-                put(client, "New", message(subject="new"))
-                await until(lambda: "New" in folder_names(transport) and len(rows(transport, "New")) == 1)
-
-
-@pytest.mark.parametrize("tls", ["starttls", "implicit"])
-@pytest.mark.setting("upstream.tls", "upstream.ca_file")
-async def test_tls_is_verified(dovecot: Dovecot, transport: Transport, tls: str) -> None:
-    user = dovecot.new_user()
-    port = dovecot.imap if tls == "starttls" else dovecot.imaps
-    with dovecot.session(user) as client:
-        put(client, "INBOX", message())
-    with pytest.raises(UpstreamError, match="ertificate"):
-        await pull(transport, dovecot.settings(user, tls=tls, port=port))
-    done = await pull(transport, dovecot.settings(user, tls=tls, port=port, ca_file=dovecot.certificate))
-    assert done.messages == 1
-
-
-@pytest.mark.setting("upstream.password", "upstream.password_command")
-async def test_what_goes_wrong_is_told_without_the_password(
-    dovecot: Dovecot, transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    user = dovecot.new_user()
-    with pytest.raises(Refused, match="refuses the user or the password"):
-        await pull(transport, dovecot.settings(user, password=PASSWORD + "x"))
-    with pytest.raises(UpstreamError, match="refused"):
-        await pull(transport, dovecot.settings(user, port=free_port()))
-    with pytest.raises(UpstreamError, match="readable on the way"):
-        await pull(transport, dovecot.settings(user, host="192.0.2.1"))
-    command = (sys.executable, "-c", f"print({PASSWORD!r})")
-    assert (await pull(transport, dovecot.settings(user, password="", password_command=command))).failed == []
-    with pytest.raises(UpstreamError, match="password command failed"):
-        await pull(transport, dovecot.settings(user, password="", password_command=(sys.executable, "-c", "exit(1)")))
-    with pytest.raises(UpstreamError, match="password cannot be had: No such file"):
-        await pull(transport, dovecot.settings(user, password="", password_file=str(tmp_path / "none")))
-    assert PASSWORD not in caplog.text
-    assert PASSWORD not in repr(dovecot.settings(user))
-
-
-async def test_octets_are_counted(dovecot: Dovecot, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A size that is wrong is borne if the octets come the same twice; octets that do not are refused."""
-    user = dovecot.new_user()
-    with dovecot.session(user) as client:
-        for octets in (message(subject="small"), LARGE):
-            put(client, "INBOX", octets)
-    real = replies.fetched
-
-    def wrong(lines: Any) -> Any:
-        for each in real(lines):
-            yield dataclasses.replace(each, size=each.size and each.size + 3)
-
-    monkeypatch.setattr(replies, "fetched", wrong)
-    await pull(transport, dovecot.settings(user))
-    assert here(transport) == Counter([message(subject="small"), LARGE])
-
-    calls = 0
-
-    def unsteady(lines: Any) -> Any:
-        nonlocal calls
-        for each in wrong(lines):
-            calls += 1
-            yield dataclasses.replace(each, body=each.body and each.body + b"x" * (calls + 9))
-
-    with dovecot.session(user) as client:
-        put(client, "INBOX", message(subject="third"))
-    monkeypatch.setattr(replies, "fetched", unsteady)
-    with pytest.raises(UpstreamError, match="does not come whole"):
-        await pull(transport, dovecot.settings(user))
-    assert len(rows(transport)) == 2
-
-
 async def test_what_is_too_large_is_left_there(dovecot: Dovecot, transport: Transport) -> None:
     user = dovecot.new_user()
     with dovecot.session(user) as client:
@@ -462,78 +230,6 @@ async def test_what_there_is_no_room_for_comes_later(dovecot: Dovecot, transport
     assert (await pull(transport, settings)).messages == 2
     assert here(transport) == Counter([LARGE, *letters[1:]])
     assert (await pull(transport, settings)).failed == []
-
-
-@pytest.mark.setting("upstream.host", "upstream.port", "upstream.user", "upstream.account", "upstream.password_file")
-def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
-    user = dovecot.new_user()
-    with dovecot.session(user) as client:
-        put(client, "INBOX", message())
-    root = tmp_path / "store"
-    with new_store(root, ADA):
-        pass
-    config = tmp_path / "markpost.toml"
-    (tmp_path / "secret").write_text(PASSWORD + "\n")
-
-    def run(text: str, *arguments: str) -> tuple[int, str]:
-        config.write_text(text)
-        done = CliRunner().invoke(main, ["pull", "--root", str(root), "--config", str(config), *arguments])
-        assert PASSWORD not in done.output
-        return done.exit_code, done.output
-
-    section = (
-        f'host = "localhost"\nport = {dovecot.imap}\ntls = "none"\nuser = "{user}"\naccount = "{ADA}"\n'
-        f'password_file = "{tmp_path}/secret"\n'
-    )
-    assert run("") == (1, "markpost: there is no [upstream.NAME] in the configuration: see conf/markpost.toml\n")
-    assert run(f"[upstream.work]\n{section}", "home")[0] == 1
-    status, output = run('[upstream.work]\nhost = "localhost"\nport = 0\n')
-    assert status == 1
-    assert "upstream.work.user: is needed" in output
-    assert run(f"[upstream.work]\n{section}") == (0, f"work: 1 message (162 B) in 1 folder of {ADA}\n")
-    broken = section.replace(str(dovecot.imap), str(free_port()))
-    status, output = run(f"[upstream.broken]\n{broken}\n[upstream.work]\n{section}")
-    assert status == 75
-    assert "markpost: broken: Connect call failed" in output or "markpost: broken: " in output
-    assert f"work: 0 messages (0 B) in 1 folder of {ADA}\n" in output
-    assert run(f"[upstream.work]\n{section}", "work")[0] == 0
-
-
-@pytest.mark.setting("upstream.follow")
-def test_the_server_follows(dovecot: Dovecot, tmp_path: Path) -> None:
-    """With several workers, through maintenance, and it ends at once."""
-    user = dovecot.new_user()
-    root = tmp_path / "store"
-    with new_store(root, ADA):
-        pass
-    (tmp_path / "secret").write_text(PASSWORD + "\n")
-    config = tmp_path / "markpost.toml"
-    config.write_text(
-        f'[upstream.work]\nhost = "localhost"\nport = {dovecot.imap}\ntls = "none"\nuser = "{user}"\n'
-        f'password_file = "{tmp_path}/secret"\naccount = "{ADA}"\nfollow = true\nfirst_retry = "100 ms"\n'
-    )
-    inbox = root / "mailboxes" / ADA / "inbox"
-
-    def wait_for(count: int) -> None:
-        wait_until(lambda: len(list(inbox.glob("*.md"))) == count, lambda: (tmp_path / "log").read_text()[-3000:])
-
-    with dovecot.session(user) as client:
-        put(client, "INBOX", message(subject="0"))
-        arguments = ("--config", str(config), "--lmtp", str(tmp_path / "l.sock"), "--workers", "2")
-        with served(root, *arguments, log=tmp_path / "log") as server:
-            wait_for(1)
-            put(client, "INBOX", message(subject="1"))
-            wait_for(2)
-            runner = CliRunner()
-            assert runner.invoke(main, ["maintenance", "on", "--root", str(root)]).exit_code == 0
-            put(client, "INBOX", message(subject="2"))
-            assert runner.invoke(main, ["maintenance", "off", "--root", str(root)]).exit_code == 0
-            wait_for(3)
-            assert server.stop() == 0
-    log = (tmp_path / "log").read_text()
-    assert "Traceback" not in log
-    assert PASSWORD not in log
-    assert_layers_agree(root, tmp_path / "scratch")
 
 
 def test_portions() -> None:

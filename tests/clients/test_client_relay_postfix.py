@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,10 @@ from adapter.upstream.settings import RelaySettings
 from protocol.smtp.params import Body
 from tests.support.certificates import make_certificate
 from tests.support.fronts import free_port, open_directory
-from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.postfix import Postfix, running_postfix
 from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send
 from tests.support.sink import Sink
-from tests.support.stores import ADA, new_store
 from tests.support.waiting import until
 
 pytestmark = [
@@ -68,13 +65,6 @@ async def world(smarthost: Smarthost) -> AsyncIterator[Sink]:
     await sink.start(smarthost.world)
     yield sink
     await sink.stop()
-
-
-@pytest.fixture
-def transport(tmp_path: Path) -> Iterator[Transport]:
-    with new_store(tmp_path / "store", ADA) as opened:
-        yield opened
-    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
 
 
 def through(smarthost: Smarthost, **others: Any) -> RelaySettings:
