@@ -50,11 +50,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, and what computes beside what waits: at the end there is little to wait for."""
     files: dict[str, dict[Path, int]] = {}
+    last = (len(items), "")
 
     def rank(item: pytest.Item) -> tuple[int, str]:
         directory = item.path.relative_to(_TESTS).parts[0]
         known = files.setdefault(directory, {})
-        return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else (len(items), "")
+        return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else last
 
     items.sort(key=rank)
 
