@@ -114,6 +114,7 @@ CAPABILITIES: Final = (
     ),
     Capability("BINARY", "3516", _LOGGED_IN, "decoded parts, binary literals"),
     Capability("ESEARCH", "4731", _LOGGED_IN, "SEARCH RETURN"),
+    Capability("ESORT", "5267", _LOGGED_IN, "SORT RETURN"),
     Capability("SEARCHRES", "5182", _LOGGED_IN, "$, the saved search result"),
     Capability("WITHIN", "5032", _LOGGED_IN, "OLDER, YOUNGER"),
     Capability("SORT", "5256", _LOGGED_IN, "SORT, UID SORT"),

@@ -342,7 +342,7 @@ class Framer:
         if not message:
             self._kept += size
         if not sync and limits.non_sync is not None and size > limits.non_sync:
-            self.refuse("BAD", f"Non-synchronising literals may hold {limits.non_sync} octets")
+            self.refuse("BAD", f"Non-synchronising literals may hold {limits.non_sync} octets", "TOOBIG")
         elif message and limits.message is not None and size > limits.message:
             self.refuse("NO", f"Messages may hold {limits.message} octets", "TOOBIG")
         elif not message and size > limits.literal:

@@ -27,6 +27,11 @@ class AppendParser:
         self._dialect = dialect
         self._number = STAR
 
+    @property
+    def replaces(self) -> tuple[int, bool] | None:
+        """The number of the message that is to go, and whether that is a UID; None for APPEND."""
+        return (self._number, _REPLACE[self._name]) if self._name in _REPLACE else None
+
     def message(self, start: LiteralStart) -> AppendMessage:
         """The arguments of the message that is announced; refuse its literal if this raises CommandError."""
         lexer = Lexer(start.pieces, self._dialect)

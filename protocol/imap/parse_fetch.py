@@ -110,8 +110,6 @@ def _modifiers(lexer: Lexer, uid: bool) -> tuple[int | None, bool, Partial | Non
         lexer.parenthesised(modifier)
     if vanished and (changed_since is None or not uid):
         raise CommandError("VANISHED needs UID FETCH and CHANGEDSINCE")
-    if partial is not None and not uid:
-        raise CommandError("PARTIAL needs UID FETCH")
     return changed_since, vanished, partial
 
 

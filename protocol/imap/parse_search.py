@@ -25,7 +25,7 @@ def parse_search(lexer: Lexer, *, uid: bool) -> Search:
     returns = _returns(lexer)
     if lexer.skip_keyword(b"CHARSET"):
         lexer.space()
-        _charset(lexer)
+        _charset(lexer, returns)
         lexer.space()
     key, uses_modseq = _criteria(lexer)
     return Search(uid, key, returns, uses_modseq)
@@ -37,7 +37,7 @@ def parse_sort(lexer: Lexer, *, uid: bool) -> Sort:
     returns = _returns(lexer)
     criteria = tuple(lexer.parenthesised(lambda: _sort_criterion(lexer)))
     lexer.space()
-    _charset(lexer)
+    _charset(lexer, returns)
     lexer.space()
     key, uses_modseq = _criteria(lexer)
     return Sort(uid, criteria, key, returns, uses_modseq)
@@ -99,9 +99,15 @@ def _returns(lexer: Lexer) -> SearchReturn | None:
 
 
 # RFC 3501 6.4.4: a charset that is not known is answered with those that are
-def _charset(lexer: Lexer) -> None:
+class UnknownCharsetError(CommandError):
+    def __init__(self, returns: SearchReturn | None) -> None:
+        super().__init__("Charset is not supported", "NO", "BADCHARSET (US-ASCII UTF-8)")
+        self.saves = returns is not None and returns.save  #: the result was to be saved (RFC 5182 2.1)
+
+
+def _charset(lexer: Lexer, returns: SearchReturn | None = None) -> None:
     if lexer.astring("a charset").upper() not in _CHARSETS:
-        raise CommandError("Charset is not supported", "NO", "BADCHARSET (US-ASCII UTF-8)")
+        raise UnknownCharsetError(returns)
 
 
 class _Kind(Enum):

@@ -1,4 +1,4 @@
-"""The search keys that do not nest (RFC 3501 6.4.4; RFC 5032, RFC 7162, RFC 8474, RFC 8514)."""
+"""The search keys that do not nest (RFC 3501 6.4.4; RFC 5032, RFC 7162, RFC 8474, RFC 8514, RFC 9738)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from protocol.imap.search_keys import (
     When,
     Within,
 )
+from protocol.imap.seqset import LARGEST
 
 _SET_START = re.compile(rb"(?=[0-9*$])")
 _OBJECT_ID = re.compile(rb"[A-Za-z0-9_-]{1,255}")
@@ -78,6 +79,15 @@ def sequence_key(lexer: Lexer) -> SearchKey | None:
 def _uid(lexer: Lexer) -> SearchKey:
     messages = lexer.sequence_set()
     return ResultKey() if messages.saved else UidKey(messages.ranges)
+
+
+# RFC 9738 3.2 "UIDAFTER" SP uniqueid, "UIDBEFORE" SP uniqueid
+def _uid_after(lexer: Lexer) -> SearchKey:
+    return Not(UidKey(((1, lexer.nz_number()),)))
+
+
+def _uid_before(lexer: Lexer) -> SearchKey:
+    return Not(UidKey(((lexer.nz_number(), LARGEST),)))
 
 
 def _string(lexer: Lexer) -> str:
@@ -151,6 +161,9 @@ PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     "YOUNGER": lambda lexer: Within(Age.YOUNGER, lexer.nz_number()),
     # RFC 7162 3.1.5
     "MODSEQ": _modseq,
+    # RFC 9738 3.2
+    "UIDAFTER": _uid_after,
+    "UIDBEFORE": _uid_before,
     # RFC 8474 6
     "EMAILID": lambda lexer: EmailId(_object_id(lexer)),
     "THREADID": lambda lexer: ThreadId(_object_id(lexer)),

@@ -132,6 +132,11 @@ class View:
         """UIDs by message number minus one; not to be modified."""
         return self._known
 
+    @property
+    def settled(self) -> int:
+        """The mod-sequence up to which the client knows of everything, once it was told what it may be told."""
+        return self._gone_modseq - 1 if self._gone else self._modseq
+
     # What happened
 
     def apply(self, change: FolderChange, report: Report = Report.FLAGS) -> None:
@@ -205,7 +210,7 @@ class View:
         elif modseq_sent and self.dialect.qresync:
             # RFC 7162 3.2: a client that breaks off here must not believe it knows of the expunges.
             self._held_back = True
-            out.append(responses.ok(None, "Expunges wait", highestmodseq(self._gone_modseq - 1)))
+            out.append(responses.ok(None, "Expunges wait", highestmodseq(self.settled)))
         return b"".join(out)
 
     # RFC 3501 7.4.1, RFC 7162 3.2.10, RFC 9586 3

@@ -14,6 +14,7 @@ class Answer(NamedTuple):
     status: bytes = b"OK"
     modseq_sent: bool = False  # FETCH responses with MODSEQ were sent (RFC 7162 3.2)
     tells: bool = True  # of changes in the selected mailbox
+    limited: bytes = b""  # the code that says where a limit has cut the messages off (RFC 9738 3.1)
     uses_numbers: bool = False  # the criteria of a search had message numbers (RFC 7162 3.2.10)
 
 

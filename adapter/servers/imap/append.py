@@ -11,7 +11,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from adapter.servers import sent_copy
-from adapter.servers.imap.answer import Answer, failed, no
+from adapter.servers.imap.answer import Answer, failed
+from adapter.servers.imap.commands_copy import highest
 from adapter.servers.imap.commands_select import find_folder
 from adapter.servers.imap.store_flags import READ_ONLY, check_keywords, split_flags
 from adapter.servers.sent_copy import Existing
@@ -91,16 +92,22 @@ async def announce(session: Session, start: LiteralStart) -> None:
             raise CommandError("Too many messages in one command", "NO", code)
         raise MailError(Reason.LIMIT, "messages in one APPEND")
     message = upload.parser.message(start)
+    if not start.size:
+        # RFC 3502 6.3.11: how a client that has begun to send messages gives up
+        raise CommandError("Append cancelled, there is no message", "NO")
     split_flags(message.flags, settings.imap)
     upload.size += start.size
     if upload.size > 4 * settings.limits.message_size:
         raise MailError(Reason.TOO_BIG, "all messages of one APPEND")
     if not upload.spools:
         await find_folder(session, upload.parser.mailbox)
+    replaced = [] if upload.parser.replaces is None else _to_replace(session, *upload.parser.replaces)
     quota = session.server.quotas.of(session.account)
     if quota.limited:
         folders = (await session.mailboxes.status(session.account)).values()
-        quota.check(list(folders), upload.size, len(upload.spools) + 1)
+        # RFC 8508 3.4: what goes makes room for what comes
+        freed = sum(session.mailbox.state.sizes(replaced)) if replaced else 0
+        quota.check(list(folders), upload.size - freed, len(upload.spools) + 1 - len(replaced))
     upload.spools.append(session.backend.transport.spool())
 
 
@@ -151,16 +158,22 @@ async def _sent_before(session: Session, folder: Folder, message: AppendMessage)
 
 # RFC 8508 3.3: APPENDUID comes before the expunge
 async def replace(session: Session, command: commands.Replace) -> Answer:
+    uids = _to_replace(session, command.number, command.uid)
+    folder = await find_folder(session, command.mailbox)
+    placed = await _commit(session, folder.name, [command.message], (session.mailbox.state.id, uids))
+    session.send(responses.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
+    return Answer("Replace completed", highest(session))
+
+
+def _to_replace(session: Session, number: int, uid: bool) -> Sequence[int]:
+    """The UID of the message that is to go. Raises CommandError or ProtocolError if that can not be."""
     box = session.mailbox
     if box.read_only:
-        return READ_ONLY
-    rows = box.rows(SequenceSet(((command.number, command.number),)), uid=command.uid)
+        raise CommandError(READ_ONLY.text, "NO", "READ-ONLY")
+    rows = box.rows(SequenceSet(((number, number),)), uid=uid)
     if not rows.uids:
-        return no("No such message", codes.EXPUNGEISSUED if rows.gone else codes.NONEXISTENT)
-    folder = await find_folder(session, command.mailbox)
-    placed = await _commit(session, folder.name, [command.message], (box.state.id, rows.uids))
-    session.send(responses.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
-    return Answer("Replace completed")
+        raise CommandError("No such message", "NO", "EXPUNGEISSUED" if rows.gone else "NONEXISTENT")
+    return rows.uids
 
 
 async def _commit(

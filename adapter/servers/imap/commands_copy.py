@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from adapter.servers.imap.answer import Answer, no
 from adapter.servers.imap.fetch import limit
@@ -10,20 +10,24 @@ from adapter.servers.imap.store_flags import READ_ONLY
 from adapter.transport import operations as op
 from protocol.imap import commands, responses
 from protocol.imap import response_codes as codes
-from protocol.imap.view import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adapter.servers.imap.session import Session
 
+# RFC 2180 4.4.1: all or nothing, and some are not there. A UID that does not exist is ignored (RFC 3501 6.4.8).
+_GONE: Final = no("Some messages are gone", codes.EXPUNGEISSUED)
 
-# RFC 3501 6.4.7, RFC 4315 3
+
+# RFC 3501 6.4.7, RFC 4315 3; RFC 9738 3.1: all or none of them
 async def copy(session: Session, command: commands.Copy) -> Answer:
     rows = session.mailbox.rows(command.messages, uid=command.uid)
-    refusal = _refusal(session, rows)
-    if refusal is not None:
-        return refusal
+    if rows.gone and not command.uid:
+        return _GONE
+    rows, limited = limit(session, rows)
+    if limited:
+        return no("Too many messages in one command", limited)
     if not rows.uids:
         return Answer("No messages to copy")
     await _check_quota(session, rows.uids)
@@ -38,25 +42,16 @@ async def move(session: Session, command: commands.Move) -> Answer:
     if box.read_only:
         return READ_ONLY
     rows = box.rows(command.messages, uid=command.uid)
-    refusal = _refusal(session, rows)
-    if refusal is not None:
-        return refusal
+    if rows.gone and not command.uid:
+        return _GONE
+    rows, limited = limit(session, rows)
     if not rows.uids:
         return Answer("No messages to move")
     moved = await session.mailboxes.commit(op.Move(session.account, box.state.id, rows.uids, command.mailbox))
-    if moved.uids:
-        session.send(responses.ok(None, "Moved", _copyuid(moved)))
-    return Answer("Move completed")
-
-
-def _refusal(session: Session, rows: Rows) -> Answer | None:
-    if rows.gone:
-        # RFC 2180 4.4.1: all or nothing, and some are not there
-        return no("Some messages are gone", codes.EXPUNGEISSUED)
-    most = session.server.settings.imap.message_limit
-    if most is not None and len(rows.uids) > most:
-        return no("Too many messages in one command", codes.messagelimit(most))
-    return None
+    if not moved.uids:
+        return Answer("No message is left to move")
+    session.send(responses.ok(None, "Moved", _copyuid(moved)))
+    return Answer("Move completed", highest(session), limited=limited)
 
 
 def _copyuid(copied: op.Copied) -> bytes:
@@ -69,9 +64,7 @@ def _copyuid(copied: op.Copied) -> bytes:
 async def _check_quota(session: Session, uids: Sequence[int]) -> None:
     quota = session.server.quotas.of(session.account)
     if quota.limited:
-        columns = session.mailbox.state.columns
-        chosen = set(uids)
-        size = sum(size for size, uid in zip(columns.sizes, columns.uids, strict=True) if uid in chosen)
+        size = sum(session.mailbox.state.sizes(uids))
         quota.check(list((await session.mailboxes.status(session.account)).values()), size, len(uids))
 
 
@@ -85,5 +78,11 @@ async def expunge(session: Session, command: commands.Expunge) -> Answer:
     if command.uids is not None:
         rows, limited = limit(session, box.view.by_uid(command.uids))
         uids = rows.uids
-    await session.mailboxes.commit(op.Expunge(session.account, box.state.id, uids))
-    return Answer("Expunge completed", limited)
+    done = await session.mailboxes.commit(op.Expunge(session.account, box.state.id, uids))
+    return Answer("Expunge completed", highest(session) if done.uids else b"", limited=limited)
+
+
+# RFC 7162 3.2.7, 3.2.9; RFC 6851 4.4
+def highest(session: Session) -> bytes:
+    """What a client that resynchronises learns when it has removed messages: the answer tells all up to there."""
+    return codes.highestmodseq(session.mailbox.state.modseq) if session.dialect.qresync else b""

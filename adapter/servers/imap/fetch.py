@@ -82,7 +82,7 @@ def restrict(rows: Rows, uids: Sequence[int]) -> Rows:
     return Rows([number for number, _ in kept], [uid for _, uid in kept], rows.gone)
 
 
-# RFC 9738 3: the highest are taken, and the lowest of them is told
+# RFC 9738 3.1: the highest are taken, and the lowest of them is told
 def limit(session: Session, rows: Rows) -> tuple[Rows, bytes]:
     most = session.server.settings.imap.message_limit
     if most is None or len(rows.uids) <= most:
@@ -109,22 +109,20 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
 
 async def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
     box = session.mailbox
-    with_modseq = Attribute.MODSEQ in items
-    if limited:
-        return Answer("Fetch completed as far as the limit allows", limited, modseq_sent=with_modseq)
+    answer = Answer("Fetch completed", modseq_sent=Attribute.MODSEQ in items, limited=limited)
     if fetching.undecodable:
         # RFC 3516 4.3
-        return Answer("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent=with_modseq)
+        return answer._replace(text="Some parts can not be decoded", code=codes.UNKNOWN_CTE, status=b"NO")
     if fetching.failed:
         backend = session.backend
         there = await backend.call(_exist, backend.transport, box.state.id, fetching.failed)
         if there:
             # RFC 5530 3
-            return Answer("Some messages can not be read", codes.CORRUPTION, b"NO", modseq_sent=with_modseq)
+            return answer._replace(text="Some messages can not be read", code=codes.CORRUPTION, status=b"NO")
     if rows.gone or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
-        return Answer("Fetch completed, some messages are gone", codes.EXPUNGEISSUED, modseq_sent=with_modseq)
-    return Answer("Fetch completed", modseq_sent=with_modseq)
+        return answer._replace(text="Fetch completed, some messages are gone", code=codes.EXPUNGEISSUED)
+    return answer
 
 
 def _exist(transport: Transport, folder: int, uids: Sequence[int]) -> bool:

@@ -134,6 +134,10 @@ class FolderState:
         """Mod-sequences of these messages; 0 for one that is gone."""
         return self._values(self.columns.modseqs, uids)
 
+    def sizes(self, uids: Sequence[int]) -> Sequence[int]:
+        """Octets of these messages; 0 for one that is gone."""
+        return self._values(self.columns.sizes, uids)
+
     def first_unseen(self) -> int:
         """Message number of the first unseen message; 0 if there is none (RFC 3501 6.3.1)."""
         return next((number for number, mask in enumerate(self.columns.masks, 1) if not mask & SEEN), 0)

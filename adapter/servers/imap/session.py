@@ -25,6 +25,7 @@ from protocol.imap.commands import Command, Enable
 from protocol.imap.events import CommandLine, Event, Line, LiteralChunk, LiteralStart, Refused
 from protocol.imap.lexer import PLAIN, CommandError, Dialect
 from protocol.imap.parse_command import parse_command
+from protocol.imap.parse_search import UnknownCharsetError
 from protocol.imap.states import Rule, State, check, enables_condstore
 from protocol.imap.view import emission
 
@@ -171,6 +172,8 @@ class Session:
         except MailError as error:
             line = append.refusal(error)
             framer.refuse("NO", line.text, line.code.decode("ascii"))
+        except ProtocolError as error:
+            framer.refuse("BAD", str(error))
         else:
             framer.accept()
             if start.sync:
@@ -187,6 +190,8 @@ class Session:
                 self.speak(replace(self.dialect, condstore=True))
             answer = await HANDLERS[type(command)](self, command)
         except CommandError as error:
+            if isinstance(error, UnknownCharsetError) and error.saves:
+                self.mailbox.view.save_result(())  # RFC 5182 2.1
             code = error.code.encode("ascii") if error.code else b""
             answer = Answer(error.text, code, error.status.encode("ascii"))
         except ProtocolError as error:
@@ -229,7 +234,10 @@ class Session:
                 self.send(news)
 
     def _answer(self, tag: bytes | None, answer: Answer) -> None:
-        self.send(responses.status(tag, answer.status, answer.text, answer.code))
+        if answer.limited and answer.code:
+            # RFC 9738 3.1: one response has one code
+            self.send(responses.status(None, b"NO", "Only a part was done", answer.limited))
+        self.send(responses.status(tag, answer.status, answer.text, answer.code or answer.limited))
         if answer.status == b"BAD":
             self.trouble()
         elif self.state is not State.NOT_AUTHENTICATED:
@@ -248,8 +256,9 @@ class Session:
         self.dialect = dialect
         if self.selected is not None:
             self.selected.view.dialect = dialect
-            if newly and not self.selected.pending:
-                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.state.modseq)))
+            if newly:
+                self.tell()
+                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.view.settled)))
 
     # --- the mailbox -----------------------------------------------------------------------------------------------
 

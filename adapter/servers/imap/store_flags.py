@@ -74,10 +74,8 @@ async def store(session: Session, command: commands.Store) -> Answer:
     if modified:
         # RFC 7162 3.1.3
         named = modified if command.uid else box.view.numbers(modified)
-        return Answer("Some messages have changed meanwhile", codes.modified(named))
-    if limited:
-        return Answer("Store completed as far as the limit allows", limited)
+        return Answer("Some messages have changed meanwhile", codes.modified(named), limited=limited)
     if rows.gone and not command.silent:
         # RFC 2180 4.2.1, RFC 5530 3
-        return Answer("Store completed, some messages are gone", codes.EXPUNGEISSUED)
-    return Answer("Store completed")
+        return Answer("Store completed, some messages are gone", codes.EXPUNGEISSUED, limited=limited)
+    return Answer("Store completed", limited=limited)

@@ -222,7 +222,7 @@ def test_literal_minus() -> None:
     data = b"a APPEND x {4096+}\r\n" + b"m" * 4096 + b"\r\n"
     assert run(framer, data)[-1] == CommandLine(b"a", "APPEND", (b"",))
     data = b"a APPEND x {4097+}\r\n" + b"m" * 4097 + b"\r\n"
-    assert run(framer, data) == [Refused(b"a", "BAD", None, "Non-synchronising literals may hold 4096 octets")]
+    assert run(framer, data) == [Refused(b"a", "BAD", "TOOBIG", "Non-synchronising literals may hold 4096 octets")]
     assert isinstance(run(framer, b"a APPEND x {4097}\r\n")[0], LiteralStart)
 
 
