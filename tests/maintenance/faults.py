@@ -11,6 +11,8 @@ from tests.maintenance.victims import Victims
 #: rows: of the index; disk: everything else; index: the file as a whole; journal: the order of trust changes.
 Layer = Literal["rows", "disk", "index", "journal"]
 Inject = Callable[[Victims], dict[str, int]]
+#: As it is written: None for one finding of each of its kinds.
+Injector = Callable[[Victims], dict[str, int] | None]
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,14 @@ class Fault:
 ENTERED: dict[str, Fault] = {}
 
 
-def fault(layer: Layer, *kinds: str) -> Callable[[Inject], Inject]:
+def fault(layer: Layer, *kinds: str) -> Callable[[Injector], Injector]:
     """Enter an injector, with the kinds of findings it gives."""
 
-    def enter(inject: Inject) -> Inject:
-        ENTERED[inject.__name__] = Fault(inject.__name__, layer, frozenset(kinds), inject)
-        return inject
+    def enter(injector: Injector) -> Injector:
+        def inject(victims: Victims) -> dict[str, int]:
+            return injector(victims) or dict.fromkeys(kinds, 1)
+
+        ENTERED[injector.__name__] = Fault(injector.__name__, layer, frozenset(kinds), inject)
+        return injector
 
     return enter

@@ -8,7 +8,6 @@ from adapter.store import identity, layout
 from tests.maintenance.faults import fault
 from tests.maintenance.victims import Place, Unfit, Victims, records, write_records
 
-Expected = dict[str, int]
 _GONE = "msg-20200101T000000Z-" + "1" * 20
 
 
@@ -16,7 +15,7 @@ _GONE = "msg-20200101T000000Z-" + "1" * 20
 
 
 @fault("disk", "registration-directory-missing", "folder-row-without-path")
-def mailbox_directory_gone(v: Victims) -> Expected:
+def mailbox_directory_gone(v: Victims) -> dict[str, int]:
     """With everything in it."""
     account = v.take("mailbox", v.accounts, lambda each: all(v.is_free("directory", own) for own in _own(v, each[0])))
     own = _own(v, account[0])
@@ -34,130 +33,114 @@ def _own(v: Victims, registration: str) -> list[Place]:
 
 
 @fault("disk", "message-lost")
-def message_deleted(v: Victims) -> Expected:
+def message_deleted(v: Victims) -> None:
     v.file_path(v.content()).unlink()
-    return {"message-lost": 1}
 
 
 @fault("disk", "message-corrupt")
-def message_overwritten(v: Victims) -> Expected:
+def message_overwritten(v: Victims) -> None:
     file = v.file_path(v.content())
     raw = bytearray(file.read_bytes())
     raw[v.chance.randrange(len(raw))] ^= 1
     file.chmod(0o644)
     file.write_bytes(raw)
-    return {"message-corrupt": 1}
 
 
 @fault("disk", "message-misfiled")
-def message_misfiled(v: Victims) -> Expected:
+def message_misfiled(v: Victims) -> None:
     file = v.file_path(v.content(journaled=False))
     other = file.parent.parent / "2001-01-01"
     other.mkdir(exist_ok=True)
     file.rename(other / file.name)
-    return {"message-misfiled": 1}
 
 
 @fault("disk", "message-duplicate")
-def message_copied(v: Victims) -> Expected:
+def message_copied(v: Victims) -> None:
     file = v.file_path(v.content(journaled=False))
     other = file.parent.parent / "2001-01-02"
     other.mkdir(exist_ok=True)
     shutil.copy(file, other / file.name)
-    return {"message-duplicate": 1}
 
 
 @fault("disk", "message-dropped")
-def message_back_again(v: Victims) -> Expected:
+def message_back_again(v: Victims) -> None:
     message_id = v.take(
         "content", v.dropped, lambda each: b"\nattachments:" not in v.texts.get(each, b"\nattachments:")
     )
     file = v.file_path(message_id)
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(v.texts[message_id])
-    return {"message-dropped": 1}
 
 
 @fault("disk", "message-stray")
-def stray_file(v: Victims) -> Expected:
+def stray_file(v: Victims) -> None:
     (v.file_path(v.some_message()).parent / "notes.txt").write_text("mine")
-    return {"message-stray": 1}
 
 
 @fault("disk", "blob-missing")
-def blob_deleted(v: Victims) -> Expected:
+def blob_deleted(v: Victims) -> None:
     v.blob_path(v.part()).unlink()
-    return {"blob-missing": 1}
 
 
 @fault("disk", "blob-corrupt")
-def blob_overwritten(v: Victims) -> Expected:
+def blob_overwritten(v: Victims) -> None:
     blob = v.blob_path(v.part())
     blob.chmod(0o644)
     blob.write_bytes(b"rotten")
-    return {"blob-corrupt": 1}
 
 
 @fault("disk", "blob-misfiled")
-def blob_misfiled(v: Victims) -> Expected:
+def blob_misfiled(v: Victims) -> None:
     blob = v.blob_path(v.part())
     other = blob.parent.parent / f"{int(blob.parent.name, 16) ^ 1:02x}"
     other.mkdir(exist_ok=True)
     blob.rename(other / blob.name)
-    return {"blob-misfiled": 1}
 
 
 @fault("disk", "blob-duplicate")
-def blob_copied(v: Victims) -> Expected:
+def blob_copied(v: Victims) -> None:
     blob = v.blob_path(v.part())
     other = blob.parent.parent / f"{int(blob.parent.name, 16) ^ 2:02x}"
     other.mkdir(exist_ok=True)
     shutil.copy(blob, other / blob.name)
-    return {"blob-duplicate": 1}
 
 
 @fault("disk", "blob-orphan")
-def blob_orphan(v: Victims) -> Expected:
+def blob_orphan(v: Victims) -> None:
     blob = v.blob_path("ab" * 32)
     blob.parent.mkdir(exist_ok=True)
     blob.write_bytes(b"whose?")
-    return {"blob-orphan": 1}
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
 @fault("disk", "projection-missing")
-def link_removed(v: Victims) -> Expected:
+def link_removed(v: Victims) -> None:
     v.link_path(v.link()).unlink()
-    return {"projection-missing": 1}
 
 
 @fault("disk", "projection-wrong-target")
-def link_turned(v: Victims) -> Expected:
+def link_turned(v: Victims) -> None:
     link = v.link_path(v.link())
     link.unlink()
     link.symlink_to("../../../messages/nowhere.md")
-    return {"projection-wrong-target": 1}
 
 
 @fault("disk", "projection-orphan")
-def link_orphan(v: Victims) -> Expected:
+def link_orphan(v: Victims) -> None:
     _add_link(v, v.folder_for_link(), 4_000_000_000, v.some_message())
-    return {"projection-orphan": 1}
 
 
 @fault("disk", "projection-dangling")
-def link_dangling(v: Victims) -> Expected:
+def link_dangling(v: Victims) -> None:
     _add_link(v, v.folder_for_link(), 4_000_000_001, _GONE)
-    return {"projection-dangling": 1}
 
 
 @fault("disk", "projection-duplicate-uid")
-def link_same_uid(v: Victims) -> Expected:
+def link_same_uid(v: Victims) -> None:
     first = v.link()
     _add_link(v, v.place(first.folder), first.uid, v.some_message(but=first.message))
-    return {"projection-duplicate-uid": 1}
 
 
 def _add_link(v: Victims, place: Place, uid: int, message_id: str) -> None:
@@ -169,39 +152,35 @@ def _add_link(v: Victims, place: Place, uid: int, message_id: str) -> None:
 
 
 @fault("disk", "folder-row-without-path")
-def folder_directory_gone(v: Victims) -> Expected:
+def folder_directory_gone(v: Victims) -> None:
     shutil.rmtree(v.folder_path(v.directory()))
-    return {"folder-row-without-path": 1}
 
 
 @fault("disk", "folder-id-at-two-paths")
-def folder_copied(v: Victims) -> Expected:
+def folder_copied(v: Victims) -> None:
     place = v.directory()
     copy = v.path(*layout.folder_directory(place.directory, "Copy"))
     shutil.copytree(v.folder_path(place), copy, symlinks=True)
-    return {"folder-id-at-two-paths": 1}
 
 
 @fault("disk", "folder-two-ids")
-def folder_identity_forged(v: Victims) -> Expected:
+def folder_identity_forged(v: Victims) -> None:
     place = v.directory()
     file = v.folder_path(place) / layout.IDENTITY_FILE
     file.unlink()
     file.write_bytes(identity.Identity(12345, place.registration, 42, "").encode())
-    return {"folder-two-ids": 1}
 
 
 @fault("disk", "folder-identity-damaged")
-def folder_identity_torn(v: Victims) -> Expected:
+def folder_identity_torn(v: Victims) -> None:
     file = v.folder_path(v.directory()) / layout.IDENTITY_FILE
     raw = file.read_bytes()
     file.unlink()
     file.write_bytes(raw[: v.chance.randrange(len(raw))])
-    return {"folder-identity-damaged": 1}
 
 
 @fault("disk", "folder-unidentified")
-def directory_made_by_hand(v: Victims) -> Expected:
+def directory_made_by_hand(v: Victims) -> None:
     """It becomes a folder, and shows what its links say."""
     account = v.take("mailbox", v.accounts)
     place = v.new_folder(account, "By hand")
@@ -209,39 +188,35 @@ def directory_made_by_hand(v: Victims) -> Expected:
     message_id = v.some_message()
     (place / layout.projection_name(7, message_id)).symlink_to(layout.projection_target(message_id))
     v.new_folders.add((account[1], "By hand"))
-    return {"folder-unidentified": 1}
 
 
 @fault("disk", "registration-directory-orphan")
-def stray_mailbox(v: Victims) -> Expected:
+def stray_mailbox(v: Victims) -> None:
     v.path(*layout.mailbox_directory("half@made.test")).mkdir()
-    return {"registration-directory-orphan": 1}
 
 
 @fault("disk", "credentials-orphan")
-def password_without_account(v: Victims) -> Expected:
+def password_without_account(v: Victims) -> None:
     """It becomes an account: somebody chose that password."""
     place = v.path(*layout.CREDENTIALS)
     place.mkdir(mode=0o700, exist_ok=True)
     with (place / layout.CREDENTIALS_FILE).open("a") as file:
         file.write("dora@example.test:{ARGON2ID}$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaA::::::\n")
     v.new_accounts.add("dora@example.test")
-    return {"credentials-orphan": 1}
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
 @fault("disk", "staging-leftover")
-def staging_leftover(v: Victims) -> Expected:
+def staging_leftover(v: Victims) -> None:
     place = v.path(*layout.staging_directory("1-dead"))
     place.mkdir(parents=True, exist_ok=True)
     (place / "00000001").write_bytes(b"half")
-    return {"staging-leftover": 1}
 
 
 @fault("disk", "snapshot-damaged")
-def snapshot_overwritten(v: Victims) -> Expected:
+def snapshot_overwritten(v: Victims) -> None:
     """The newest: the journal reaches back to the one before it."""
     found = sorted(each for each in v.path(*layout.SNAPSHOTS).iterdir() if each.name.isdigit())
     if not found:
@@ -251,11 +226,9 @@ def snapshot_overwritten(v: Victims) -> Expected:
     raw[v.chance.randrange(len(raw))] ^= 1
     file.chmod(0o644)
     file.write_bytes(raw)
-    return {"snapshot-damaged": 1}
 
 
 @fault("disk", "journal-torn")
-def journal_torn(v: Victims) -> Expected:
+def journal_torn(v: Victims) -> None:
     newest = v.segments()[-1]
     write_records(newest, [*records(newest), b'{"seq":99999,"at":1,"op":"deli'])
-    return {"journal-torn": 1}
