@@ -7,7 +7,7 @@ STAMP   := $(VENV)/.ready
 # Many tests start the program: without kept bytecode, each of them would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint bench constraints clean
+.PHONY: setup run test pytest lint bench constraints clean
 
 setup: $(STAMP)
 
@@ -23,8 +23,12 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# One process more than CI has processors: many tests wait for other programs. The order is that of tests/conftest.py.
-test: lint
+# Beside each other: the first tests mostly wait for other programs.
+test: setup
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+# One process more than CI has processors, for the same reason. The order is that of tests/conftest.py.
+pytest: setup
 	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 bench: setup

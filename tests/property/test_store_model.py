@@ -10,7 +10,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +31,7 @@ from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.model import STANDARD, Account, Folder, Letter, Model, Refused
+from tests.support.waiting import wait_until
 
 ADDRESSES = ["ada@example.test", "bob@example.test", "grüße/c@example.test"]
 LEVELS = ["a", "b", "A", "Sent", "INBOX", "Inbox", "~", ".", "é", "x" * 130]
@@ -96,9 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def close(self) -> None:
         applied = self.stores[0].index.applied_seq()
-        patience = time.monotonic() + 10
-        while self.heard[-1] < applied and time.monotonic() < patience:
-            time.sleep(0.001)
+        wait_until(lambda: self.heard[-1] >= applied)
         assert self.heard == list(range(self.heard[0], applied + 1))
         for store in self.stores:
             store.close()

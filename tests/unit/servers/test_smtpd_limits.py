@@ -157,7 +157,7 @@ async def test_time_to_first_command_and_idle_time(root: Path) -> None:
 
 @pytest.mark.setting("limits.data_rate", "limits.data_grace")
 async def test_minimum_data_rate(root: Path) -> None:
-    limits = {"data_rate": Size(1000), "data_grace": Seconds(0.3), "data_idle": Seconds(PATIENCE)}
+    limits = {"data_rate": Size(1000), "data_grace": Seconds(1.0), "data_idle": Seconds(PATIENCE)}
     async with serving(root, limited(**limits)) as running:
         client = await running.hello()
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
@@ -173,7 +173,7 @@ async def test_minimum_data_rate(root: Path) -> None:
         assert running.inbox() == []
         steady = await running.hello()
         assert await steady.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
-        for _ in range(8):
+        for _ in range(24):
             steady.send((b"x" * 500 + b"\r\n") * 40)  # enough for twenty seconds
             await asyncio.sleep(0.05)
         steady.send(b".\r\n")
