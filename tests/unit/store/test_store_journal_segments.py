@@ -1,0 +1,154 @@
+"""The segments of a journal: rotation, compaction, followers, and several appenders."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.store import journal, layout
+from adapter.store.disk import Directories
+from adapter.store.journal import Journal, JournalDamaged, JournalTail
+from adapter.store.locks import Locks
+from tests.support.journals import abort, record, reopened, segment, texts
+from tests.support.processes import running
+from tests.support.waiting import PATIENCE
+
+# --- rotation, compaction, followers ---------------------------------------------------------------------------------
+
+
+def test_rotation_by_size(written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 200)
+    with closing(reopened(directories)) as other:
+        for number in range(20):
+            (written if number % 3 else other).refresh()
+            (written if number % 3 else other).append([record(str(number))])
+    written.refresh()
+    assert len(written.segments()) > 5
+    assert texts(written.records(0, 20)) == [str(number) for number in range(20)]
+
+
+def test_an_appender_whose_segment_was_compacted_away_goes_on(written: Journal, directories: Directories) -> None:
+    written.append([record("a")])
+    with closing(reopened(directories)) as other:
+        other.rotate()
+        other.append([record("b")])
+        other.rotate()
+        other.append([record("c")])
+        assert other.remove_segments_before(2) == [1, 2]
+    written.refresh()
+    assert written.last_seq == 3
+    written.append([record("d")])
+    assert texts(written.records(2, 4)) == ["c", "d"]
+
+
+def test_only_whole_segments_below_go(written: Journal) -> None:
+    written.append([record("a"), record("b")])
+    written.rotate()
+    written.append([record("c")])
+    assert written.remove_segments_before(1) == []
+    assert written.remove_segments_before(2) == [1]
+    assert written.remove_segments_before(99) == []  # the newest always stays: it knows the last number
+    assert texts(written.records(2)) == ["c"]
+
+
+def test_rotating_an_empty_segment_does_nothing(written: Journal) -> None:
+    written.rotate()
+    written.append([record("a")])
+    written.rotate()
+    written.rotate()
+    assert written.segments() == [1, 2]
+    written.append([record("b")])
+    assert texts(written.records(0, 2)) == ["a", "b"]
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "rotate", "abort", "read"])), max_size=15),
+    start=st.integers(0, 10),
+)
+@settings(max_examples=40)
+def test_a_tail_hears_everything_once(
+    steps: list[tuple[int, str]], start: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("tail")
+    with closing(Directories(str(root))) as directories:
+        for parts in layout.DIRECTORIES:
+            with directories.stable(parts, create=True):
+                pass
+        with closing(Journal(directories)) as written:
+            written.refresh()
+            for number in range(start):
+                written.append([record(f"before {number}")])
+            tail = JournalTail(written, directories, start)
+            heard: list[str] = []
+            wanted: list[str] = []
+            for number, (count, then) in enumerate(steps):
+                batch = [f"{number}.{position}" for position in range(count)]
+                first = written.last_seq + 1
+                written.append([record(text) for text in batch])
+                if then == "abort":
+                    written.append([abort(first, written.last_seq)])
+                else:
+                    wanted += batch
+                if then == "rotate":
+                    written.rotate()
+                if then == "read":
+                    heard += texts(tail.advance(written.last_seq))
+                    assert tail.advance(written.last_seq) == []
+            heard += texts(tail.advance(written.last_seq))
+            assert heard == wanted
+
+
+def test_a_tail_that_was_left_behind_says_so(written: Journal, directories: Directories) -> None:
+    written.append([record("a")])
+    tail = JournalTail(written, directories, 1)
+    written.rotate()
+    written.append([record("b")])
+    written.rotate()
+    written.append([record("c")])
+    written.remove_segments_before(2)
+    with pytest.raises(JournalDamaged):
+        tail.advance(3)
+
+
+def test_a_tail_that_could_not_read_on_misses_nothing(written: Journal, directories: Directories) -> None:
+    tail = JournalTail(written, directories, 0)
+    written.append([record("a"), record("b")])
+    written.rotate()
+    written.append([record("c")])
+    hidden = segment(directories, 3).rename(segment(directories, 3).with_suffix(".away"))
+    with pytest.raises(JournalDamaged):
+        tail.advance(3)
+    hidden.rename(segment(directories, 3))
+    assert texts(tail.advance(3)) == ["a", "b", "c"]
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+def _append_many(root: str, name: str, count: int) -> None:
+    with closing(Directories(root)) as directories, closing(Journal(directories)) as own:
+        locks = Locks(directories, PATIENCE)
+        for number in range(count):
+            with locks.hold(()):
+                own.refresh()
+                own.append([record(f"{name} {number}"), record(f"{name} {number} again")])
+                if number % 7 == 3:
+                    own.rotate()
+        locks.close()
+
+
+def test_several_processes_append(written: Journal, directories: Directories) -> None:
+    count = 40
+    arguments: list[tuple[Any, ...]] = [(directories.root, name, count) for name in ("one", "two")]
+    with running(_append_many, *arguments[0]), running(_append_many, *arguments[1]):
+        _append_many(directories.root, "here", count)
+    written.refresh()
+    found = texts(written.records(0, written.last_seq))
+    assert len(found) == 6 * count
+    for name in ("one", "two", "here"):
+        own = [text for text in found if text.startswith(name)]
+        assert own == [text for number in range(count) for text in (f"{name} {number}", f"{name} {number} again")]
