@@ -30,7 +30,6 @@ class Reason(Enum):
     FOLDER_EXISTS = (550, "5.1.0", "ALREADYEXISTS", "Folder already exists")
     BAD_FOLDER_NAME = (550, "5.1.3", "CANNOT", "Folder name is not allowed")
     NOT_ALLOWED = (550, "5.7.1", "CANNOT", "Not allowed")
-    HAS_CHILDREN = (550, "5.1.0", "HASCHILDREN", "Folder has child folders")
     NO_SUCH_MESSAGE = (550, "5.1.1", "NONEXISTENT", "No such message")
     BAD_CONTENT = (554, "5.6.0", "CANNOT", "Message content is not acceptable")
     LIMIT = (552, "5.3.4", "LIMIT", "Limit exceeded")
