@@ -1,4 +1,5 @@
-# Markpost. `make run` serves mail, `make test` runs everything the tests need; both set up what they need first.
+# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/unit/cli), `make bench` measures
+# (BENCH=--quick for a first look). All of them set up what they need first.
 
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
@@ -32,7 +33,7 @@ pytest: setup
 	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 bench: setup
-	$(PYTHON) -m tests.bench
+	$(PYTHON) -m tests.bench $(BENCH)
 
 constraints:
 	.ci/constraints

@@ -21,7 +21,7 @@ def root_option(command: Command) -> Command:
         envvar="MARKPOST_ROOT",
         required=True,
         show_envvar=True,
-        type=click.Path(),  # what is wrong with it is told as for a store, with a status that no mail is bounced for
+        type=click.Path(readable=False),  # what is wrong with it is told later, and bounces no mail
         help="The store.",
     )(command)
 
@@ -33,7 +33,7 @@ def config_option(command: Command) -> Command:
         metavar="FILE",
         envvar="MARKPOST_CONFIG",
         show_envvar=True,
-        type=click.Path(),
+        type=click.Path(readable=False),
         help="The configuration.",
     )(command)
 

@@ -8,19 +8,25 @@ from collections.abc import Iterable, Iterator
 from adapter.doctor import certificates, machine, places, ports, state
 from adapter.doctor.findings import Finding, bad
 from adapter.settings import Settings
+from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.transport import opening
 from protocol.errors import MailError
 
+_AS_OWNER = "run this as the user that owns the store"
+
 
 def examine(root: str, settings: Settings) -> Iterator[Finding]:
     yield from _safely("java", machine.java())
+    advice = f"markpost init --root {root}, or give the right --root"
     try:
         with contextlib.closing(opening.open_root(root)) as directories:
+            older = opening.version(directories) < layout.VERSION
+            advice = f"markpost migrate --root {root}" if older else "install the markpost that it belongs to"
             opening.check_version(directories)
             yield from _store(directories, settings)
     except MailError as error:
-        yield bad("store", str(error), f"markpost init --root {root}, or give the right --root")
+        yield bad("store", str(error), _AS_OWNER if isinstance(error.__cause__, PermissionError) else advice)
         yield from _safely("clock", machine.clock(None))
     yield from _safely("listeners", ports.ports(settings))
     yield from _safely("certificate", certificates.certificates(settings))
@@ -39,4 +45,4 @@ def _safely(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except (OSError, MailError) as error:
-        yield bad(check, f"cannot be looked at: {error}", "run this as the user that owns the store")
+        yield bad(check, f"cannot be looked at: {error}", _AS_OWNER)

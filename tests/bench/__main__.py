@@ -8,7 +8,7 @@ from tests.bench import imap, repair, scratch, smtp, store
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--dir", help="where to work; default: a loop-mounted ext4 where possible, else a folder here")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a first look")
     parser.add_argument("--large", action="store_true", help="repair of 500,000 messages as well: ten minutes more")

@@ -157,6 +157,14 @@ def test_no_store(tmp_path: Path, command: list[str]) -> None:
     assert list((tmp_path / "empty").iterdir()) == []
 
 
+def test_a_store_of_somebody_else(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It bounces no mail."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    result = cli("deliver", "--from", ADA, "--to", BOB, os.devnull, status=75)
+    assert "is not writable for user" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_missing_index_names_the_remedy(cli: Cli) -> None:
     (cli.root / "index.sqlite").unlink()
     assert "markpost repair" in cli("account", "list", status=75).stderr

@@ -472,3 +472,11 @@ def test_a_root_that_is_no_store(tmp_path: Path) -> None:
         status, text = _run("--root", str(place))
         assert status == 1
         assert "is not a store" in text
+        assert "-> markpost init" in text
+
+
+def test_a_store_of_another_version(root: Path) -> None:
+    for number, advice in ((layout.VERSION - 1, "-> markpost migrate --root"), (layout.VERSION + 1, "-> install")):
+        (root / layout.VERSION_FILE).unlink()
+        (root / layout.VERSION_FILE).write_text(f"{number}\n")
+        assert advice in _run("--root", str(root))[1]
