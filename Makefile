@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt .ci/setup
-	.ci/setup $(VENV)
+	@echo "markpost: setting up $(VENV); this takes a minute or two, and happens once"
+	@.ci/setup $(VENV)
 	@touch $@
 
 run: setup
