@@ -7,7 +7,7 @@ import sqlite3
 
 from adapter.store import layout, snapshots
 from adapter.store.disk import Directories
-from adapter.store.journal import Journal, without_aborted
+from adapter.store.journal import PADDING, Journal, without_aborted
 from adapter.transport import effects, rebuild
 
 
@@ -45,9 +45,10 @@ class Replayer:
 
 
 def _first_segment(directories: Directories) -> bytes:
+    """Its records, without the padding behind them, into which the next ones are written."""
     path = layout.absolute(directories.root, *layout.JOURNAL, layout.journal_segment(1))
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read().rstrip(PADDING)
     except FileNotFoundError:
         return b""
