@@ -173,6 +173,7 @@ async def test_minimum_data_rate(root: Path) -> None:
         assert running.inbox() == []
         steady = await running.hello()
         assert await steady.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
+        steady.send(b"Subject: steady\r\n\r\n")
         for _ in range(24):
             steady.send((b"x" * 500 + b"\r\n") * 40)  # enough for twenty seconds
             await asyncio.sleep(0.05)
