@@ -373,7 +373,7 @@ class Fetch(Command):
 
     @property
     def sets_seen(self) -> bool:
-        return any(isinstance(item, BodyPart | BinaryPart) and not item.peek for item in self.items)
+        return any(isinstance(item, (BodyPart, BinaryPart)) and not item.peek for item in self.items)
 
 
 class StoreMode(Enum):

@@ -3,7 +3,7 @@ r"""FETCH responses from pieces that are encoded already (RFC 3501 7.4.2): the h
 A FETCH of many messages is a table: one format for the row, one column per item. The rows are written with a
 single formatting operation over all of them::
 
-    fetch_rows([UID, FLAGS], rows.seqs, [rows.uids, map(flags.encoded.__getitem__, masks)])
+    fetch_rows(row_format([UID, FLAGS]), rows.seqs, [rows.uids, map(flags.encoded.__getitem__, masks)])
 
 A body is streamed: ``fetch_start``, items, the head of its literal, the octets as they come, ``FETCH_END``.
 """
@@ -43,24 +43,20 @@ _days: dict[int, bytes] = {}
 
 
 def section(label: bytes) -> bytes:
-    """The format of an item whose name the client chose: ``BODY[HEADER.FIELDS (To)]<0>``."""
+    """The format of an item whose name the client chose: ``BODY[HEADER.FIELDS (To)]<0>``"""
     return label.replace(b"%", b"%%") + b" %b"
 
 
-def fetch_rows(
-    formats: Sequence[bytes],
-    numbers: Iterable[int],
-    columns: Sequence[Iterable[int] | Iterable[bytes]],
-    *,
-    uid_only: bool = False,
-) -> bytes:
-    """One FETCH response per number, with a column for every format.
+def row_format(formats: Sequence[bytes], *, uid_only: bool = False) -> bytes:
+    """The format of one response. Under UIDONLY it is UIDFETCH (RFC 9586 3)."""
+    return (b"* %d UIDFETCH (" if uid_only else b"* %d FETCH (") + b" ".join(formats) + FETCH_END
 
-    Under UIDONLY ``numbers`` are UIDs and the response is UIDFETCH (RFC 9586 3). Some thousand rows at a
-    time keep the memory of one answer small.
+
+def fetch_rows(row: bytes, numbers: Iterable[int], columns: Sequence[Iterable[int] | Iterable[bytes]]) -> bytes:
+    """One response per number (under UIDONLY: per UID), with a column for every place of the format.
+
+    Some thousand rows at a time keep the memory of one answer small.
     """
-    lead = b"* %d UIDFETCH (" if uid_only else b"* %d FETCH ("
-    row = lead + b" ".join(formats) + FETCH_END
     values = tuple(chain.from_iterable(zip(numbers, *columns, strict=True)))
     return row * (len(values) // (len(columns) + 1)) % values
 

@@ -18,7 +18,7 @@ the same events however they are cut, but for the cuts between the chunks of one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -145,13 +145,12 @@ class Framer:
 
     def next_event(self) -> Event:
         """The next thing that happened; ProtocolError if the stream can not be followed any longer."""
-        while True:
+        event: Event | None = NEED_DATA if self._start == len(self._buffer) and self._state is _State.COMMAND else None
+        while event is None:
             event = _STEPS[self._state](self)
-            if event is None:
-                continue
-            if event is NEED_DATA and self._start:
-                self._let_go()
-            return event
+        if event is NEED_DATA and self._start:
+            self._let_go()
+        return event
 
     # --- reading ---
 
@@ -382,19 +381,20 @@ class Framer:
         self._state = _State.BROKEN if self._skipped > self.limits.drain else _State.SKIP_LITERAL
 
 
-_STEPS: Final[Mapping[_State, Callable[[Framer], Event | None]]] = {
-    _State.COMMAND: Framer._step_command,
-    _State.TEXT: Framer._step_text,
-    _State.OFFERED: Framer._step_offered,
-    _State.COLLECT: Framer._step_collect,
-    _State.STREAM: Framer._step_stream,
-    _State.SKIP_TEXT: Framer._step_skip_text,
-    _State.SKIP_LITERAL: Framer._step_skip_literal,
-    _State.SKIP_LINE: Framer._step_skip_line,
-    _State.REFUSED: Framer._step_refused,
-    _State.LINE: Framer._step_line,
-    _State.BROKEN: Framer._step_broken,
-}
+#: By the number of the state.
+_STEPS: Final[tuple[Callable[[Framer], Event | None], ...]] = (
+    Framer._step_command,
+    Framer._step_text,
+    Framer._step_offered,
+    Framer._step_collect,
+    Framer._step_stream,
+    Framer._step_skip_text,
+    Framer._step_skip_literal,
+    Framer._step_skip_line,
+    Framer._step_refused,
+    Framer._step_line,
+    Framer._step_broken,
+)
 
 
 class _TooLong(Exception):  # noqa: N818

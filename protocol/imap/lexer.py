@@ -55,6 +55,7 @@ _ONLY_SPACES = re.compile(rb" *+\Z")
 _NUMBER = re.compile(rb"[0-9]{1,20}(?![0-9])")
 _PARTIAL = re.compile(rb"(-?)([0-9]{1,10}):(-?)([0-9]{1,10})(?![0-9])")
 _SET = re.compile(rb"[0-9:*,$]+")
+_SPACED_SET = re.compile(rb" +([0-9:*,$]+) +")
 _FLAG = re.compile(rb'\\?[^\x00-\x20\x7f-\xff(){%*"\\\]]+')
 _DATE = re.compile(rb'("?)([0-9]{1,2})-([A-Za-z]{3})-([0-9]{4})\1')
 _DATE_TIME = re.compile(
@@ -232,8 +233,9 @@ class Lexer:
         return self.number64()
 
     # RFC 3501 9 sequence-set; RFC 5182 5 "$"
-    def sequence_set(self) -> SequenceSet:
-        text = self.match(_SET, "a sequence set")[0]
+    def sequence_set(self, *, spaced: bool = False) -> SequenceSet:
+        """``spaced``: with a space on either side."""
+        text = self.match(_SPACED_SET, "a sequence set")[1] if spaced else self.match(_SET, "a sequence set")[0]
         try:
             return parse_set(text)
         except ProtocolError as error:

@@ -52,9 +52,7 @@ class _Request(NamedTuple):
 
 # RFC 3501 6.4.5 fetch = "FETCH" SP sequence-set SP ("ALL" / "FULL" / "FAST" / fetch-att / "(" … ")"); RFC 4466 2.4
 def parse_fetch(lexer: Lexer, *, uid: bool) -> Fetch:
-    lexer.space()
-    messages = lexer.sequence_set()
-    lexer.space()
+    messages = lexer.sequence_set(spaced=True)
     rest = lexer.take_plain_rest(_REMEMBERED_LENGTH)
     request = _request(lexer, uid) if rest is None else _remembered(rest, uid)
     if request.vanished and not lexer.dialect.qresync:

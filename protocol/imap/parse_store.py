@@ -13,9 +13,7 @@ _STORE_ITEM = re.compile(rb"([+-]?FLAGS)(\.SILENT)?(?= )", re.IGNORECASE)
 
 # RFC 3501 6.4.6 store = "STORE" SP sequence-set SP store-att-flags; RFC 7162 7 store-modifier
 def parse_store(lexer: Lexer, *, uid: bool) -> Store:
-    lexer.space()
-    messages = lexer.sequence_set()
-    lexer.space()
+    messages = lexer.sequence_set(spaced=True)
     unchanged_since: int | None = None
 
     def modifier() -> None:
@@ -62,9 +60,7 @@ def parse_move(lexer: Lexer, *, uid: bool) -> Move:
 
 
 def _messages_and_mailbox(lexer: Lexer) -> tuple[SequenceSet, str]:
-    lexer.space()
-    messages = lexer.sequence_set()
-    lexer.space()
+    messages = lexer.sequence_set(spaced=True)
     return messages, lexer.mailbox()
 
 

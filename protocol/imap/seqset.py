@@ -56,6 +56,9 @@ def parse_set(text: bytes) -> SequenceSet:
     """Read a whole sequence set; ProtocolError if it is not one."""
     if text == b"$":
         return SAVED
+    if text.isdigit():
+        number = _seq_number(text)
+        return SequenceSet(((number, number),))
     ranges: list[tuple[int, int]] = []
     for item in text.split(b","):
         first, colon, last = item.partition(b":")

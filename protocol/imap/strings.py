@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from protocol.imap import fragments, utf7
 from protocol.imap.lexer import Dialect
@@ -41,6 +42,7 @@ def mailbox(name: str, dialect: Dialect) -> bytes:
 
 
 # RFC 3501 9, resp-text
+@lru_cache(256)
 def text(line: str) -> bytes:
     """Text for people that ends a response: one line of ASCII, not empty, not like a response code."""
     clean = _UNPRINTABLE.sub("?", line) or "-"

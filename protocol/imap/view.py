@@ -265,7 +265,7 @@ class View:
                 formats.append(fetch.MODSEQ)
                 columns.append(modseqs)
             numbers = uids if dialect.uid_only else self.numbers(uids)
-            out.append(fetch.fetch_rows(formats, numbers, columns, uid_only=dialect.uid_only))
+            out.append(fetch.fetch_rows(fetch.row_format(formats, uid_only=dialect.uid_only), numbers, columns))
 
     # What the client means
 

@@ -38,6 +38,8 @@ SMALL = 256 << 10
 CHUNK = 256 << 10
 # Folders that are watched for clients that go through them.
 _FOLDERS_FOLLOWED = 1024
+# Messages that are read before a client that takes one after another has asked for them.
+_AHEAD = 32
 # What a message costs besides its octets.
 _ENTRY_COST = 400
 
@@ -198,19 +200,21 @@ class Bodies:
         self._shrink()
         return fresh
 
-    def look_ahead(self, folder_id: int, before: int, uid: int, following: Sequence[int]) -> None:
-        """One message is wanted, whose neighbours are these: if the last one wanted was the one before, a client goes
+    def look_ahead(self, folder_id: int, uids: Sequence[int], place: int) -> None:
+        """The message at a place of the folder is wanted: if the last one wanted was the one before, a client goes
         through the folder message by message, and those that follow are read ahead."""
         last = self._last.pop(folder_id, 0)
-        self._last[folder_id] = uid
+        if place >= len(uids):
+            return
+        self._last[folder_id] = uids[place]
         if len(self._last) > _FOLDERS_FOLLOWED:
             del self._last[next(iter(self._last))]
-        if not before or last != before or not following:
+        if not place or last != uids[place - 1] or place + 1 == len(uids):
             return
-        halfway = (folder_id, following[len(following) // 2])
+        halfway = (folder_id, uids[min(place + _AHEAD // 2, len(uids) - 1)])
         if halfway in self._kept or halfway in self._coming:
             return  # far enough, and it is not worth while to look at each
-        keys = [(folder_id, after) for after in following]
+        keys = [(folder_id, after) for after in uids[place + 1 : place + 1 + _AHEAD]]
         lacking = [key for key in keys if key not in self._kept and key not in self._coming]
         if 2 * len(lacking) > len(keys):
             task = asyncio.create_task(self._fetch_quietly(folder_id, [key[1] for key in lacking]))

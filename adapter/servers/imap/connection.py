@@ -262,8 +262,9 @@ class Connection(asyncio.Protocol):
                     break
                 self._read_on()
                 event = self._framer.next_event()
-                if event is not NEED_DATA or self._inflater is not None:
-                    await self.breathe()
+                if event is NEED_DATA and self._inflater is None:
+                    break
+                await self.breathe()
         except asyncio.CancelledError:
             return
         except ProtocolError as error:

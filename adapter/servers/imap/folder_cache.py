@@ -163,6 +163,9 @@ class FolderState:
             return slice(0, len(known))
         if not uids:
             return slice(0, 0)
+        if len(uids) == 1:
+            place = bisect_left(known, uids[0])
+            return slice(place, place + 1) if place < len(known) and known[place] == uids[0] else [-1]
         first, last = bisect_left(known, uids[0]), bisect_left(known, uids[-1])
         if last < len(known) and known[last] == uids[-1] and last - first + 1 == len(uids):
             # As many as there are between the first and the last: these, unless some that are gone are among them.

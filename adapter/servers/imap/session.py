@@ -142,7 +142,7 @@ class Session:
 
     async def handle(self, event: Event) -> None:
         match event:
-            case CommandLine():
+            case CommandLine():  # nearly always
                 await self._command(event)
             case LiteralStart():
                 self.tag = event.tag
@@ -227,7 +227,7 @@ class Session:
     # RFC 3501 5.2, 7.4.1
     def tell(self, answer: Answer | None = None) -> None:
         """What has changed in the selected mailbox, as far as the command under way allows."""
-        if self.selected is not None:
+        if self.selected is not None and self.selected.pending:
             point = emission(self._rule, uses_numbers=answer is not None and answer.uses_numbers)
             news = self.selected.flush(point, modseq_sent=answer is not None and answer.modseq_sent)
             if news:

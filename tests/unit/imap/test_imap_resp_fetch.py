@@ -12,36 +12,41 @@ from protocol.imap import fetch_response as fetch
 
 
 def test_rows() -> None:
-    assert fetch.fetch_rows([fetch.UID, fetch.FLAGS], [1, 2], [[10, 20], [b"()", b"(\\Seen)"]]) == (
+    assert fetch.fetch_rows(fetch.row_format([fetch.UID, fetch.FLAGS]), [1, 2], [[10, 20], [b"()", b"(\\Seen)"]]) == (
         b"* 1 FETCH (UID 10 FLAGS ())\r\n* 2 FETCH (UID 20 FLAGS (\\Seen))\r\n"
     )
-    assert fetch.fetch_rows([fetch.FLAGS], [10], [[b"()"]], uid_only=True) == b"* 10 UIDFETCH (FLAGS ())\r\n"
-    assert fetch.fetch_rows([fetch.UID], [], [[]]) == b""
+    assert (
+        fetch.fetch_rows(fetch.row_format([fetch.FLAGS], uid_only=True), [10], [[b"()"]])
+        == b"* 10 UIDFETCH (FLAGS ())\r\n"
+    )
+    assert fetch.fetch_rows(fetch.row_format([fetch.UID]), [], [[]]) == b""
 
 
 def test_columns_may_be_iterators_but_must_fit() -> None:
-    assert fetch.fetch_rows([fetch.RFC822_SIZE], range(1, 3), [iter([5, 6])]).count(b"\r\n") == 2
+    assert fetch.fetch_rows(fetch.row_format([fetch.RFC822_SIZE]), range(1, 3), [iter([5, 6])]).count(b"\r\n") == 2
     with pytest.raises(ValueError, match="shorter"):
-        fetch.fetch_rows([fetch.RFC822_SIZE], [1, 2], [[5]])
+        fetch.fetch_rows(fetch.row_format([fetch.RFC822_SIZE]), [1, 2], [[5]])
 
 
 def test_every_item() -> None:
     row = fetch.fetch_rows(
-        [
-            fetch.UID,
-            fetch.FLAGS,
-            fetch.INTERNALDATE,
-            fetch.RFC822_SIZE,
-            fetch.ENVELOPE,
-            fetch.BODY,
-            fetch.BODYSTRUCTURE,
-            fetch.MODSEQ,
-            fetch.EMAILID,
-            fetch.THREADID,
-            fetch.SAVEDATE,
-            fetch.PREVIEW,
-            fetch.section(b"BODY[HEADER.FIELDS (X-%d)]"),
-        ],
+        fetch.row_format(
+            [
+                fetch.UID,
+                fetch.FLAGS,
+                fetch.INTERNALDATE,
+                fetch.RFC822_SIZE,
+                fetch.ENVELOPE,
+                fetch.BODY,
+                fetch.BODYSTRUCTURE,
+                fetch.MODSEQ,
+                fetch.EMAILID,
+                fetch.THREADID,
+                fetch.SAVEDATE,
+                fetch.PREVIEW,
+                fetch.section(b"BODY[HEADER.FIELDS (X-%d)]"),
+            ]
+        ),
         [1],
         [
             [2],
