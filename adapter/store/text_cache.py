@@ -21,7 +21,7 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
 #: Of the tables, and of how text is taken from messages and folded: another one means that all is to be made anew.
-VERSION = 1
+VERSION = 2
 _SUFFIXES = ("", "-wal", "-shm")
 _BUSY_SECONDS = 10.0
 
@@ -36,6 +36,7 @@ CREATE TABLE texts (
     header          TEXT NOT NULL,
     body            TEXT NOT NULL
 );
+CREATE INDEX texts_too_long ON texts (indexed) WHERE indexed = 0;
 CREATE VIRTUAL TABLE headers USING fts5 (
     header, content = 'texts', content_rowid = 'row',
     tokenize = 'trigram case_sensitive 1', detail = none, columnsize = 0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from adapter.servers.imap.mailboxes import Mailboxes
+from adapter.servers.imap.mailboxes import CacheLimits, Mailboxes
 from adapter.servers.services import Store
 from adapter.transport.transport import Transport
 
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 class Backend:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: CacheLimits) -> None:
         self.store = store
-        self.mailboxes = Mailboxes(store.transport, store.commits)
+        self.mailboxes = Mailboxes(store.transport, store.commits, limits)
 
     @property
     def transport(self) -> Transport:

@@ -154,7 +154,7 @@ class Bodies:
     def __init__(self, transport: Transport, threads: Threads, limit: int) -> None:
         self._transport = transport
         self._threads = threads
-        self._limit = limit
+        self.limit = limit  #: octets
         self._kept: OrderedDict[tuple[int, int], Message] = OrderedDict()  # by folder and UID
         self._used = 0
         self._used_at = 0.0
@@ -239,7 +239,7 @@ class Bodies:
         self._used += message.cost - (before.cost if before else 0)
 
     def _shrink(self) -> None:
-        while self._used > self._limit and self._kept:
+        while self._used > self.limit and self._kept:
             _, oldest = self._kept.popitem(last=False)
             self._used -= oldest.cost
 

@@ -242,7 +242,7 @@ class FolderCache:
     def __init__(self, transport: Transport, threads: Threads, limit: int) -> None:
         self._transport = transport
         self._threads = threads
-        self._limit = limit
+        self.limit = limit  #: octets
         self._folders: OrderedDict[int, FolderState] = OrderedDict()
         self._loading: dict[int, asyncio.Task[FolderState]] = {}
         # What came while the folder was read.
@@ -379,7 +379,7 @@ class FolderCache:
 
         The least recently used first.
         """
-        excess = sum(state.cost + state.derived for state in self._folders.values()) - self._limit
+        excess = sum(state.cost + state.derived for state in self._folders.values()) - self.limit
         if excess <= 0:
             return
         for state in self._folders.values():

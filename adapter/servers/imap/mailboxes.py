@@ -71,7 +71,7 @@ _SIZES = "SELECT message_id, size FROM messages WHERE message_id IN (SELECT valu
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Memory, in octets, that the caches of one process may use."""
+    """Memory, in octets, that the caches of one process may use: ``cache_…`` of the settings."""
 
     folders: int = 64 << 20  # columns and encoded pieces; folders that are selected keep their columns
     bodies: int = 32 << 20  # octets of small messages, read lately or ahead
@@ -133,6 +133,15 @@ class Mailboxes:
             self._transport.index.query("PRAGMA shrink_memory")
             self._text_index.shrink()
         give_back_memory()
+
+    def keep_to(self, limits: CacheLimits) -> None:
+        """These limits hold from now on."""
+        self._limits = limits
+        self._folders.limit, self._bodies.limit, self._texts.limit = limits.folders, limits.bodies, limits.texts
+        self._threads.idle = self._search_threads.idle = limits.idle
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            self._upkeep = asyncio.create_task(self._keep_small())
 
     # --- accounts --------------------------------------------------------------------------------------------------
 

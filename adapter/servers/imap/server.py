@@ -15,6 +15,7 @@ from adapter.servers.imap import idle
 from adapter.servers.imap.backend import Backend
 from adapter.servers.imap.commands_login import limits_before_login
 from adapter.servers.imap.connection import Connection
+from adapter.servers.imap.mailboxes import CacheLimits
 from adapter.servers.imap.session import Session
 from adapter.servers.networks import UNIX, Networks, Peer, canonical
 from adapter.servers.smtp.edge import fresh_session_id
@@ -61,7 +62,13 @@ class ImapServer:
         self.quotas = Quotas(self.settings)
         imap = self.settings.imap
         self.proxies = Networks(imap.id_from)
+        if self._backend is not None:
+            self._backend.mailboxes.keep_to(self._cache_limits())
         self._tick = min(_TICK, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
+
+    def _cache_limits(self) -> CacheLimits:
+        imap = self.settings.imap
+        return CacheLimits(imap.cache_folders, imap.cache_bodies, imap.cache_texts, imap.cache_time)
 
     # --- what sessions ask -----------------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class ImapServer:
         store = self.services.store
         assert store is not None  # noqa: S101 - the caller looked
         try:
-            backend = Backend(store)
+            backend = Backend(store, self._cache_limits())
             await backend.start()
         except BaseException:
             self._starting = None

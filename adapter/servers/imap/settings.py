@@ -1,12 +1,12 @@
 """What can be set for IMAP: the section ``[imap]`` of the configuration."""
 
-# ruff: noqa: RUF009 - Seconds(…) names a type, it makes nothing
+# ruff: noqa: RUF009 - Seconds(…) and Size(…) name types, they make nothing
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapter.config import Seconds
+from adapter.config import Seconds, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +26,7 @@ class ImapSettings:
     folders: int = 10_000  # of one account
     keywords: int = 100  # in one command
     keyword_length: int = 100
+    cache_folders: Size = Size(64 << 20)  # memory of one process for flags, dates, envelopes of folders in use
+    cache_bodies: Size = Size(32 << 20)  # for messages that were read lately, or ahead
+    cache_texts: Size = Size(32 << 20)  # for texts that were searched and are not indexed yet
+    cache_time: Seconds = Seconds(120.0)  # without use, after which caches are emptied

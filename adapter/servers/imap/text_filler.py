@@ -128,7 +128,7 @@ class TextFiller:
             return False
         page = [row[0] for row in self._transport.index.query(_OLDER, (self._before, _PAGE))]
         self._before = page[-1] if page else None
-        known = {row.message_id for row in self._index.rows(page)}
+        known = self._index.rows(page)
         self.add([message_id for message_id in page if message_id not in known])
         return self._before is not None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -29,7 +29,9 @@ _ACCOUNT_SHIFT = 32
 # Accounts among whose rows a needle is looked for one by one.
 _RANGES = 16
 
-_ROWS = "SELECT row, message_id, indexed FROM texts WHERE message_id IN (SELECT value FROM json_each(?))"
+# Both are answered by an index alone: a row of the table has a whole text in it.
+_ROWS = "SELECT message_id, row FROM texts WHERE message_id IN (SELECT value FROM json_each(?))"
+_TOO_LONG = "SELECT row FROM texts WHERE indexed = 0 AND row BETWEEN ? AND ?"
 _TEXTS = """
 SELECT message_id, header, body, refs FROM texts
 WHERE message_id IN (SELECT value FROM json_each(?)) AND indexed
@@ -37,12 +39,6 @@ WHERE message_id IN (SELECT value FROM json_each(?)) AND indexed
 _REFERENCES = "SELECT message_id, refs FROM texts WHERE message_id IN (SELECT value FROM json_each(?))"
 _CANDIDATES = "SELECT rowid FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ?"
 _FIND = "SELECT row FROM texts WHERE row IN ({candidates}) AND instr({column}, ?)"
-
-
-class IndexedRow(NamedTuple):
-    row: int
-    message_id: str
-    indexed: int  # 0: too long, it has to be read
 
 
 class NewText(NamedTuple):
@@ -79,10 +75,14 @@ class TextIndex:
         """Another value means that rows have other numbers now."""
         return self._ask(lambda c: str(c.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]), "")
 
-    def rows(self, message_ids: Sequence[str]) -> list[IndexedRow]:
+    def rows(self, message_ids: Sequence[str]) -> dict[str, int]:
         """Those of the messages that are known."""
         asked = _json(message_ids)
-        return self._ask(lambda c: [IndexedRow(*row) for row in c.execute(_ROWS, (asked,)).fetchall()], [])
+        return self._ask(lambda c: dict(c.execute(_ROWS, (asked,)).fetchall()), {})
+
+    def too_long(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
+        """The rows within the ranges that are not indexed: their messages have to be read."""
+        return self._ask(lambda c: {row for ends in ranges for (row,) in c.execute(_TOO_LONG, ends).fetchall()}, set())
 
     def find(self, needle: str, ranges: Sequence[tuple[int, int]], *, header: bool, body: bool) -> set[int] | None:
         """The rows within the ranges whose header or body has a folded needle; None if the index cannot tell."""
@@ -120,7 +120,7 @@ class TextIndex:
         def write(connection: sqlite3.Connection) -> int:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                known = {row[1] for row in connection.execute(_ROWS, (_json(message_ids),)).fetchall()}
+                known = dict(connection.execute(_ROWS, (_json(message_ids),)).fetchall())
                 unknown = [message_id for message_id in message_ids if message_id not in known]
                 made = list(make(unknown)) if unknown else []
                 _insert(connection, made)
@@ -231,8 +231,13 @@ def _delete(connection: sqlite3.Connection, message_ids: str) -> None:
     connection.executemany("DELETE FROM texts WHERE row = ?", [(row,) for row, _, _ in going])
 
 
-def ranges_of(rows: Iterable[int]) -> list[tuple[int, int]]:
+def ranges_of(rows: Collection[int]) -> list[tuple[int, int]]:
     """From the first to the last of the rows of each account among these."""
+    if not rows:
+        return []
+    first, last = min(rows), max(rows)
+    if first >> _ACCOUNT_SHIFT == last >> _ACCOUNT_SHIFT:
+        return [(first, last)]  # nearly always
     ends: dict[int, tuple[int, int]] = {}
     for row in rows:
         account = row >> _ACCOUNT_SHIFT

@@ -37,7 +37,7 @@ class TextReader:
     def __init__(self, transport: Transport, index: TextIndex, limit: int) -> None:
         self._transport = transport
         self._index = index
-        self._limit = limit
+        self.limit = limit  #: octets
         self._mutex = threading.Lock()
         self._kept: OrderedDict[str, SearchText] = OrderedDict()
         self._used = 0
@@ -113,7 +113,7 @@ class TextReader:
                 if message_id not in self._kept:
                     self._kept[message_id] = text
                     self._used += _cost(text)
-            while self._used > self._limit and self._kept:
+            while self._used > self.limit and self._kept:
                 self._used -= _cost(self._kept.popitem(last=False)[1])
 
 

@@ -57,19 +57,15 @@ class TextRows:
             return known
 
     def _look_up(self, index: TextIndex, known: Known) -> None:
-        found = {row.message_id: row for row in index.rows(list(set(known.waiting.values())))}
+        found = index.rows(list(known.waiting.values()))
         if not found:
             return
-        added = []
-        for uid, message_id in list(known.waiting.items()):
-            row = found.get(message_id)
-            if row is not None:
-                del known.waiting[uid]
-                if row.indexed:
-                    known.rows[uid] = row.row
-                    added.append(row.row)
-                else:
-                    known.long[uid] = message_id
-        ends = [end for pair in known.ranges for end in pair]
-        known.ranges = ranges_of([*added, *ends])
+        added = ranges_of(found.values())
+        too_long = index.too_long(added)
+        rows = {uid: found[message_id] for uid, message_id in known.waiting.items() if message_id in found}
+        long = {uid: known.waiting[uid] for uid, row in rows.items() if row in too_long} if too_long else {}
+        known.long |= long
+        known.rows |= {uid: row for uid, row in rows.items() if uid not in long} if long else rows
+        known.waiting = {uid: message_id for uid, message_id in known.waiting.items() if uid not in rows}
+        known.ranges = ranges_of([end for ends in (*known.ranges, *added) for end in ends])
         self.cost = _ENTRY_COST * (len(known.rows) + len(known.waiting) + len(known.long))

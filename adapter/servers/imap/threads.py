@@ -39,7 +39,7 @@ class Threads:
         self._name = name
         self._most = most
         self._when_idle = when_idle
-        self._idle = idle
+        self.idle = idle
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0  # jobs; known to the loop's thread alone
@@ -68,7 +68,7 @@ class Threads:
             thread.join()
 
     def _work(self) -> None:
-        patience: float | None = self._idle
+        patience: float | None = self.idle
         while True:
             try:
                 job = self._jobs.get(timeout=patience)
@@ -78,7 +78,7 @@ class Threads:
                 continue
             if job is None:
                 return
-            patience = self._idle
+            patience = self.idle
             future, function, arguments = job
             result: Any = None
             error: BaseException | None = None

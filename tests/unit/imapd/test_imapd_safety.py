@@ -415,3 +415,32 @@ async def test_the_copy_of_a_submitted_message_is_not_stored_twice(start: Start)
         assert (await client.append("Sent", text.replace(b"Hello", b"Other"))).startswith(b"OK")
         assert len(await asyncio.to_thread(rows, server.transport, "Sent")) == 2
         await client.close()
+
+
+@pytest.mark.setting("imap.cache_folders", "imap.cache_bodies", "imap.cache_texts", "imap.cache_time")
+async def test_caches_keep_to_the_settings(start: Start) -> None:
+    limits = {"cache_folders": 6000, "cache_bodies": 20_000, "cache_texts": 1000, "cache_time": 3600.0}
+    async with start(imap=limits) as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *[varied_message(number) for number in range(40)])
+        client = await server.login()
+        await client.ok("SELECT INBOX")
+        await client.ok("FETCH 1:* (ENVELOPE BODY.PEEK[])")
+        await client.ok("SEARCH BODY nothing")
+        mailboxes = _session(server).mailboxes
+        state = _session(server).mailbox.state
+        assert 0 < mailboxes._bodies._used <= 20_000
+        assert mailboxes._texts._used <= 1000
+        assert state.cost + state.derived <= 6000
+        _reload(server, cache_folders=1 << 20)
+        await client.ok("FETCH 1:* (ENVELOPE)")
+        assert state.derived > 6000
+        _reload(server, cache_time=0.1)
+        await until(lambda: mailboxes._bodies._used + state.derived == 0)
+        await client.close()
+
+
+def _reload(server: Running, **changed: Any) -> None:
+    imap = replace(server.services.settings.imap, **changed)
+    server.services.settings = replace(server.services.settings, imap=imap)
+    for changes in server.services.after_reload:
+        changes()
