@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from html import escape, unescape
-
-import nh3
-from markdown_it import MarkdownIt
 
 #: HTML beyond this many characters is not read.
 MAX_HTML = 512 * 1024
@@ -402,11 +400,18 @@ def _value(pattern: re.Pattern[str], attributes: str) -> str:
     return unescape(value) if "&" in value else value
 
 
-_RENDERER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+@cache
+def _renderer() -> Callable[[str], str]:
+    """Made when it is first needed: it takes some megabytes, and few servers ever send Markdown."""
+    import nh3
+    from markdown_it import MarkdownIt
+
+    render = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).render
+    return lambda text: nh3.clean(render(text))
 
 
 def markdown_to_html(text: str) -> str:
     """Markdown as sanitised HTML."""
     if len(text) > MAX_MARKDOWN:
         return f"<pre>{escape(text)}</pre>\n"
-    return nh3.clean(_RENDERER.render(text))
+    return _renderer()(text)
