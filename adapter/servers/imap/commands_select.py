@@ -107,7 +107,11 @@ async def close(session: Session, command: commands.Close) -> Answer:
     box = session.mailbox
     session.leave()  # first: nothing of what follows is reported
     if not box.read_only:
-        await session.mailboxes.commit(op.Expunge(session.account, box.state.id))
+        try:
+            await session.mailboxes.commit(op.Expunge(session.account, box.state.id))
+        except MailError as error:
+            if error.reason is not Reason.NO_SUCH_FOLDER:  # another session has deleted it: closed it is all the same
+                raise
     return Answer("Close completed")
 
 
