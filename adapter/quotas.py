@@ -24,6 +24,11 @@ class Quota(NamedTuple):
     def limited(self) -> bool:
         return bool(self.storage or self.messages)
 
+    @property
+    def reason(self) -> Reason:
+        """What is said to those who bring mail that has no room."""
+        return Reason.OVER_QUOTA_SOFT if self.over == "later" else Reason.OVER_QUOTA
+
     def holds(self, octets: int, messages: int) -> bool:
         """Whether an account may have as much as that."""
         return not ((self.storage and octets > self.storage) or (self.messages and messages > self.messages))

@@ -11,21 +11,17 @@ an address nobody has is told from one that is deactivated and from one of a dom
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from adapter.config import ConfigError
-from adapter.quotas import Quotas
+from adapter.quotas import Quota, Quotas
 from adapter.settings import Settings
 from adapter.store import names, queries
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.smtp.paths import Path
 
-_log = logging.getLogger(__name__)
-
-_MAX_ALIAS_DEPTH = 10
 _FINGERPRINT = "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations GROUP BY status ORDER BY status"
 
 
@@ -120,7 +116,7 @@ class Recipients:
             targets.setdefault(target.address, target)
         if targets:
             return tuple(targets.values())
-        raise MailError(Reason.INACTIVE_ADDRESS if address in self._known else Reason.NO_SUCH_ADDRESS, address)
+        raise MailError(Reason.INACTIVE_ADDRESS if self._was_known(address) else Reason.NO_SUCH_ADDRESS, address)
 
     def find_again(self, path: Path) -> tuple[Target, ...] | None:
         """The same by the index itself, for addresses registered a moment ago. Blocks."""
@@ -137,24 +133,18 @@ class Recipients:
             address = self._spelled(path)
         except MailError:
             return []
-        return list(dict.fromkeys(self._unregistered(address, 0)))
-
-    def _unregistered(self, address: str, depth: int) -> Iterator[str]:
-        if not self.is_stranger(address) or not self.is_local(address.rpartition("@")[2]) or depth > _MAX_ALIAS_DEPTH:
-            return
-        if address in self._rules.aliases:
-            for member in self._rules.aliases[address]:
-                yield from self._unregistered(member, depth + 1)
-            return
-        yield address
-        base = self._rules.without_detail(address)
-        if base is not None:
-            yield from self._unregistered(base, depth + 1)
+        return [
+            name
+            for name in self._rules.names_of(address, self._known)
+            if self.is_stranger(name) and name not in self._rules.aliases and self.is_local(name.rpartition("@")[2])
+        ]
 
     def owns(self, account: str, address: str) -> bool:
         """Whether mail for ``address`` comes to ``account`` by name, so that it may speak under it."""
         spelled = _normalise(address)
-        return spelled is not None and any(target.address == account for target in self._named(spelled, "", 0))
+        return spelled is not None and any(
+            target.address == account for target in self._named(self._in_our_form(spelled), "")
+        )
 
     def _spelled(self, path: Path) -> str:
         if not path.domain:  # RFC 5321 4.5.1: <postmaster>
@@ -162,7 +152,18 @@ class Recipients:
         address = _normalise(path.address)
         if address is None:
             raise MailError(Reason.BAD_ADDRESS, "a recipient that cannot be an address here")
-        return address
+        return self._in_our_form(address)
+
+    def _in_our_form(self, address: str) -> str:
+        """RFC 5890 2.3.2.1: the two forms of an international domain are one domain; ours may be either."""
+        name, _, domain = address.rpartition("@")
+        if (domain.isascii() and "xn--" not in domain) or self.is_local(domain):
+            return address
+        try:
+            other = domain.encode("ascii").decode("idna") if domain.isascii() else domain.encode("idna").decode("ascii")
+        except UnicodeError:
+            return address
+        return _normalise(f"{name}@{other}") or address if self.is_local(other.lower()) else address
 
     def _postmaster_somewhere(self) -> str:
         for domain in sorted(self._domains):
@@ -172,31 +173,28 @@ class Recipients:
         raise MailError(Reason.NO_SUCH_ADDRESS, "postmaster")
 
     def _resolve(self, address: str, local: str) -> Iterator[Target]:
-        found = list(self._named(address, local, 0))
-        if not found and address not in self._known:
+        found = list(self._named(address, local))
+        if not found and not self._was_known(address):
             catcher = self._rules.catch_all.get(address.rpartition("@")[2])
-            found = list(self._named(catcher, "", 0)) if catcher else []
+            found = list(self._named(catcher, "")) if catcher else []
         return iter(found)
 
-    def _named(self, address: str, local: str, depth: int) -> Iterator[Target]:
+    def _was_known(self, address: str) -> bool:
+        """Whether it is, or what it adds a detail to, the address of a mailbox."""
+        return address in self._known or self._rules.without_detail(address) in self._known
+
+    def _named(self, address: str, local: str) -> Iterator[Target]:
         """By exact address, else by alias, else without the detail. ``local`` keeps the spelling of the detail."""
         if self._known.get(address):
             yield Target(address)
             return
-        if address in self._rules.aliases:
-            if depth >= _MAX_ALIAS_DEPTH:
-                _log.warning("aliases go round in circles at %s", address)
-                return
-            for member in self._rules.aliases[address]:
-                yield from self._named(member, "", depth + 1)
-            return
-        base = self._rules.without_detail(address)
-        if base is not None:
-            detail = local.partition(self._rules.detail)[2]
-            for target in self._named(base, "", depth):
-                yield self._with_detail(target, base, detail)
+        base = None if address in self._rules.aliases else self._rules.without_detail(address)
+        detail = local.partition(self._rules.detail)[2] if base else ""
+        for name in self._rules.names_of(address, self._known):
+            if self._known.get(name):
+                yield self._with_detail(Target(name), base, detail)
 
-    def _with_detail(self, target: Target, base: str, detail: str) -> Target:
+    def _with_detail(self, target: Target, base: str | None, detail: str) -> Target:
         account = self._rules.accounts.get(target.address)
         if target.address != base or not detail or account is None or not account.detail_folders:
             return target
@@ -209,22 +207,26 @@ class Recipients:
 
     def needs_query(self, target: Target) -> bool:
         """Whether :meth:`check` has anything to look at."""
-        return target.folder is not None or self._rules.quotas.of(target.address).limited
+        return target.folder is not None or self.quota(target.address).limited
 
     def check(self, target: Target, size: int) -> Target:
         """The target with its folder as it is really spelled. Raises if ``size`` more octets have no room. Blocks."""
-        quota = self._rules.quotas.of(target.address)
+        quota = self.quota(target.address)
         with self._transport.reading() as connection:
             registration = queries.active_registration(connection, target.address)
             folders = queries.folders(connection, registration.id)
         if not quota.has_room(folders, size):
-            raise MailError(Reason.OVER_QUOTA_SOFT if quota.over == "later" else Reason.OVER_QUOTA, target.address)
+            raise MailError(quota.reason, target.address)
         if target.folder is None:
             return target
         wanted = target.folder.casefold()
         spelled = [folder.name for folder in folders if folder.name.casefold() == wanted]
         exact = target.folder if target.folder in spelled else next(iter(spelled), None)
         return Target(target.address, exact)
+
+    def quota(self, address: str) -> Quota:
+        """What a mailbox may hold."""
+        return self._rules.quotas.of(address)
 
     def wants_html(self, account: str) -> bool:
         """Whether Markdown this account submits gains an HTML alternative."""
@@ -251,6 +253,23 @@ class _Rules:
         self.accounts = {_checked(address, "account"): account for address, account in settings.account.items()}
         self.detail = settings.domains.detail
         self.quotas = Quotas(settings)
+
+    def names_of(self, address: str, known: Mapping[str, bool]) -> list[str]:
+        """The address and all that it leads to, by alias or without its detail, each once however they are nested.
+
+        One that has a mailbox, which is what ``known`` says, leads no further.
+        """
+        found: dict[str, None] = {}
+        waiting = [address]
+        while waiting:
+            name = waiting.pop()
+            if name in found:
+                continue
+            found[name] = None
+            if not known.get(name):
+                base = self.without_detail(name)
+                waiting += reversed(self.aliases.get(name, (base,) if base else ()))
+        return list(found)
 
     def without_detail(self, address: str) -> str | None:
         """The address that a detail was added to; None if there is none."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from adapter.servers.services import Services
-from adapter.servers.smtp.edge import make_edge
+from adapter.servers.smtp.edge import Edge, make_edge
 from adapter.servers.smtp.session import SmtpSession
 from protocol.smtp.states import Service
 
@@ -25,13 +25,13 @@ def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
         settings = services.settings
         loop = asyncio.get_running_loop()
 
-        def connection() -> SmtpSession:
+        def current() -> Edge:
             nonlocal edge, settings
-            if services.settings is not settings:  # they were read again; open sessions go on as they began
+            if services.settings is not settings:  # they were read again
                 edge, settings = make_edge(services, service, implicit_tls=implicit_tls), services.settings
-            return SmtpSession(loop, edge)
+            return edge
 
-        return connection
+        return partial(SmtpSession, loop, current)
 
     return factory
 

@@ -1,8 +1,8 @@
 """Settings and certificates change while the server runs: on SIGHUP, and certificates also when their files do.
 
 Invariants: no session is dropped. Settings are taken over whole or not at all: a mistake in the new ones is told in one
-line, and the old ones stay. What can only change with a restart stays as it is and is named. A session that has begun
-goes on under the limits of SMTP it began with; everything else holds at once.
+line, and the old ones stay. What can only change with a restart stays as it is and is named. A transaction of SMTP
+that has begun goes on under the limits it began with; everything else holds at once.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def stage(transport: Transport, host: str, notices: Sequence[Notice], now: float
 def compose(transport: Transport, host: str, notices: Sequence[Notice], now: float) -> bytes:
     row = notices[0].row
     failed = any(notice.event == "FAILURE" for notice in notices)
-    header, message = _original(transport, row.message_id, whole=failed and row.ret != Ret.HEADERS.value)
+    header, message = _original(transport, row, whole=failed and row.ret != Ret.HEADERS.value)
     report = dsn.Report(
         host=host,
         to=row.sender,
@@ -111,17 +111,18 @@ def original_recipient(orcpt: str | None) -> OriginalRecipient | None:
         return None
 
 
-def _original(transport: Transport, message_id: str, *, whole: bool) -> tuple[bytes, bytes | None]:
+def _original(transport: Transport, row: QueueRow, *, whole: bool) -> tuple[bytes, bytes | None]:
     """Header and, if wanted and not too large, all of the message; one that cannot be read has neither."""
     octets = b""
     try:
-        for chunk in transport.content.stream(message_id):
+        for chunk in transport.content.stream(row.message_id):
             octets += chunk
             whole = whole and len(octets) <= dsn.MAX_RETURNED
             if not whole and (_HEADER_END.search(octets) or len(octets) > dsn.MAX_RETURNED):
                 break
     except (MailError, OSError):
         whole = False
+    octets = octets.removeprefix(trace.return_path(row.sender))
     end = _HEADER_END.search(octets)
     return octets[: end.start() if end else None], octets if whole else None
 

@@ -1,7 +1,8 @@
 """The octets of a message on their way out: what they ask of the next host, and how they look after DATA.
 
 Invariants: memory stays bounded whatever the size; only the end of the message yields ``<CRLF>.<CRLF>`` (RFC 5321
-4.5.2); bare CR and LF, which DATA cannot carry (RFC 5321 2.3.8), become CRLF; nothing else is changed.
+4.5.2); bare CR and LF, which DATA cannot carry (RFC 5321 2.3.8), become CRLF; the Return-Path that recipients here have
+got stays here (RFC 5321 4.4); nothing else is changed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 from adapter.transport.transport import Transport
+from protocol.smtp import trace
 
 _IN_MEMORY = 1 << 20  # what is larger is read twice
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -32,9 +34,11 @@ class Nature:
 class Outgoing:
     """One stored message; its methods raise :class:`~protocol.errors.MailError` or OSError if it cannot be read."""
 
-    def __init__(self, transport: Transport, message_id: str) -> None:
+    def __init__(self, transport: Transport, message_id: str, sender: str) -> None:
         self._transport = transport
         self._message_id = message_id
+        self._return_path = trace.return_path(sender)
+        self._start = 0  # where the message begins that goes out
         self._kept: list[bytes] | None = None
 
     async def examine(self) -> Nature:
@@ -54,16 +58,22 @@ class Outgoing:
                     kept.append(chunk)
                 yield chunk
 
-        nature = examine(keep(self._transport.content.stream(self._message_id)))
+        length = len(self._return_path)
+        head = b"".join(self._transport.content.stream(self._message_id, 0, length))
+        self._start = length if head == self._return_path else 0
+        nature = examine(keep(self._stream()))
         self._kept = kept
         return nature
+
+    def _stream(self) -> Iterator[bytes]:
+        return self._transport.content.stream(self._message_id, self._start)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         if self._kept is not None:
             for chunk in self._kept:
                 yield chunk
             return
-        stream = await asyncio.to_thread(self._transport.content.stream, self._message_id)
+        stream = await asyncio.to_thread(self._stream)
         while (piece := await asyncio.to_thread(next, stream, None)) is not None:
             yield piece
 

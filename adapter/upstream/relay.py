@@ -147,7 +147,7 @@ class _Relay:
                 if first.queue_id not in claimed and first.message_id not in works:
                     due = outbox_queries.due_of(connection, first.message_id, now)
                     rows = [row for row in due if row.queue_id not in claimed][: self._settings.recipients]
-                    works[first.message_id] = _Work(rows, Outgoing(self._transport, first.message_id))
+                    works[first.message_id] = _Work(rows, Outgoing(self._transport, first.message_id, first.sender))
                     if len(works) == room:
                         break
         return list(works.values()), following

@@ -18,7 +18,13 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NOT_NAME = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
 _NOT_COMMENT = re.compile(r"[^A-Za-z0-9.:_ /+-]")
-_HIDDEN = frozenset({"bcc", "resent-bcc"})
+#: RFC 5322 3.6.3; and RFC 5321 4.4: nobody but the server of final delivery writes Return-Path.
+_NOT_SENT = frozenset({"bcc", "resent-bcc", "return-path"})
+_AUTHORS = ("From", "Sender", "Resent-From", "Resent-Sender")
+_QUOTED = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|=\?[^?\s]+\?[bBqQ]\?[^?\s]*\?=', re.DOTALL)
+_COMMENT = re.compile(rb"\((?>(?:[^()\\]|\\.)*)\)", re.DOTALL)
+_MAX_AUTHORS = 4096  # octets of all their fields
+_BETWEEN = re.compile(rb"[,;:]")
 
 
 def format_date(moment: datetime) -> str:
@@ -100,19 +106,45 @@ def _parse(header: bytes) -> HeaderBlock:
     return parse_headers(header, 0, len(header))
 
 
-def from_addresses(header: bytes) -> list[str]:
-    """The addresses of all From fields (RFC 6409 6.1 wants them checked)."""
-    return [mailbox.address for value in _parse(header).all("From") for mailbox in mailboxes(value)]
+def authors(header: bytes) -> list[str] | None:
+    """Everybody in whose name the message is sent (RFC 6409 6.1 wants them checked), From at least.
+
+    None: there is no From, or the fields can be read in two ways, and somebody could be named who is not seen here.
+    """
+    fields = _parse(header)
+    values = [value for name in _AUTHORS for value in fields.all(name)]
+    if sum(map(len, values)) > _MAX_AUTHORS or any(map(_is_ambiguous, values)):
+        return None
+    # A CR that stands alone ends a line for some.
+    if not any(map(mailboxes, fields.all("From"))) or b"\r" in header.replace(b"\r\n", b""):
+        return None
+    return [mailbox.address for value in values for mailbox in mailboxes(value)]
 
 
-def remove_bcc(header: bytes) -> bytes:
-    """RFC 5322 3.6.3: without Bcc and Resent-Bcc, however they are folded or spelled."""
-    if b"bcc" not in header.lower():
+def _is_ambiguous(value: bytes) -> bool:
+    """Whether an address list has more addresses than commas; a reader takes the first, another the last."""
+    value = _QUOTED.sub(b"x", value)
+    while (shorter := _COMMENT.sub(b"", value)) != value:
+        value = shorter
+    if b"(" in value or b'"' in value:
+        return True
+    for element in _BETWEEN.split(value):
+        _, opened, inside = element.partition(b"<")
+        after = inside.partition(b">")[2]
+        if (b"<" in inside or after.strip()) if opened else element.count(b"@") > 1:
+            return True
+    return False
+
+
+def without_unsent(header: bytes) -> bytes:
+    """Without fields that must not leave their author, however they are folded or spelled."""
+    lower = header.lower()
+    if not any(name.encode("ascii") in lower for name in _NOT_SENT):
         return header
     kept = []
     position = 0
     for field in _parse(header).fields:
-        if field.lower in _HIDDEN:
+        if field.lower in _NOT_SENT:
             kept.append(header[position : field.start])
             line_end = header.find(b"\n", field.end)
             position = len(header) if line_end < 0 else line_end + 1

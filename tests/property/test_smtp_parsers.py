@@ -234,14 +234,14 @@ FIELDS = st.lists(
 @FUZZ
 @given(FIELDS)
 def test_header_edits_are_total_and_idempotent(header: bytes) -> None:
-    without = trace.remove_bcc(header)
-    assert trace.remove_bcc(without) == without
+    without = trace.without_unsent(header)
+    assert trace.without_unsent(without) == without
     assert len(without) <= len(header)
     when = datetime(2026, 1, 1, tzinfo=UTC)
     completed = trace.complete(header, date=when, message_id="<m@x>")
     assert completed.endswith(header)
     assert trace.complete(completed, date=when, message_id="<n@x>") == completed
-    trace.from_addresses(header)
+    trace.authors(header)
 
 
 @FUZZ

@@ -58,6 +58,7 @@ class Commands:
         session = self._session
         name = params.parse_hello(argument)
         await session.end_transaction()
+        session.renew()
         session.hello = name
         session.state.extended = extended
         session.state.advance(Event.HELLO)
@@ -70,6 +71,7 @@ class Commands:
 
     async def mail(self, argument: bytes) -> Reply:
         session = self._session
+        session.renew()
         command = _parse_mail(argument, self._mail_parameters)
         if command.size is not None and command.size > session.edge.limits.message_size:
             return replies.TOO_BIG
@@ -226,6 +228,7 @@ class Commands:
         session.state.advance(Event.RESTART)
         session.hello = ""
         session.told_hello = override.hello
+        session.told_name = override.name
         _log.info("%s speaks for this client now", session.peer)
         return session.edge.greeting
 

@@ -23,15 +23,28 @@ _log = logging.getLogger(__name__)
 
 
 async def deliver(
-    store: Store, transaction: Transaction, incoming: Incoming, peer: Peer, account: str | None, *, keep_sent: bool
+    store: Store,
+    transaction: Transaction,
+    incoming: Incoming,
+    peer: Peer,
+    account: str | None,
+    *,
+    keep_sent: bool,
+    one_answer: bool,
 ) -> Reply | dict[str, Reply]:
-    """Commit the message; one reply for all, or one by recipient as it was given. ``account`` is who submits it."""
+    """Commit the message; one reply for all, or one by recipient as it was given. ``account`` is who submits it.
+
+    ``one_answer``: the client can be told only one thing about all recipients.
+    """
     targets = transaction.targets()
     folders = {target.address: target.folder for target in targets.values() if target.folder is not None}
     elsewhere = [
         RelayRecipient(each.address, each.command.notify, each.command.orcpt and each.command.orcpt.parameter)
         for each in transaction.remote()
     ]
+    holders = [*targets, account] if account and keep_sent else targets
+    quotas = {each: quota for each in holders if (quota := store.recipients.quota(each)).limited}
+    lenient = transaction.answered_together(everybody=one_answer) if quotas else ()
     size = incoming.size
     lifetime = store.settings.relay.expire_after
 
@@ -45,6 +58,8 @@ async def deliver(
             account=account or "",
             relay=elsewhere,
             envelope=_envelope(transaction, account, lifetime) if elsewhere else None,
+            quotas=quotas,
+            lenient=lenient,
         )
 
     try:

@@ -41,7 +41,7 @@ def begin(session: SmtpSession, transaction: Transaction) -> Incoming:
     hop = trace.Hop(
         hello=session.told_hello or session.hello,
         peer=None if session.peer_address == UNIX else session.peer_address,
-        peer_name=None,
+        peer_name=session.told_name,
         host=session.edge.services.hostname,
         keyword=trace.with_keyword(session.state, smtputf8=transaction.mail.smtputf8),
         id=transaction.id,
@@ -50,8 +50,8 @@ def begin(session: SmtpSession, transaction: Transaction) -> Incoming:
         tls=session.cipher,
     )
     fields = trace.received(hop)
-    # RFC 5321 4.4: Return-Path is for final delivery, and must not be on what goes on to another host.
-    if not any(transaction.remote()):
+    # RFC 5321 4.4: Return-Path is for final delivery; what goes on to another host leaves it behind (see the relay).
+    if any(recipient.targets for recipient in recipients):
         fields = trace.return_path(transaction.sender) + fields
     account = session.account
     if account is None:
@@ -101,7 +101,13 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
     if outcome is None:
         keep_sent = session.account is not None and session.store.settings.submission.keep_sent
         outcome = await deliver(
-            session.store, transaction, incoming, session.peer, session.account, keep_sent=keep_sent
+            session.store,
+            transaction,
+            incoming,
+            session.peer,
+            session.account,
+            keep_sent=keep_sent,
+            one_answer=session.edge.service is not Service.LMTP,
         )
         if isinstance(outcome, dict):
             delivered = [each for each in reports.wanted(transaction) if outcome[each.address].positive]

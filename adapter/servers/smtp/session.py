@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Callable
 from time import perf_counter
 
 from adapter.metrics import COMMAND_SECONDS, COMMANDS
@@ -38,15 +39,16 @@ _USEFUL = frozenset({"RCPT", "DATA", "BDAT"})
 
 
 class SmtpSession(Stream):
-    def __init__(self, loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, current_edge: Callable[[], Edge]) -> None:
         super().__init__(loop)
-        self.edge = edge
+        self._current_edge = current_edge
+        self.renew()
         self.lines = LineBuffer()
-        self.limits = edge.services.settings.limits
-        self.state = edge.new_session(self.peer_address)
+        self.state = self.edge.new_session(self.peer_address)
         self.peer = Peer(fresh_session_id(), self.peer_address)
         self.hello = ""
-        self.told_hello: str | None = None  # what XCLIENT said of the client's name
+        self.told_hello: str | None = None  # what XCLIENT said the client calls itself
+        self.told_name: str | None = None  # and what its name is in the DNS
         self.cipher: str | None = None  # for people, in trace headers
         self.account: str | None = None  # who logged in
         self.transaction: Transaction | None = None
@@ -58,6 +60,11 @@ class SmtpSession(Stream):
         self._errors = 0
         self._idle_commands = 0
         self._commands = Commands(self)
+
+    def renew(self) -> None:
+        """Go by the settings as they are now; between transactions, so that none is under two of them."""
+        self.edge = self._current_edge()
+        self.limits = self.edge.services.settings.limits
 
     @property
     def store(self) -> Store:

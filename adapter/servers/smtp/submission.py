@@ -1,7 +1,7 @@
 """What submission asks of a message and does to it (RFC 6409): whose it is, and that it is complete.
 
-Invariants: nobody speaks under an address that is not theirs, in the envelope or in From; fields the sender wrote keep
-their octets, but Bcc leaves.
+Invariants: nobody speaks under an address that is not theirs, in the envelope, in From, in Sender or when resending;
+fields the sender wrote keep their octets, but Bcc and Return-Path leave.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def check_sender(recipients: Recipients, account: str, path: Path) -> None:
 
 
 def header_editor(recipients: Recipients, account: str, now: datetime) -> EditHeader:
-    """RFC 6409 section 8: From must be the account's; Date and Message-ID are added; Bcc is removed."""
+    """RFC 6409 section 8: From and Sender must be the account's; Date and Message-ID are added; Bcc is removed."""
 
     def edit(header: bytes) -> bytes:
-        authors = trace.from_addresses(header)
-        if not authors or not all(recipients.owns(account, author) for author in authors):
+        authors = trace.authors(header)
+        if authors is None or not all(recipients.owns(account, author) for author in authors):
             raise SmtpError(replies.FROM_DENIED)
         domain = account.rpartition("@")[2]
         # A domain that is not ASCII would make the header international, which the client did not ask for.
         right = domain.encode("idna").decode("ascii") if not domain.isascii() else domain
         message_id = f"<{secrets.token_hex(16)}@{right.strip('[]')}>"
-        return trace.complete(trace.remove_bcc(header), date=now, message_id=message_id)
+        return trace.complete(trace.without_unsent(header), date=now, message_id=message_id)
 
     return edit

@@ -39,5 +39,12 @@ class Transaction:
                 found.setdefault(target.address, target)
         return found
 
+    def answered_together(self, *, everybody: bool) -> frozenset[str]:
+        """Mailboxes without an answer of their own: to refuse it for one would bring it to the others again."""
+        if everybody and len(self.recipients) > 1:
+            return frozenset(self.targets())
+        several = [recipient.targets for recipient in self.recipients if len(recipient.targets) > 1]
+        return frozenset(target.address for targets in several for target in targets)
+
     def remote(self) -> Iterator[Recipient]:
         return (recipient for recipient in self.recipients if not recipient.targets)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from adapter.quotas import Quota
 from adapter.store import disk, layout, names, queries
 from adapter.store.queries import Folder
 from adapter.transport import ids
@@ -59,6 +60,8 @@ class Deliver(Operation[Delivery]):
     account: str = ""  # whose Sent folder that is, where the sender goes by another of the account's names
     relay: Sequence[RelayRecipient] = ()  # recipients elsewhere: queued in the same commit
     envelope: RelayEnvelope | None = None  # for those
+    quotas: Mapping[str, Quota] = field(default_factory=dict)  # of addresses that have one
+    lenient: Collection[str] = ()  # who may exceed it by one message
 
     def addresses(self) -> Iterable[str]:
         return {*self.recipients, self._owner} if self.keep_sent else set(self.recipients)
@@ -75,7 +78,9 @@ class Deliver(Operation[Delivery]):
         folders: dict[str, Folder] = {}
         for address in self.recipients:
             try:
-                folders[address] = self._folder(plan, address)
+                folder = self._folder(plan, address)
+                self._check_room(plan, address, folder)
+                folders[address] = folder
             except MailError as error:
                 outcome[address] = error
         if self.relay:
@@ -83,6 +88,8 @@ class Deliver(Operation[Delivery]):
         elsewhere = {item.address: item for item in self.relay}
         if not folders and not elsewhere:
             return Delivery(self.staged.content.id, outcome, None)  # what went to nobody was not sent
+        if self.keep_sent and self._owner in self.quotas:
+            self._check_room(plan, self._owner, self._sent_folder(plan))
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
@@ -103,6 +110,14 @@ class Deliver(Operation[Delivery]):
             if wanted == names.INBOX or error.reason is not Reason.NO_SUCH_FOLDER:
                 raise
         return plan.folder(address, names.INBOX)
+
+    def _check_room(self, plan: Plan, address: str, folder: Folder | None) -> None:
+        """With the lock held: deliveries at the same time cannot overshoot together."""
+        quota = self.quotas.get(address)
+        if quota is not None and folder is not None:
+            size = 1 if address in self.lenient else self.staged.content.size
+            if not quota.has_room(queries.folders(plan.connection, folder.registration), size):
+                raise MailError(quota.reason, address)
 
     def _sent_folder(self, plan: Plan) -> Folder | None:
         """By its use, since its owner may have renamed it, or by its name; None if the owner wants none."""

@@ -71,6 +71,9 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
         "circle@example.test": ("circle2@example.test",),
         "circle2@example.test": ("circle@example.test",),
         "sales@shop.test": (ADA,),
+        "noted@example.test": ("bob+note@example.test", "noted+x@example.test"),
+        # Every one leads to every other: the ways through them are more than could be walked.
+        **{f"web{n}@example.test": (*(f"web{m}@example.test" for m in range(50)), BOB) for n in range(50)},
     }
     recipients = Recipients(Settings(aliases=aliases), store)
     assert found(recipients, "all@example.test") == [BOB, ADA]
@@ -78,6 +81,9 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
     assert found(recipients, "team+note@example.test") == [BOB, ADA]
     assert refused(recipients, "dead@example.test") is Reason.NO_SUCH_ADDRESS
     assert refused(recipients, "circle@example.test") is Reason.NO_SUCH_ADDRESS
+    assert found(recipients, "web7@example.test") == found(recipients, "noted@example.test") == [BOB]
+    assert len(recipients.strangers(at("web7@example.test"))) == 0
+    assert recipients.strangers(at("noted@example.test")) == ["bob+note@example.test", "noted+x@example.test"]
     assert refused(recipients, "x@shop.test") is Reason.NO_SUCH_ADDRESS
 
 
@@ -104,7 +110,7 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
     settings = Settings(domains=Domains(local=("Empty.test",), catch_all={"example.test": ADA}))
     recipients = Recipients(settings, store)
     assert found(recipients, "anything@example.test") == [ADA]
-    assert refused(recipients, BOB) is Reason.INACTIVE_ADDRESS
+    assert refused(recipients, BOB) is refused(recipients, "bob+note@example.test") is Reason.INACTIVE_ADDRESS
     assert refused(recipients, "x@empty.test") is Reason.NO_SUCH_ADDRESS
     assert not recipients.owns(ADA, "anything@example.test")
 
@@ -116,6 +122,17 @@ def test_postmaster(store: Transport) -> None:
     assert here.find(MailPath("Postmaster", "")) == (Target(BOB),)
     aliased = Recipients(Settings(aliases={"postmaster@example.test": (ADA,)}), store)
     assert aliased.find(MailPath("postmaster", "")) == (Target(ADA),)
+
+
+def test_both_forms_of_an_international_domain(store: Transport) -> None:
+    store.run(op.Register("ada@münchen.test"))
+    store.run(op.Register("bob@xn--kln-sna.test"))
+    recipients = Recipients(Settings(), store)
+    assert found(recipients, "ada@xn--mnchen-3ya.test") == found(recipients, "ada@MÜNCHEN.test") == ["ada@münchen.test"]
+    assert found(recipients, "bob@köln.test") == ["bob@xn--kln-sna.test"]
+    assert recipients.owns("ada@münchen.test", "Ada@xn--mnchen-3ya.test")
+    for elsewhere in ("ada@xn--kln-sna0.test", "ada@xn--99999.test", "ada@bonn-ö.test"):
+        assert recipients.find(at(elsewhere)) is None
 
 
 @pytest.mark.setting("quota.storage", "quota.messages", "account.storage", "account.messages", "account.over")
@@ -177,3 +194,55 @@ async def test_quota_and_details_at_rcpt_time(tmp_path: Path) -> None:
         ada, bob = await client.ask(f"RCPT TO:<{ADA}>"), await client.ask(f"RCPT TO:<{BOB}>")
         assert (ada.code, ada.enhanced) == (452, "4.2.2")
         assert (bob.code, bob.enhanced) == (552, "5.2.2")
+
+
+def letter(size: int) -> bytes:
+    return message(body="x" * 70 + "\r\n" + "y\r\n" * (size // 3))
+
+
+async def test_what_a_message_really_has_counts(tmp_path: Path) -> None:
+    """Not what was announced of it, if anything was; and nothing is delivered that is refused."""
+    make_store(tmp_path / "store", ADA, BOB, CARL)
+    settings = Settings(
+        quota=Quota(storage=Size(3000)),
+        account={BOB: Account(over="refuse"), CARL: Account(storage=Size(0))},
+        aliases={"both@example.test": (ADA, CARL)},
+    )
+    async with serving(tmp_path / "store", settings) as running:
+        client = await running.hello()
+        ada, bob = await client.mail(letter(5000), ADA), await client.mail(letter(5000), BOB)
+        assert [(ada.code, ada.enhanced), (bob.code, bob.enhanced)] == [(452, "4.2.2"), (552, "5.2.2")]
+        assert not running.inbox(ADA)
+        assert not running.inbox(BOB)
+        lmtp = await running.hello("lmtp")
+        given = [await lmtp.mail(letter(5000), ADA, CARL, BOB), await lmtp.reply(), await lmtp.reply()]
+        assert [reply.code for reply in given] == [452, 250, 552]
+        assert [len(running.inbox(each)) for each in (ADA, BOB, CARL)] == [0, 0, 1]
+        # With one answer for several, one message may be too much for some: else the others would get it ever again.
+        assert (await client.mail(letter(5000), BOB, CARL)).code == 250
+        assert (await lmtp.mail(letter(5000), "both@example.test")).code == 250
+        assert [len(running.inbox(each)) for each in (ADA, BOB, CARL)] == [1, 1, 3]
+        assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
+        assert (await client.codes(f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>")) == [452, 552]  # full already
+
+
+async def test_deliveries_at_once_do_not_overshoot_together(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    async with serving(tmp_path / "store", Settings(quota=Quota(messages=3))) as running:
+        clients = [await running.hello() for _ in range(8)]
+        replies = await asyncio.gather(*(client.mail(message(), ADA) for client in clients))
+        assert sorted(reply.code for reply in replies) == [250] * 3 + [452] * 5
+        assert len(running.inbox()) == 3
+
+
+async def test_the_copy_in_sent_needs_room(tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    settings = Settings(account={ADA: Account(storage=Size(3000), over="refuse")})
+    async with serving(tmp_path / "store", settings) as running:
+        client = await running.hello("submission")
+        assert (await client.login()).code == 235
+        ours = b"From: ada@example.test\r\n" + letter(5000).partition(b"\r\n")[2]
+        reply = await client.mail(ours, BOB, sender=ADA)
+        assert (reply.code, reply.enhanced) == (552, "5.2.2")
+        assert not running.inbox(BOB)
+        assert (await client.mail(b"From: ada@example.test\r\n\r\nshort\r\n", BOB, sender=ADA)).code == 250

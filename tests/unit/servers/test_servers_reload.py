@@ -100,6 +100,9 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         assert mx.rcpt("office@example.test")[0] == 250
         assert mx.rcpt(BOB)[0] == 250
         assert mx.data(message())[0] == 250
+        # Their next transaction is under the new limits.
+        assert [mx.mail("x@y.test")[0], mx.rcpt(ADA)[0], mx.rcpt(BOB)[0], mx.rset()[0]] == [250, 250, 452, 250]
+        assert mx.mail("x@y.test", ["SIZE=12346"])[0] == 552
         assert user.sendmail(ADA, [BOB], OURS) == {}
         assert imap.noop()[0] == "OK"
         assert imap.search(None, "ALL")[1] == [b"1"]

@@ -97,6 +97,10 @@ async def test_xclient_from_trusted_peers_on_lmtp(root: Path) -> None:
         assert (await client.ask("LHLO proxy.test")).code == 250
         assert (await client.mail(message())).code == 250
         assert b"Received: from real.test (unknown [IPv6:2001:db8::7])" in running.inbox()[0]
+        assert (await client.ask("XCLIENT ADDR=192.0.2.7 HELO=real.test NAME=host.real.test")).code == 220
+        assert (await client.ask("LHLO proxy.test")).code == 250
+        assert (await client.mail(message())).code == 250
+        assert b"Received: from real.test (host.real.test [192.0.2.7])" in running.inbox()[1]
         assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
         assert (await client.ask("XCLIENT ADDR=192.0.2.1")).code == 503
 

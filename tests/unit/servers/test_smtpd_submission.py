@@ -260,7 +260,11 @@ async def test_envelope_senders(server: Running, sender: str, code: int) -> None
     [("From: ada@example.test", 250), ("From: Info <info@example.test>", 250), ("From: x <ada+y@example.test>", 250),
      ("From: bob@example.test", 550), ("From: ada@example.test, bob@example.test", 550), ("X-From: none", 550),
      ("From: ada@example.test\r\nFrom: bob@example.test", 550), ("From: ada@example.test <bob@example.test>", 550),
-     ("From: (ada@example.test) bob@example.test", 550)],
+     ("From: (ada@example.test) bob@example.test", 550), ("From: <ada@example.test> <bob@example.test>", 550),
+     ("From: ada@example.test\r\nSender: info@example.test", 250),
+     ("From: ada@example.test\r\nSender: bob@example.test", 550),
+     ("From: ada@example.test\r\nResent-From: bob@example.test", 550),
+     ("From: bob@example.test\r\nResent-From: ada@example.test", 550)],
 )  # fmt: skip
 async def test_header_senders(server: Running, field: str, code: int) -> None:
     client = await logged_in(server)
@@ -283,7 +287,8 @@ async def test_a_sender_by_another_name_keeps_its_copy(server: Running) -> None:
 async def test_missing_fields_are_added_and_bcc_leaves(server: Running) -> None:
     client = await logged_in(server)
     body = "x\r\nBcc: this is text\r\n"
-    octets = from_ada(extra=f"Bcc: {BOB},\r\n secret@example.test\r\nX-Kept: yes\r\n", body=body)
+    unsent = f"Bcc: {BOB},\r\n secret@example.test\r\nReturn-Path: <secret@example.test>\r\n"
+    octets = from_ada(extra=f"{unsent}X-Kept: yes\r\n", body=body)
     assert (await client.mail(octets, BOB, sender=ADA)).code == 250
     (stored,) = server.inbox(BOB)
     parsed = email.message_from_bytes(stored, policy=email.policy.default)
@@ -371,8 +376,10 @@ async def test_mail_for_others_is_queued_with_its_envelope(tmp_path: Path) -> No
             (queued,) = outbox_queries.queued(connection)
         assert (queued.recipient, queued.sender, queued.return_to) == ("Dave@elsewhere.test", "info@example.test", ADA)
         assert (queued.ret, queued.envid, queued.orcpt) == ("HDRS", "abc", "rfc822;Dave@Elsewhere.test")
-        assert running.inbox(BOB)[0].startswith(b"Received: ")  # no Return-Path on what goes on
+        assert running.inbox(BOB)[0].startswith(b"Return-Path: <info@example.test>\r\nReceived: ")
         assert len(running.inbox(ADA, "Sent")) == 1
+        assert (await client.mail(from_ada(), "dave@elsewhere.test", sender=ADA)).code == 250
+        assert running.inbox(ADA, "Sent")[1].startswith(b"Received: ")  # it was delivered to nobody here
         mx = await running.hello("smtp")  # nobody relays without logging in
         assert (await mx.ask("MAIL FROM:<x@y.test>")).code == 250
         assert (await mx.ask("RCPT TO:<dave@elsewhere.test>")).code == 550

@@ -85,10 +85,27 @@ def test_return_path() -> None:
     assert trace.return_path("a\r\nX: y") == b"Return-Path: <>\r\n"
 
 
-def test_from_addresses() -> None:
+def test_authors() -> None:
     header = b'From: "Ada, Countess" <ada@example.test>, bob@example.test\r\nfrom : Eve\r\n <eve@example.test>\r\n\r\n'
-    assert trace.from_addresses(header) == ["ada@example.test", "bob@example.test", "eve@example.test"]
-    assert trace.from_addresses(b"Subject: From: x\r\n\r\n") == []
+    assert trace.authors(header) == ["ada@example.test", "bob@example.test", "eve@example.test"]
+    others = b"Resent-From: c@example.test\r\nSender: b@example.test\r\nFrom: a@example.test\r\n\r\n"
+    assert trace.authors(others) == ["a@example.test", "b@example.test", "c@example.test"]
+    assert trace.authors(b"Subject: From: x\r\n\r\n") is None
+    assert trace.authors(b"Sender: b@example.test\r\n\r\n") is None
+    assert trace.authors(b"From: a@x.test\r\nX: y\rFrom: b@x.test\r\n\r\n") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [('"Ada <not@x.test> @ work" (a (nested) note <b@x.test>) <ada@x.test>', ["ada@x.test"]),
+     ("=?utf-8?q?a@b_<c@d.test>?= <ada@x.test>", ["ada@x.test"]), ("Ada@Work <ada@x.test>", ["ada@x.test"]),
+     ("Us: ada@x.test, Bob <bob@x.test>;", ["ada@x.test", "bob@x.test"]), ("<@a,@b:ada@x.test>", ["ada@x.test"]),
+     ("<ada@x.test> <eve@x.test>", None), ("ada@x.test eve@x.test", None), ("Ada <ada@x.test> eve@x.test", None),
+     ("<ada@x.test <eve@x.test>>", None), ('"open <ada@x.test> <eve@x.test>', None), ("(open <ada@x.test>", None),
+     ("x" * 5000 + " <ada@x.test>", None), ("(" * 3000 + " <ada@x.test>", None)],
+)  # fmt: skip
+def test_an_author_that_can_be_read_in_two_ways_is_none(value: str, expected: list[str] | None) -> None:
+    assert trace.authors(f"From: {value}\r\n\r\n".encode()) == expected
 
 
 def test_bcc_is_removed() -> None:
@@ -96,9 +113,10 @@ def test_bcc_is_removed() -> None:
         b"Bcc: a@example.test,\r\n\tb@example.test\r\nSubject: Bcc: kept\r\n Bcc: kept\r\n"
         b"BCC : c@example.test\r\nResent-Bcc:\r\nX-Bcc: kept\r\nbcc: last\r\n\r\n"
     )
-    assert trace.remove_bcc(header) == b"Subject: Bcc: kept\r\n Bcc: kept\r\nX-Bcc: kept\r\n\r\n"
-    assert trace.remove_bcc(b"Bcc: x") == b""
-    assert trace.remove_bcc(b"") == b""
+    assert trace.without_unsent(header) == b"Subject: Bcc: kept\r\n Bcc: kept\r\nX-Bcc: kept\r\n\r\n"
+    assert trace.without_unsent(b"Bcc: x") == b""
+    assert trace.without_unsent(b"") == b""
+    assert trace.without_unsent(b"RETURN-PATH : <x>\r\n y\r\nTo: z\r\n") == b"To: z\r\n"
 
 
 def test_missing_fields_are_added_first() -> None:

@@ -35,6 +35,19 @@ async def test_a_message_goes_out_as_it_is_stored_and_the_row_goes(transport: Tr
     assert inbox(transport) == []
 
 
+@pytest.mark.parametrize("size", [50, 2 << 20])
+async def test_the_return_path_stays_here(transport: Transport, size: int) -> None:
+    octets = message(body="x" * 70 + "\r\n" + "y\r\n" * (size // 3))
+    other = b"Return-Path: <somebody@else.test>\r\n" + octets
+    async with Sink() as sink, relaying(transport, settings(sink)):
+        send(transport, octets=f"Return-Path: <{ADA}>\r\n".encode() + octets)
+        await sink.wait_for(1)
+        send(transport, octets=other)
+        await sink.wait_for(2)
+    assert [taken.octets for taken in sink.taken] == [octets, other]
+    assert sink.taken[0].mail.startswith(f"MAIL FROM:<{ADA}> SIZE={len(octets)}")
+
+
 async def test_new_mail_goes_out_at_once_over_the_connection_that_is_open(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
         for number in range(1, 4):
