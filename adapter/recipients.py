@@ -11,6 +11,7 @@ an address nobody has is told from one that is deactivated and from one of a dom
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from adapter.store import names, queries
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.smtp.paths import Path
+
+_log = logging.getLogger(__name__)
 
 _FINGERPRINT = "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations GROUP BY status ORDER BY status"
 
@@ -193,6 +196,8 @@ class Recipients:
         for name in self._rules.names_of(address, self._known):
             if self._known.get(name):
                 yield self._with_detail(Target(name), base, detail)
+            elif address in self._rules.aliases and not self.is_local(name.rpartition("@")[2]):
+                _log.warning("%s gets nothing by the alias %s: mail is not passed on to other domains", name, address)
 
     def _with_detail(self, target: Target, base: str | None, detail: str) -> Target:
         account = self._rules.accounts.get(target.address)

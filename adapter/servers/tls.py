@@ -19,6 +19,8 @@ from adapter.toml_lines import Path
 
 _Stamps = tuple[tuple[int, int, int] | None, ...]
 
+_LOOK = 1.0  # seconds between looks whether a handshake still has a connection
+
 
 class TlsError(Exception):
     """A certificate cannot be used: one clear line."""
@@ -176,6 +178,8 @@ async def start(
     ``received`` are octets of the handshake that came before this was called: with TLS from the start, an event loop
     may read them as soon as the connection is made, whatever the protocol says (uvloop does).
     """
+    if transport.is_closing():
+        return None
     loop = asyncio.get_running_loop()
     transport.pause_reading()  # until the layer is in place: what comes now is for it
     starting = asyncio.ensure_future(
@@ -189,10 +193,16 @@ async def start(
         await asyncio.sleep(0)
         _feed(transport.get_protocol(), received)
     try:
-        return await starting
+        # Nobody tells the layer of a connection that is lost before it is in place; it would wait for ever.
+        while not (await asyncio.wait([starting], timeout=_LOOK))[0]:
+            if transport.is_closing():
+                return None
+        return starting.result()
     except (OSError, ssl.SSLError):
         transport.abort()
         return None
+    finally:
+        starting.cancel()
 
 
 def _feed(layer: asyncio.BaseProtocol, octets: bytes) -> None:

@@ -343,7 +343,8 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None  # noqa: S101 - a command is running
         secured = await tls.start(self._transport, self, context, seconds, received if self.implicit_tls else b"")
         if secured is None:
-            self.closing = True
+            if self._transport is not None:
+                self.connection_lost(None)  # the layer that failed does not tell
             return False
         self._transport = secured
         return True

@@ -87,6 +87,12 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
     assert refused(recipients, "x@shop.test") is Reason.NO_SUCH_ADDRESS
 
 
+def test_an_alias_that_leads_elsewhere_is_told(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
+    recipients = Recipients(Settings(aliases={"team@example.test": (ADA, "x@elsewhere.test")}), store)
+    assert found(recipients, "team@example.test") == [ADA]
+    assert "x@elsewhere.test gets nothing by the alias team@example.test" in caplog.text
+
+
 @pytest.mark.setting("domains.detail", "account.detail_folders")
 def test_details(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Lists"))
@@ -241,7 +247,7 @@ async def test_the_copy_in_sent_needs_room(tmp_path: Path) -> None:
     async with serving(tmp_path / "store", settings) as running:
         client = await running.hello("submission")
         assert (await client.login()).code == 235
-        ours = b"From: ada@example.test\r\n" + letter(5000).partition(b"\r\n")[2]
+        ours = b"From: ada@example.test\r\n\r\n" + b"text\r\n" * 800
         reply = await client.mail(ours, BOB, sender=ADA)
         assert (reply.code, reply.enhanced) == (552, "5.2.2")
         assert not running.inbox(BOB)

@@ -7,7 +7,9 @@ import base64
 import dataclasses
 import email
 import email.policy
+import socket
 import ssl
+import struct
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from adapter.transport.flags import Flag
 from adapter.upstream.settings import RelaySettings
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
+from tests.support.relays import until
 from tests.support.smtpd import PASSWORD, Reply, Running, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB, rows
 from tests.support.waiting import PATIENCE
@@ -205,6 +208,25 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
             await running.connect("submissions", context=old)
         good = await running.connect("submissions", context=trusting())
         assert (await good.reply()).code == 220
+
+
+@pytest.mark.parametrize("kind", ["smtp", "submissions", "imap", "imaps"])
+async def test_nothing_stays_of_a_client_that_goes_before_tls(tmp_path: Path, certificate: Tls, kind: str) -> None:
+    make_store(tmp_path / "store")
+    words = {"smtp": b"EHLO c.test\r\nSTARTTLS\r\n", "imap": b"a STARTTLS\r\n"}.get(kind, b"\x16\x03\x01")
+    async with serving(tmp_path / "store", Settings(tls=certificate), [kind]) as running:
+
+        def come_and_go() -> None:
+            for number in range(24):
+                with socket.create_connection(("127.0.0.1", running.ports[kind])) as client:
+                    if number % 2:  # reset, else closed in order
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if number % 3 and kind in ("smtp", "imap"):
+                        client.recv(100)
+                    client.sendall(words + (b"no handshake\r\n" if number % 4 > 1 else b""))
+
+        await asyncio.to_thread(come_and_go)
+        await until(lambda: len(running.services.connections) == running.services.admission.total == 0)
 
 
 async def test_wrong_passwords_cost_time(tmp_path: Path) -> None:
