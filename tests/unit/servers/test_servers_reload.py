@@ -104,8 +104,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         assert [mx.mail("x@y.test")[0], mx.rcpt(ADA)[0], mx.rcpt(BOB)[0], mx.rset()[0]] == [250, 250, 452, 250]
         assert mx.mail("x@y.test", ["SIZE=12346"])[0] == 552
         assert user.sendmail(ADA, [BOB], OURS) == {}
-        assert imap.noop()[0] == "OK"
-        assert imap.search(None, "ALL")[1] == [b"1"]
+        await until(lambda: imap.noop()[0] == "OK" and imap.search(None, "ALL")[1] == [b"1"])
         assert imap.create("another")[0] == "NO"
         assert imap._simple_command("GETQUOTAROOT", "INBOX")[0] == "OK"
         # A password is another at once, and so is a registration; nobody needs to be told.

@@ -27,10 +27,9 @@ from adapter.transport.flags import Flag
 from adapter.upstream.settings import RelaySettings
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
-from tests.support.relays import until
 from tests.support.smtpd import PASSWORD, Reply, Running, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB, rows
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 ALIASES = {"info@example.test": (ADA, BOB), "boss@example.test": (BOB,)}
 
