@@ -112,7 +112,11 @@ def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
         assert PASSWORD not in done.output
         return done.exit_code, done.output
 
-    section = configure(dovecot, user, tmp_path)
+    (tmp_path / "secret").write_text(PASSWORD + "\n")
+    section = (
+        f'host = "localhost"\nport = {dovecot.imap}\ntls = "none"\nuser = "{user}"\naccount = "{ADA}"\n'
+        f'password_file = "{tmp_path}/secret"\n'
+    )
     assert run("") == (1, "markpost: there is no [upstream.NAME] in the configuration: see conf/markpost.toml\n")
     assert run(f"[upstream.work]\n{section}", "home")[0] == 1
     status, output = run('[upstream.work]\nhost = "localhost"\nport = 0\n')
