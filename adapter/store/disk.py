@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -264,6 +265,15 @@ def exists(directory: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def is_file(directory: int, name: str, size: int) -> bool:
+    """Whether there is a file, and not a link or a pipe, of this size."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def boot_id() -> str:

@@ -76,11 +76,11 @@ class ContentReader:
         try:
             with self._directories.stable(layout.blob_directory(sha256)) as directory:
                 fd = disk.open_read(directory, sha256)
+            try:
+                if length < 0:
+                    length = os.fstat(fd).st_size - offset
+                return os.pread(fd, length, offset)
+            finally:
+                os.close(fd)
         except (OSError, ValueError) as error:
             raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
-        try:
-            if length < 0:
-                length = os.fstat(fd).st_size - offset
-            return os.pread(fd, length, offset)
-        finally:
-            os.close(fd)

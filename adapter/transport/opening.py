@@ -25,7 +25,7 @@ def check_root(directories: Directories) -> None:
     root = directories.root
     check_layout(directories)
     with directories.stable(()) as top:
-        for name in (layout.INDEX_FILE,):
+        for name in (layout.INDEX_FILE, f"{layout.INDEX_FILE}-journal"):
             if disk.exists(top, name) and not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 raise MailError(Reason.UNKNOWN, f"{name} in {root} is not a regular file")
     _check_case(directories)

@@ -18,6 +18,7 @@ from adapter.store.disk import Directories
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import folders as folder_effects
+from adapter.transport.effects import quarantine
 from adapter.transport.effects import registrations as registration_effects
 
 _log = logging.getLogger(__name__)
@@ -259,5 +260,4 @@ def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:
         try:
             disk.remove_directory(parent, parts[-1])
         except OSError:
-            with directories.open(layout.QUARANTINE, create=True) as quarantine:
-                disk.rename(parent, parts[-1], quarantine, f"{os.urandom(6).hex()}-{parts[-1][:200]}")
+            quarantine.set_aside(directories, parent, parts[-1])

@@ -126,7 +126,7 @@ class StagingArea:
         if blob.data is None:
             return StagedBlob(blob.sha256, blob.size, None, str(blob.handle))
         with self._directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
-            if disk.exists(directory, blob.sha256) and self._knows_blob(blob.sha256):
+            if disk.is_file(directory, blob.sha256, blob.size) and self._knows_blob(blob.sha256):
                 return StagedBlob(blob.sha256, blob.size, None, None)
         name = self.fresh_name()
         made.append(name)

@@ -13,6 +13,7 @@ from adapter.content.ingest import Ingested
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
+from adapter.transport.effects import quarantine
 from adapter.transport.effects.undo import Undo
 from adapter.transport.staging import Staged
 
@@ -56,31 +57,16 @@ def effect(staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> Ef
 def place(effect: Effect, directories: Directories, undo: Undo) -> None:
     session, name = effect["staged"]
     with directories.open(layout.staging_directory(session)) as staging:
-        for sha256, _, data, staged in effect["blobs"]:
-            if staged is not None:
-                with directories.stable(layout.blob_directory(sha256), create=True) as target:
-                    if not disk.exists(target, sha256):
-                        _move(
-                            directories,
-                            staging,
-                            session,
-                            staged,
-                            layout.blob_directory(sha256),
-                            sha256,
-                            data,
-                            undo,
-                        )
+        for sha256, size, data, staged in effect["blobs"]:
+            where = layout.blob_directory(sha256)
+            with directories.stable(where, create=True) as target:
+                if staged is None or disk.is_file(target, sha256, size):
+                    continue
+                if disk.exists(target, sha256):
+                    quarantine.set_aside(directories, target, sha256)
+            _move(directories, staging, session, staged, where, sha256, data, undo)
         where = layout.message_directory(effect["id"])
-        _move(
-            directories,
-            staging,
-            session,
-            name,
-            where,
-            layout.message_name(effect["id"]),
-            effect["text"],
-            undo,
-        )
+        _move(directories, staging, session, name, where, layout.message_name(effect["id"]), effect["text"], undo)
 
 
 def _move(
@@ -155,11 +141,10 @@ def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: 
 
 def _is_there(directory: int, name: str, sha256: str | None) -> bool:
     try:
-        fd = disk.open_read(directory, name)
-    except FileNotFoundError:
+        with open(disk.open_read(directory, name), "rb") as file:
+            return sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:  # none, or something that is no file
         return False
-    with open(fd, "rb") as file:
-        return sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
@@ -168,7 +153,8 @@ def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
     going += [(layout.blob_directory(sha256), sha256) for sha256 in effect["blobs"]]
     with directories.open(layout.DROPPED, create=True) as dropped:
         for where, name in going:
-            with contextlib.suppress(FileNotFoundError), directories.stable(where, create=True) as directory:
+            gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)  # or never reached through a planted link
+            with gone, directories.stable(where, create=True) as directory:
                 disk.rename(directory, name, dropped, name)
                 undo.add(partial(_bring_back, directories, where, name))
                 undo.after_commit(partial(_forget, directories, name))

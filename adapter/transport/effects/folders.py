@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from functools import partial
 
@@ -11,6 +10,7 @@ from adapter.store import disk, identity, layout, names
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
+from adapter.transport.effects import quarantine
 from adapter.transport.effects.undo import Undo
 
 
@@ -145,8 +145,7 @@ def set_aside_stray(directories: Directories, where: str, name: str) -> None:
         try:
             disk.remove_directory(parent, entry)
         except OSError:
-            with directories.open(layout.QUARANTINE, create=True) as quarantine:
-                disk.rename(parent, entry, quarantine, f"{os.urandom(6).hex()}-{entry[:200]}")
+            quarantine.set_aside(directories, parent, entry)
 
 
 # --- index -----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from functools import partial
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
+from adapter.transport.effects import quarantine
 from adapter.transport.effects.undo import Undo
 
 
@@ -51,8 +51,7 @@ def set_aside(directories: Directories, entry: str) -> None:
         except FileNotFoundError:
             raise
         except OSError:
-            with directories.open(layout.QUARANTINE, create=True) as quarantine:
-                disk.rename(mailboxes, entry, quarantine, f"{os.urandom(6).hex()}-{entry[:200]}")
+            quarantine.set_aside(directories, mailboxes, entry)
 
 
 def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:

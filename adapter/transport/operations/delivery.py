@@ -185,7 +185,8 @@ def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple
         if blob.name is None:
             with plan.directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
                 # The index as well: a collection planned before in this batch has yet to remove the file.
-                if not (content.is_known(plan.connection, blob.sha256) and disk.exists(directory, blob.sha256)):
+                there = disk.is_file(directory, blob.sha256, blob.size)
+                if not (there and content.is_known(plan.connection, blob.sha256)):
                     raise MailError(Reason.UNKNOWN, f"blob {blob.sha256} was collected while the message was staged")
     plan.emit(content.effect(staged, sender, recipients))
     plan.cache(staged.content)

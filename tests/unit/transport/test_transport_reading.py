@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,33 @@ def test_content_is_not_read_through_a_planted_link(tmp_path: Path) -> None:
         with pytest.raises(MailError) as caught:
             store.content.read(blob.name, 0, -1)
         assert caught.value.reason is Reason.NO_SUCH_MESSAGE
+
+
+def _link(place: Path) -> None:
+    place.symlink_to("/etc/hostname")
+
+
+SMALL = b"journaled" * 1000
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"), [(_link, SMALL), (os.mkfifo, PICTURE), (Path.mkdir, SMALL), (Path.touch, PICTURE)]
+)
+def test_a_damaged_blob_is_not_relied_on_when_it_comes_again(
+    tmp_path: Path, damage: Callable[[Path], None], part: bytes
+) -> None:
+    octets = message(attachments=[part])
+    with new_store(tmp_path / "store", ADA) as store:
+        first = deliver(store, ADA, octets=octets).message_id
+        (blob,) = [path for path in Path(store.root, "attachments").rglob("*") if path.is_file()]
+        blob.unlink()
+        damage(blob)
+        with pytest.raises(MailError):
+            store.content.octets(first)
+        second = deliver(store, ADA, octets=octets).message_id
+        assert store.content.octets(second) == octets
+        assert store.content.octets(first) == octets
+        assert len(list(Path(store.root, "maintenance", "quarantine").iterdir())) == 1
 
 
 def test_readers_take_no_lock_and_leave_none(store: Transport) -> None:
