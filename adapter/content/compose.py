@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from adapter.content import base64_lines, front_matter, quoted
 from adapter.content.leaves import safe_name
-from adapter.content.markdown import markdown_to_html
 from adapter.content.quoted import Quoting
+from adapter.content.rendering import markdown_to_html
 from protocol.errors import MailError, Reason
 from protocol.mime.address import Mailbox, mailboxes
 

@@ -1,23 +1,20 @@
-"""HTML as Markdown to read, and Markdown as HTML to send.
+"""HTML as Markdown to read.
 
 ``html_to_markdown`` reads any HTML in one pass over its tags, without a tree: cost is linear, nesting costs nothing,
 nothing raises. (A tree first, sanitised or not, is quadratic in the depth of nesting and thirty times as slow.) The
 result holds no script, no style, no hidden text, and no HTML: a ``<`` that could start a tag is escaped. Links keep
 their target if it is one a mail may have; images are their alternative text; table rows are lines with ``|`` between
-cells. ``markdown_to_html`` is CommonMark with tables and strikethrough, raw HTML shown as text, sanitised.
+cells.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
-from html import escape, unescape
+from html import unescape
 
 #: HTML beyond this many characters is not read.
 MAX_HTML = 512 * 1024
-#: Longer Markdown is sent as preformatted text.
-MAX_MARKDOWN = 128 * 1024
 CUT_MARK = "[…]"
 
 _Open = Callable[["_Converter", str, str], None]
@@ -48,6 +45,7 @@ _LINES = (
     *("center", "address", "li", "dt", "dd", "fieldset", "caption"),
 )
 _EMPHASIS = {"b": "**", "strong": "**", "i": "*", "em": "*", "del": "~~", "s": "~~", "strike": "~~"}
+_EMPHASIS |= dict.fromkeys(("code", "kbd", "samp", "tt"), "`")
 _SPACE = re.compile(r"[ \t\r\n\f\xa0]+")
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
@@ -86,6 +84,7 @@ class _Converter:
         self.preformatted = False
         self.row_length = -1  # of the text of this table row while it is one line; -1 for none or several
         self.cell_due = False
+        self.is_line = self.was_line = False  # whether this table row, and the one before it, is one line
         self.header_cells = self.cells = 0
 
     def convert(self, html: str) -> str:
@@ -193,9 +192,14 @@ class _Converter:
                 self.cells += 1
                 out.append(" | ")
             else:
+                if self.row_length:
+                    self.is_line = False
+                elif self.was_line:
+                    self.breaks = 1
                 self.row_length = 0
         elif self.breaks and self.row_length > 0:
             self.row_length = -1
+            self.is_line = False
         if self.breaks and self.link is None:
             if out:
                 quote = "> " * self.quotes
@@ -242,6 +246,10 @@ class _Converter:
 
     def close_line(self, name: str) -> None:
         self.end_line(1)
+
+    def open_break(self, name: str, attributes: str) -> None:
+        """One that ends no text is a blank line, which is how most mailers write one."""
+        self.end_line(min(self.breaks + 1, 2))
 
     def open_paragraph(self, name: str, attributes: str) -> None:
         self.end_line(2)
@@ -311,17 +319,27 @@ class _Converter:
     def close_preformatted(self, name: str) -> None:
         if self.preformatted:
             self.preformatted = False
-            self.out.append("\n" + "> " * self.quotes + "```")
+            ending = "\n" + "> " * self.quotes
+            self.out.append("```" if self.out[-1].endswith(ending) else f"{ending}```")
         self.end_line(2)
+
+    def open_table(self, name: str, attributes: str) -> None:
+        self.end_line(2)
+        self.was_line = False
 
     def open_row(self, name: str, attributes: str) -> None:
         self.end_line(1)
         self.row_length = 0
+        self.is_line = True
         self.cells = self.header_cells = 0
         self.cell_due = False
 
     def close_row(self, name: str) -> None:
-        self.end_line(1)
+        """Rows that are lines stand one below the other, others are paragraphs."""
+        self.end_line(2)
+        self.was_line = self.is_line
+        if self.is_line:
+            self.breaks = 1
         self.row_length = -1
         self.cell_due = False
         if self.header_cells > 1 and self.header_cells == self.cells + 1:
@@ -352,11 +370,13 @@ class _Converter:
         start, target = self.link
         self.link = None
         text = "".join(self.out[start:])
-        if not text.strip(" *~"):
+        if not text.strip(" *~`"):
             del self.out[start:]
             self.out[-1] = f"<{target}>" if target[:4].lower() == "http" else ""
         elif text.replace("&", "") == target.replace("&", ""):
             self.out[start - 1 :] = [f"<{target}>"]
+        elif target.lower() == f"mailto:{text.lower()}":
+            self.out[start - 1 :] = [text]
         else:
             self.out.append(f"]({target})")
 
@@ -383,8 +403,8 @@ def _handlers() -> tuple[dict[str, _Open], dict[str, _Close]]:
         opening[name], closing[name] = c.open_list, c.close_list
     for name in ("td", "th"):
         opening[name] = c.open_cell
-    opening |= {"br": c.open_line, "img": c.open_image, "hr": c.open_rule, "li": c.open_item, "a": c.open_anchor}
-    opening |= {"blockquote": c.open_quote, "pre": c.open_preformatted, "tr": c.open_row}
+    opening |= {"br": c.open_break, "img": c.open_image, "hr": c.open_rule, "li": c.open_item, "a": c.open_anchor}
+    opening |= {"table": c.open_table, "blockquote": c.open_quote, "pre": c.open_preformatted, "tr": c.open_row}
     closing |= {"blockquote": c.close_quote, "pre": c.close_preformatted, "tr": c.close_row, "a": c.close_link}
     return opening, closing
 
@@ -398,20 +418,3 @@ def _value(pattern: re.Pattern[str], attributes: str) -> str:
         return ""
     value = match[1] or match[2] or match[3] or ""
     return unescape(value) if "&" in value else value
-
-
-@cache
-def _renderer() -> Callable[[str], str]:
-    """Made when it is first needed: it takes some megabytes, and few servers ever send Markdown."""
-    import nh3
-    from markdown_it import MarkdownIt
-
-    render = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).render
-    return lambda text: nh3.clean(render(text))
-
-
-def markdown_to_html(text: str) -> str:
-    """Markdown as sanitised HTML."""
-    if len(text) > MAX_MARKDOWN:
-        return f"<pre>{escape(text)}</pre>\n"
-    return _renderer()(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import secrets
 
-from adapter.content.markdown import markdown_to_html
+from adapter.content.rendering import markdown_to_html
 from protocol.mime.headers import parse_headers
 from protocol.mime.scanner import scan
 from protocol.mime.text import decode_text

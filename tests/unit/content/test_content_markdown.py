@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.content.markdown import MAX_HTML, MAX_MARKDOWN, html_to_markdown, markdown_to_html
+from adapter.content.markdown import MAX_HTML, html_to_markdown
+from adapter.content.rendering import MAX_MARKDOWN, markdown_to_html
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,10 @@ from adapter.content.markdown import MAX_HTML, MAX_MARKDOWN, html_to_markdown, m
         ("<p>a</p><p>b</p>", "a\n\nb\n"),
         ("a<br>b<br/>c", "a\nb\nc\n"),
         ("<div>a</div><div>b</div>", "a\nb\n"),
+        ("<div>a</div><div><br></div><div>b<br></div><div>c", "a\n\nb\nc\n"),
+        ("a<br><br><br>b", "a\n\nb\n"),
+        ("run <code>ls -l</code>", "run `ls -l`\n"),
+        ("<pre>a\nb\n</pre>", "```\na\nb\n```\n"),
         ("  a \n\t b&nbsp;&nbsp;c ", "a b c\n"),
         ("<b>bold</b> <i>it</i> <s>gone</s>", "**bold** *it* ~~gone~~\n"),
         ("<b> padded </b>x", "**padded** x\n"),
@@ -47,6 +52,9 @@ from adapter.content.markdown import MAX_HTML, MAX_MARKDOWN, html_to_markdown, m
         ("<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr></table>", "a | b\n--- | ---\n1 | 2\n"),
         ("<td><p>a</p></td><td><p>b</p></td>", "a | b\n"),
         ("<td>a</td><td><h3>b</h3></td>", "a | b\n"),
+        ("<tr><td><p>a</p><td><p>b</p></tr><tr><td><p>c</p><td><p>d</p></tr>e", "a | b\nc | d\ne\n"),
+        ("<tr><td>a<td>b<br>c</tr><tr><td>d</tr>", "a | b\nc\n\nd\n"),
+        ("Ada &lt;<a href='mailto:Ada@x.test'>ada@x.test</a>&gt; wrote", "Ada \\<ada@x.test> wrote\n"),
         ("Ada &lt;ada@example.test&gt; wrote", "Ada <ada@example.test> wrote\n"),
         ("<style>a{}</style><script>x()</script><title>t</title>y", "y\n"),
         ("<script>never closed", ""),
