@@ -46,6 +46,7 @@ def find_source(path: str, address: str) -> Source:
         if not os.path.isdir(path):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise SourceError(f"{path} is neither a file nor a directory")
+            path = os.path.realpath(path)  # whoever names a link means what it leads to
             return mbox.single(path) if mbox.is_mbox(path) else eml.single(path)
         if maildir.is_maildir(path):
             return maildir.source(path)

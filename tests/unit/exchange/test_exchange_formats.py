@@ -179,6 +179,8 @@ def test_mbox_with_crlf(tmp_path: Path) -> None:
     source = find_source(str(tmp_path / "x"), ADA)
     assert octets(items(source)[0]).endswith(b">From quoted\r\n")
     assert source.folders == ("INBOX",)
+    (tmp_path / "link").symlink_to("x")
+    assert len(items(find_source(str(tmp_path / "link"), ADA))) == len(items(source))
 
 
 def test_message_too_large_for_an_mbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
