@@ -2,7 +2,8 @@
 
 Durability: the journal is the commit point, so a transaction of the writer is not synced (``synchronous=OFF``). A
 killed process leaves the page cache, and with it the index, intact; after a power loss recovery does not trust an
-index that lags a checkpoint and builds it anew. Readers keep no cursor open: every query is fetched whole, at once.
+index that lags a checkpoint and builds it anew. Readers keep no cursor open: every query is fetched whole, at once, and
+they go in turns, so that writers get theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
+from adapter.store.turns import Turns
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 30.0
@@ -86,6 +88,7 @@ class Index:
                 raise IndexMissing
         self._path = layout.absolute(directories.root, layout.INDEX_FILE)
         self._readers = threading.local()
+        self._turns = Turns()
         self._all_readers: list[tuple[threading.Thread, sqlite3.Connection]] = []
         self._mutex = threading.Lock()
         try:
@@ -107,17 +110,19 @@ class Index:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one read-only query on this thread's connection and fetch all of it."""
-        return self._reader().execute(sql, parameters).fetchall()
+        with self._turns.turn():
+            return self._reader().execute(sql, parameters).fetchall()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Several short queries that see one state; nothing else may happen inside the block."""
         connection = self._reader()
-        connection.execute("BEGIN")
-        try:
-            yield connection
-        finally:
-            connection.execute("ROLLBACK")
+        with self._turns.turn():
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
 
     def _reader(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._readers, "connection", None)

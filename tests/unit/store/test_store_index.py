@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapter.store import index
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable
+from tests.support.processes import channel, running
 
 
 @pytest.fixture
@@ -160,3 +164,40 @@ def test_what_a_dead_writer_left_is_rolled_back_by_a_reader(opened: Index, direc
     assert "index.sqlite-journal" in os.listdir(directories.root)
     assert opened.query("SELECT count(*) FROM meta") == [(3,)]
     assert opened.query("PRAGMA integrity_check") == [("ok",)]
+
+
+def _read_without_end(root: str, reading: Queue[Any], last: int) -> None:
+    """Threads of which one would always be inside, until the last thing is written."""
+    with closing(Directories(root)) as directories, closing(Index(directories)) as own:
+
+        def read() -> None:
+            seq = 0
+            while seq < last:
+                with own.reading() as connection:
+                    (seq,) = connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()
+                    time.sleep(0.05)
+
+        threads = [threading.Thread(target=read) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.01)
+        reading.put(True)
+        for thread in threads:
+            thread.join()
+
+
+def test_readers_without_end_do_not_keep_a_writer_of_another_process_out(
+    opened: Index, directories: Directories
+) -> None:
+    reading = channel()
+    with running(_read_without_end, directories.root, reading, 3):
+        reading.get(timeout=60)
+        for seq in (1, 2, 3):
+            with opened.transaction() as connection:
+                set_seq(connection, seq)
+
+
+def test_a_query_within_a_block_is_part_of_it(opened: Index) -> None:
+    with opened.reading():
+        time.sleep(0.01)  # longer than a turn
+        assert opened.applied_seq() == 0
