@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import orjson
 
 from adapter.exchange import output
-from adapter.exchange.items import tidy_folder
+from adapter.exchange.items import read_note, tidy_folder
 from adapter.store import names
 from protocol.errors import ProtocolError
 from protocol.imap import utf7
@@ -35,9 +35,8 @@ def write_full_names(directory: str, shortened: dict[str, str]) -> None:
 
 def read_full_names(directory: str) -> dict[str, str]:
     try:
-        with open(os.path.join(directory, FULL_NAMES), "rb") as file:
-            loaded = orjson.loads(file.read())
-    except (OSError, ValueError):
+        loaded = orjson.loads(read_note(os.path.join(directory, FULL_NAMES)) or b"{}")
+    except ValueError:
         return {}
     if not isinstance(loaded, dict):
         return {}
@@ -52,11 +51,10 @@ def write_subscriptions(directory: str, subscribed: Iterable[str]) -> None:
 
 def read_subscriptions(directory: str, delimiter: bytes) -> tuple[str, ...] | None:
     """Of either format of Dovecot's; the first separates levels by the delimiter of the mailbox format."""
-    try:
-        with open(os.path.join(directory, SUBSCRIPTIONS), "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError:
+    note = read_note(os.path.join(directory, SUBSCRIPTIONS))
+    if note is None:
         return None
+    lines = note.split(b"\n")
     if lines[0] == b"V\t2":
         delimiter, lines = b"\t", lines[2:]
     return tuple(tidy_folder(map(decode_level, line.split(delimiter))) for line in lines if line)

@@ -64,3 +64,11 @@ def read_file(path: str, size: int = 1 << 18) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise SourceError(f"{error.strerror}") from error
+
+
+def read_note(path: str) -> bytes | None:
+    """What lies beside messages and tells of them; None if it is not there, or is nothing to read."""
+    try:
+        return b"".join(read_file(path))
+    except SourceError:
+        return None

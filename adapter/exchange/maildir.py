@@ -21,7 +21,7 @@ from functools import partial
 
 from adapter.exchange import folder_files, output
 from adapter.exchange.eml import with_crlf
-from adapter.exchange.items import FORWARDED, Item, Source, read_file, tidy_folder, valid_keywords
+from adapter.exchange.items import FORWARDED, Item, Source, read_file, read_note, tidy_folder, valid_keywords
 from adapter.store import names
 from adapter.store.queries import Folder, Row
 from adapter.transport.flags import Flag
@@ -138,7 +138,7 @@ def _read_keywords(directory: str) -> dict[str, str]:
 def _read_uidlist(directory: str) -> dict[str, int]:
     lines = _lines(directory, _UIDLIST)
     uids = {}
-    for line in lines[1:] if lines and lines[0].startswith("3 ") else ():
+    for line in lines[1:] if lines[0].startswith("3 ") else ():
         match = _UIDLIST_LINE.match(line)
         if match:
             uids[_SPLIT_NAME.sub(r"\1", match[2])] = int(match[1])
@@ -146,11 +146,7 @@ def _read_uidlist(directory: str) -> dict[str, int]:
 
 
 def _lines(directory: str, name: str) -> list[str]:
-    try:
-        with open(os.path.join(directory, name), "rb") as file:
-            return os.fsdecode(file.read()).split("\n")
-    except OSError:
-        return []
+    return os.fsdecode(read_note(os.path.join(directory, name)) or b"").split("\n")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

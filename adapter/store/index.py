@@ -88,7 +88,7 @@ class Index:
                 raise IndexMissing
         self._path = layout.absolute(directories.root, layout.INDEX_FILE)
         self._readers = threading.local()
-        self._turns = Turns()
+        self._turns = Turns(self._is_being_written)
         self._all_readers: list[tuple[threading.Thread, sqlite3.Connection]] = []
         self._mutex = threading.Lock()
         try:
@@ -123,6 +123,10 @@ class Index:
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
+
+    def _is_being_written(self) -> bool:
+        """By whichever process: the rollback journal is there from a transaction's first change to its end."""
+        return disk.exists(self._directories.root_fd, f"{layout.INDEX_FILE}-journal")
 
     def _reader(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._readers, "connection", None)

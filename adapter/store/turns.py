@@ -1,4 +1,4 @@
-"""Turns: readers of one process go in together, and every few milliseconds all of them are out for a moment.
+"""Turns: while somebody waits to write, the readers of a process let each other out before the next ones go in.
 
 SQLite lets no new reader in while a writer waits, but it asks the kernel for its lock only when the first reader of a
 process comes, and gives it back when the last one goes. Readers of one process that overlap without end would keep the
@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-_LONGEST = 0.005  # seconds
+_LONGEST = 0.005  # seconds that readers may overlap without asking whether somebody waits
 
 
 class Turns:
-    def __init__(self) -> None:
+    def __init__(self, is_wanted: Callable[[], bool]) -> None:
+        """``is_wanted`` tells whether somebody, anywhere, is about to write."""
+        self._is_wanted = is_wanted
         self._changed = threading.Condition()
         self._inside = 0
         self._began = 0.0
@@ -38,7 +40,7 @@ class Turns:
 
     def _enter(self) -> None:
         with self._changed:
-            while self._inside and time.monotonic() - self._began > _LONGEST:
+            while self._inside and time.monotonic() - self._began > _LONGEST and self._is_wanted():
                 self._changed.wait()
             if not self._inside:
                 self._began = time.monotonic()

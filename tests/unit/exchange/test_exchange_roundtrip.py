@@ -158,7 +158,8 @@ def test_a_bad_message_does_not_stop_the_import(transport: Transport, tmp_path: 
     for number in range(3):
         (tmp_path / "in" / "cur" / f"{number}.x.host:2,S").write_bytes(b"Subject: x\n\n%d\n" % number)
     (tmp_path / "in" / "cur" / "0.link.host:2,").symlink_to(tmp_path / "in" / "cur" / "1.x.host:2,S")
-    os.mkfifo(tmp_path / "in" / "cur" / "0.pipe.host:2,")
+    for pipe in ("cur/0.pipe.host:2,", "dovecot-keywords", "dovecot-uidlist", "subscriptions", "markpost-folders.json"):
+        os.mkfifo(tmp_path / "in" / pipe)
     done = bring_in(transport, tmp_path / "in", BOB)
     assert done.messages == 3
     assert [label for label, _ in done.failed] == ["cur/0.link.host:2,", "cur/0.pipe.host:2,"]
