@@ -114,12 +114,13 @@ def _write_full_name(directory: int, name: str) -> None:
 
 def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
     parts = layout.folder_directory(effect["in"], effect["name"])
-    with directories.open(parts) as directory:
+    identity_file = b""
+    with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:  # else it need not go
         identity_file = disk.read_file(directory, layout.IDENTITY_FILE)
 
     def back() -> None:
         with directories.open(parts, create=True) as directory:
-            if not disk.exists(directory, layout.IDENTITY_FILE):
+            if identity_file and not disk.exists(directory, layout.IDENTITY_FILE):
                 disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
             _write_full_name(directory, effect["name"])
 

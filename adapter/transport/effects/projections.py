@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from functools import partial
 
@@ -50,13 +51,14 @@ def link(effect: Effect, directories: Directories, undo: Undo) -> None:
 
 def unlink(effect: Effect, directories: Directories, undo: Undo) -> None:
     parts = layout.folder_directory(effect["in"], effect["name"])
-    with directories.open(parts) as directory:
+    # Links that somebody removed by hand, or the directory with all of them, need not go.
+    with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:
         for uid, message_id in effect["items"]:
             name = layout.projection_name(uid, message_id)
             try:
                 disk.unlink(directory, name)
             except FileNotFoundError:
-                continue  # removed by hand: what is gone need not go
+                continue
             undo.add(partial(_link_in, directories, parts, name, message_id))
 
 

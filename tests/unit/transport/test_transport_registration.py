@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,18 @@ def test_a_new_address_in_any_mode(store: Transport, mode: RegisterMode) -> None
     made = store.run(op.Register("josé/x@example.test", mode))
     assert made.directory == "josé%2Fx@example.test"
     assert len(folder_names(store, "josé/x@example.test")) == 6
+
+
+def test_a_mailbox_can_go_although_somebody_removed_its_files(store: Transport) -> None:
+    deliver(store, ADA)
+    append(store, "Drafts", message("draft"))
+    store.run(op.CreateFolder(ADA, "Work"))
+    shutil.rmtree(Path(store.root, "mailboxes", ADA, "inbox"))
+    Path(store.root, "mailboxes", ADA, "drafts", ".mailbox").unlink()
+    shutil.rmtree(Path(store.root, "mailboxes", ADA, "Work"))
+    store.run(op.DeleteFolder(ADA, "Work"))
+    store.run(op.Deregister(ADA, "purge"))
+    assert mailboxes(store) == [BOB]
 
 
 def test_files_of_others_in_a_purged_mailbox_are_kept(store: Transport) -> None:
