@@ -5,7 +5,7 @@ dates resolved. In an AND the cheap keys run first and each looks only at what t
 a key looks only at what none before it has found. So text is read last, and only of messages still in question.
 
 Evaluation works on rows of the folder's columns, never on one message at a time. It is a generator that pauses
-after every batch of texts, so that one search does not hold up other sessions.
+after every key and every batch of texts, so that one search does not hold up other sessions.
 """
 
 from __future__ import annotations
@@ -102,21 +102,11 @@ def search(program: Program, source: SearchSource) -> Generator[int, None, list[
     return [uids[row] for row in rows]
 
 
-def evaluate(program: Program, source: SearchSource) -> list[int]:
-    """The UIDs that match, ascending, without pauses."""
-    steps = search(program, source)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: list[int] = done.value
-            return found
-
-
 def _run(node: _Key | _Group, source: SearchSource, rows: Rows) -> Generator[int, None, Rows]:
     if isinstance(node, _Key):
         leaf = node.leaf
         matched = (yield from leaf.scan(source, rows)) if isinstance(leaf, HasText) else leaf.match(source, rows)
+        yield 0
         return _without(rows, matched) if node.negated else matched
     if node.every:
         for member in node.members:

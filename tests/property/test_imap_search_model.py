@@ -16,8 +16,8 @@ from protocol.imap import search_keys as keys
 from protocol.imap.collation import fold
 from protocol.imap.flag_table import FlagTable
 from protocol.imap.lexer import PLAIN
-from protocol.imap.search_program import MAX_KEYS, compile_search, evaluate, search
-from protocol.imap.search_source import Candidates, Scope
+from protocol.imap.search_program import MAX_KEYS, Program, compile_search, search
+from protocol.imap.search_source import Candidates, Scope, SearchSource
 from protocol.imap.view import View
 
 NOW = 1_800_000_000
@@ -106,6 +106,17 @@ class Source:
         }
         certain = {uid for uid in hits if uid % 2}
         return Candidates(certain, (hits - certain) | tail)
+
+
+def evaluate(program: Program, source: SearchSource) -> list[int]:
+    """The UIDs that match, ascending."""
+    steps = search(program, source)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[int] = done.value
+            return found
 
 
 def matches(key: keys.SearchKey, m: Message, source: Source, saved: set[int]) -> bool:

@@ -52,7 +52,7 @@ from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport
 from protocol.imap.fetch_items import FetchItem
 from protocol.imap.lexer import Dialect
-from protocol.imap.search_program import Program
+from protocol.imap.search_program import Program, search
 from protocol.imap.sort import SortCriterion
 from protocol.imap.thread import Forest
 from protocol.imap.view import Rows
@@ -258,8 +258,13 @@ class Mailboxes:
         return Fetch(state, rows, items, dialect, self._pieces, self._bodies)
 
     async def search(self, state: FolderState, program: Program) -> Sequence[int]:
-        """UIDs that match, ascending; ``view.visible`` leaves out what the session does not know yet."""
-        found = await self._search_threads.run(self._searcher.search, self._source(state), program)
+        """UIDs that match, ascending; ``view.visible`` leaves out what the session does not know yet.
+
+        Searches take turns: one that takes long does not keep others waiting, and ends when nobody waits for it.
+        """
+        steps = search(program, self._source(state))
+        while (found := await self._search_threads.run(self._searcher.advance, steps)) is None:
+            pass
         self._folders.shrink()
         return found
 

@@ -7,7 +7,8 @@ they were when the search began.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapter.servers.imap.header_values import FIELDS, Value, envelope_values
@@ -19,7 +20,6 @@ from adapter.servers.imap.text_reader import TextReader
 from adapter.servers.imap.text_rows import Known
 from adapter.transport.transport import Transport
 from protocol.imap import sort, thread
-from protocol.imap.search_program import Program, evaluate
 from protocol.imap.search_source import Candidates, Scope
 from protocol.imap.sort import SortCriterion, SortKey
 from protocol.imap.thread import Forest, ThreadMessage
@@ -34,6 +34,8 @@ _SORT_COLUMNS = {
     SortKey.DISPLAYFROM: Value.DISPLAY_FROM,
     SortKey.DISPLAYTO: Value.DISPLAY_TO,
 }
+# Seconds after which other searches have their turn.
+_TURN = 0.05
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -49,8 +51,17 @@ class Searcher:
         self.texts = texts
         self.filler = filler
 
-    def search(self, source: FolderSource, program: Program) -> list[int]:
-        return evaluate(program, source)
+    def advance(self, steps: Generator[int, None, list[int]]) -> list[int] | None:
+        """Go on with a search for a while: what it found, or None if it has not come to its end."""
+        ends = time.monotonic() + _TURN
+        try:
+            while True:
+                next(steps)
+                if time.monotonic() >= ends:
+                    return None
+        except StopIteration as done:
+            found: list[int] = done.value
+            return found
 
     def sort(self, source: FolderSource, criteria: Sequence[SortCriterion], uids: Sequence[int]) -> list[int]:
         return sort.sort_uids(criteria, uids, source)

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.servers.imap import text_filler
+from adapter.servers.imap import mailboxes as mailboxes_module
+from adapter.servers.imap import search_source, text_filler
 from adapter.servers.imap.envelope_fields import addresses, split_envelope, string
 from adapter.servers.imap.mailboxes import CacheLimits, FolderState, Mailboxes
 from adapter.servers.imap.search_text import SearchText, field_of, search_text
@@ -287,6 +288,28 @@ async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Tr
         store.run(op.Collect(before=int(time.time()) + 10))
         await until(lambda: len(known(store)) == 6)
         assert len(await search(mailboxes, state, keys.HeaderKey("x-odd", ""))) >= 1
+
+
+async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_source, "_TURN", 0.0)
+    monkeypatch.setattr(mailboxes_module, "_SEARCH_THREADS", 1)
+    append(store, "INBOX", message(body="needle\r\n"), message())
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        assert await search(mailboxes, state, keys.BodyKey("needle")) == [1]
+        ended: list[int] = []
+        many = keys.And(tuple(keys.Not(keys.BodyKey(f"nothing {number}")) for number in range(300)))
+        long = asyncio.create_task(search(mailboxes, state, many))
+        long.add_done_callback(lambda _: ended.append(1))
+        await asyncio.sleep(0)
+        assert await search(mailboxes, state, keys.BodyKey("needle")) == [1]
+        assert not ended
+        assert await long == [1, 2]
+        # a search that nobody waits for any more ends
+        long = asyncio.create_task(search(mailboxes, state, many))
+        await asyncio.sleep(0)
+        long.cancel()
+        await until(lambda: long.done() and not mailboxes._search_threads._unfinished)
 
 
 async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
