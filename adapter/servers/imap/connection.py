@@ -341,12 +341,16 @@ class Connection(asyncio.Protocol):
         self.flush()
         received = self._framer.take_buffered()
         assert self._transport is not None  # noqa: S101 - a command is running
-        secured = await tls.start(self._transport, self, context, seconds, received if self.implicit_tls else b"")
+        plain, self._reading = self._transport, True
+        secured = await tls.start(plain, self, context, seconds, received if self.implicit_tls else b"")
         if secured is None:
             if self._transport is not None:
                 self.connection_lost(None)  # the layer that failed does not tell
             return False
         self._transport = secured
+        if not self._reading:  # so much came with the end of the handshake: it stopped the transport known then
+            plain.resume_reading()
+            secured.pause_reading()
         return True
 
     # RFC 4978 3

@@ -226,8 +226,12 @@ class Stream(SMTP):
         received = b"".join(self._incoming) if from_start else b""
         self._incoming.clear()
         self._held = 0
-        encrypted = await tls.start(self.transport, self, context, seconds, received)
+        self._throttled = False
+        plain = self.transport
+        encrypted = await tls.start(plain, self, context, seconds, received)
         if encrypted is None:
             raise PeerGoneError
         self.transport = encrypted
-        self._throttled = False
+        if self._throttled:  # so much came with the end of the handshake: it stopped the transport known then
+            plain.resume_reading()
+            encrypted.pause_reading()

@@ -19,7 +19,8 @@ import pytest_asyncio
 
 from adapter.accounts import SCRAM_ITERATIONS
 from adapter.config import Seconds
-from adapter.servers import sent_copy
+from adapter.servers import sent_copy, tls
+from adapter.servers.smtp.stream import Stream
 from adapter.settings import Account, Login, Settings, Submission, Tls
 from adapter.store import outbox_queries
 from adapter.transport import operations as op
@@ -207,6 +208,38 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
             await running.connect("submissions", context=old)
         good = await running.connect("submissions", context=trusting())
         assert (await good.reply()).code == 220
+
+
+class Paused(asyncio.Transport):
+    """Knows only whether it reads."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_much_that_comes_with_the_end_of_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before the transport is known that has it."""
+    plain, encrypted = Paused(), Paused()
+    stream = Stream(asyncio.get_running_loop())
+    stream.transport = plain
+
+    async def start(transport: object, protocol: Stream, *_: object) -> Paused:
+        protocol.data_received(b"x" * (1 << 20))
+        return encrypted
+
+    monkeypatch.setattr(tls, "start", start)
+    await stream.start_tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 1.0, from_start=True)
+    assert (plain.reading, encrypted.reading) == (True, False)
+    assert len(await stream.receive(1.0)) == 1 << 20
+    assert encrypted.reading
 
 
 @pytest.mark.parametrize("kind", ["smtp", "submissions", "imap", "imaps"])
