@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -61,6 +62,12 @@ _MARKER_ROOM: Final = 32
 #: Commands with message literals: how many arguments stand before the mailbox name, itself perhaps a literal.
 _BEFORE_MAILBOX: Final = {"APPEND": 0, "REPLACE": 1, "UID REPLACE": 1}
 _NO_REFUSAL: Final = Refused(b"*", "BAD", None, "")
+
+
+@lru_cache(128)
+def _name(name: bytes, uid: bool) -> str:
+    written = name.upper().decode("ascii")
+    return f"UID {written}" if uid else written
 
 
 class Framer:
@@ -302,9 +309,8 @@ class Framer:
         self._kept = self._literals = self._skipped = 0
         head = _HEAD.match(line)
         if head is not None:
-            self._tag = head[1]
-            name = head[3].upper().decode("ascii")
-            self._name = "UID " + name if head[2] else name
+            self._tag, uid, name = head.groups()
+            self._name = _name(name, uid is not None)
             return line[head.end() :]
         tag = _TAG_ALONE.match(line)
         self._tag = tag[1] if tag else b"*"

@@ -101,7 +101,9 @@ class Lexer:
     @property
     def at_end(self) -> bool:
         """Nothing is left but spaces."""
-        return self._index + 1 == len(self._pieces) and bool(_ONLY_SPACES.match(self._text, self._position))
+        if self._index + 1 < len(self._pieces):
+            return False
+        return self._position == len(self._text) or _ONLY_SPACES.match(self._text, self._position) is not None
 
     def take_plain_rest(self, limit: int) -> bytes | None:
         """Pass and return all that is left, if it is at most ``limit`` octets and no literal is in it."""

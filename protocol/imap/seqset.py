@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from protocol.errors import ProtocolError
 from protocol.imap.search_keys import STAR, Ranges
@@ -21,8 +20,7 @@ LARGEST = 0xFFFFFFFF
 Spans: TypeAlias = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSet:
+class SequenceSet(NamedTuple):
     """A set as written. ``saved`` is ``$``: no ranges, the caller puts its saved result in place."""
 
     ranges: Ranges

@@ -128,12 +128,12 @@ def check(name: str, state: State, dialect: Dialect) -> Rule:
 def enables_condstore(command: Command) -> bool:
     """Whether the client has shown that it knows mod-sequences."""
     match command:
+        case Fetch():
+            return Attribute.MODSEQ in command.items
         case Select():
             return command.condstore or command.qresync is not None
         case Status():
             return StatusItem.HIGHESTMODSEQ in command.items
-        case Fetch():
-            return Attribute.MODSEQ in command.items
         case Search() | Sort() | Thread():
             return command.uses_modseq
         case Store():

@@ -264,7 +264,8 @@ class Connection(asyncio.Protocol):
                 event = self._framer.next_event()
                 if event is NEED_DATA and self._inflater is None:
                     break
-                await self.breathe()
+                if self._out_size >= _WRITE_SIZE or self._room is not None or self._loop.time() > self._turn_ends:
+                    await self.breathe()
         except asyncio.CancelledError:
             return
         except ProtocolError as error:

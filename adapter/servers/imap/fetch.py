@@ -45,7 +45,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
     at_once = fetching.at_once()
     if at_once is not None:
         session.send(at_once)
-        return await _finish(session, rows, items, fetching, limited)
+        return _answer(rows, items, fetching, limited)
     session.in_response = True
     try:
         async for chunk in fetching.chunks():
@@ -57,7 +57,13 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         session.connection.abort()
         return no("Fetch failed", codes.SERVERBUG)
     session.in_response = False
-    return await _finish(session, rows, items, fetching, limited)
+    answer = _answer(rows, items, fetching, limited)
+    if fetching.failed and not fetching.undecodable:
+        backend = session.backend
+        if await backend.call(_exist, backend.transport, box.state.id, fetching.failed):
+            # RFC 5530 3
+            return answer._replace(text="Some messages can not be read", code=codes.CORRUPTION, status=b"NO")
+    return answer
 
 
 def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:
@@ -107,22 +113,16 @@ async def _set_seen(session: Session, box: Selected, rows: Rows, command: comman
     return (*first, *[item for item in added if item not in first], *last)
 
 
-async def _finish(session: Session, rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
-    box = session.mailbox
-    answer = Answer("Fetch completed", modseq_sent=Attribute.MODSEQ in items, limited=limited)
+def _answer(rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
+    modseq_sent = Attribute.MODSEQ in items
     if fetching.undecodable:
         # RFC 3516 4.3
-        return answer._replace(text="Some parts can not be decoded", code=codes.UNKNOWN_CTE, status=b"NO")
-    if fetching.failed:
-        backend = session.backend
-        there = await backend.call(_exist, backend.transport, box.state.id, fetching.failed)
-        if there:
-            # RFC 5530 3
-            return answer._replace(text="Some messages can not be read", code=codes.CORRUPTION, status=b"NO")
+        return Answer("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited)
     if rows.gone or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
-        return answer._replace(text="Fetch completed, some messages are gone", code=codes.EXPUNGEISSUED)
-    return answer
+        text = "Fetch completed, some messages are gone"
+        return Answer(text, codes.EXPUNGEISSUED, modseq_sent=modseq_sent, limited=limited)
+    return Answer("Fetch completed", modseq_sent=modseq_sent, limited=limited)
 
 
 def _exist(transport: Transport, folder: int, uids: Sequence[int]) -> bool:

@@ -68,7 +68,7 @@ class Block(NamedTuple):
     def alive(self, failed: list[int]) -> Block:
         """Those that are there and have all their pieces, with their places; the others are added to ``failed``."""
         places = self.state.places(self.uids)
-        if isinstance(places, slice) and not any(None in column for column in self.pieces):
+        if isinstance(places, slice) and not (self.pieces and any(None in column for column in self.pieces)):
             return Block(self.state, self.numbers, self.uids, self.pieces, self.messages, places)
         rows = range(places.start, places.stop) if isinstance(places, slice) else places
         alive = [
@@ -182,12 +182,19 @@ def _sizes(item: Content) -> Fill:
 
 def _literals(item: Content) -> Fill:
     binary = isinstance(item, BinaryPart)
+    if isinstance(item, BodyPart) and item.section == _WHOLE and item.partial is None:
+        return _whole
 
     def fill(block: Block, undecodable: list[int]) -> Sequence[Column]:
         values = contents_of(item, block, undecodable)
         return [_literal(value, binary=binary) for value in values], [value or b"" for value in values]
 
     return fill
+
+
+def _whole(block: Block, _: list[int]) -> Sequence[Column]:
+    octets = [message.octets or b"" for message in block.messages]
+    return [b"{%d}\r\n" % len(each) for each in octets], octets
 
 
 # RFC 3501 4.3, RFC 3516 4.3

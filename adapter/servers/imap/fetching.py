@@ -40,6 +40,8 @@ _AT_ONCE = 16
 
 
 class Fetch:
+    __slots__ = ("_bodies", "_pieces", "_plan", "_rows", "_state", "_uid_only", "failed", "undecodable")
+
     def __init__(
         self,
         state: FolderState,

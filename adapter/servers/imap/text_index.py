@@ -175,7 +175,7 @@ class TextIndex:
     def _dropped(self, epoch: int, error: sqlite3.DatabaseError) -> None:
         with self._mutex:
             if epoch == self._epoch:
-                _log.error("the text index is damaged and will be made anew: %s", error)
+                _log.error("the text index can not be read and will be made anew: %s", error)
                 text_cache.drop(self._root)
                 self._epoch += 1
 
