@@ -15,6 +15,8 @@ from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.fragments import cache_batches, parquet_rows
 from adapter.maintenance.mend_folders import Mender
+from adapter.maintenance.message_rows import Descriptions
+from adapter.maintenance.placing import Placing
 from adapter.maintenance.replay import NOTES
 from adapter.maintenance.restore import Wanted
 from adapter.maintenance.state import State
@@ -49,7 +51,8 @@ class Apply:
         self._survey = survey
         self._tell = tell
         self._state = State(directories, survey.facts, survey.scratch)
-        self._mender = Mender(self._state, decisions, passwords=survey.passwords)
+        self._descriptions = Descriptions(survey.scratch)
+        self._mender = Mender(self._state, decisions, self._descriptions, passwords=survey.passwords)
         self._wanted = Wanted(directories, survey.scratch)
 
     def run(self) -> None:
@@ -60,13 +63,13 @@ class Apply:
             self._accounts()
             for finding in self._from_disk(_FOLDERS):
                 self._tell(self._mender.folder(finding))
-            for finding in self._survey.findings(_LINKS):
-                self._tell(mend_messages.link(self._mender, finding))
+            self._links()
             self._adopt()
             self._losses()
             self._state.finish()
             self._rest()
         finally:
+            self._descriptions.close()
             self._wanted.close()
             self._state.close()
 
@@ -179,14 +182,26 @@ class Apply:
         known = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
         self._mender.found_accounts = known is not None
 
+    def _links(self) -> None:
+        placing = Placing(self._mender)
+        for finding in self._survey.findings(_LINKS):
+            self._tell(mend_messages.link(self._mender, placing, finding))
+            if placing.is_full:
+                placing.flush()
+        placing.flush()
+
     def _adopt(self) -> None:
         if not any(finding.place for finding in self._survey.findings({"message-not-indexed"})):
             return
+        placing = Placing(self._mender)
         for row in self._homes():
             finding = Finding("message-not-indexed", row["id"], place=row["place"], name=row["name"], id=row["id"])
             if not row["proper"]:
                 self._file(finding)
-            self._tell(mend_messages.adopt(self._mender, finding, row["homes"] or [], row["meta"]))
+            self._tell(mend_messages.adopt(self._mender, placing, finding, row["homes"] or [], row["meta"]))
+            if placing.is_full:
+                placing.flush()
+        placing.flush()
         self._fill_adopted()
 
     def _homes(self) -> Iterator[dict[str, Any]]:

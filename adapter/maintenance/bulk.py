@@ -1,7 +1,11 @@
 """Deliveries of a replay, many at a time: what the effects of each do to the rows, in a few statements for all.
 
 The outcome is that of :mod:`adapter.transport.effects`, one after the other; every check compares the two, since the
-index was written by those. Whatever is not a delivery has to wait until :meth:`Bulk.flush` is done.
+index was written by those. Whatever is not a delivery waits until what was taken before is done.
+
+Names of threads and Message-IDs come in no order: each row would touch another page of their trees, and once those do
+not fit into SQLite's cache, every message costs several pages read and written. So summaries of threads are put in
+order, many at a time, and the other two indexes are made of all rows at the end, or when an effect needs them.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from typing import Any
 from adapter.store.journal import Effect
 
 _WAITING = 2000  # deliveries
+_WAITING_THREADS = 100_000
+_UNORDERED = ("messages_by_header_id", "messages_by_thread")
+_NEEDING = "unproject"  # of all effects the only one that asks for messages by anything but their ids
 _FOLDER = """
 UPDATE folders SET uidnext = max(uidnext, ?), highestmodseq = max(highestmodseq, ?), messages = messages + ?,
     unseen = unseen + ?, deleted = deleted + ?, size = size + ? WHERE folder_id = ?
@@ -27,7 +34,25 @@ _Row = tuple[Any, ...]
 class Bulk:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._later: list[str] = []  # statements that make indexes
+        self._threads: dict[tuple[str, str], list[Any]] = {}
         self._start()
+
+    def postpone_indexes(self) -> None:
+        for name in _UNORDERED:
+            (statement,) = self._connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+            self._connection.execute(f"DROP INDEX {name}")
+            self._later.append(statement)
+
+    def finish(self) -> None:
+        """Everything is in place."""
+        self.flush()
+        self._make_indexes()
+
+    def _make_indexes(self) -> None:
+        for statement in self._later:
+            self._connection.execute(statement)
+        self._later.clear()
 
     def _start(self) -> None:
         self._messages: list[_Row] = []
@@ -37,18 +62,22 @@ class Bulk:
         self._states: list[_Row] = []
         self._about: dict[str, tuple[str, int]] = {}  # message -> its thread and size
         self._folders: dict[int, list[int]] = {}
-        self._threads: dict[tuple[str, str], list[Any]] = {}
 
     def take(self, effect: Effect) -> bool:
-        """Whether the effect is part of a delivery; if so it happens now, or with the next :meth:`flush`."""
+        """Whether the effect is part of a delivery; if so it happens now or later, else everything before it has."""
         if effect["do"] == "content":
             self._content(effect)
         elif effect["do"] == "project":
             self._project(effect)
         else:
+            self.flush()
+            if effect["do"] == _NEEDING:
+                self._make_indexes()
             return False
         if len(self._messages) >= _WAITING or len(self._projections) >= _WAITING:
-            self.flush()
+            self._flush_rows()
+        if len(self._threads) >= _WAITING_THREADS:
+            self._flush_threads()
         return True
 
     def _content(self, effect: Effect) -> None:
@@ -101,6 +130,10 @@ class Bulk:
         return row[0], row[1]
 
     def flush(self) -> None:
+        self._flush_rows()
+        self._flush_threads()
+
+    def _flush_rows(self) -> None:
         if not self._messages and not self._projections:
             return
         many = self._connection.executemany
@@ -111,5 +144,10 @@ class Bulk:
         many("INSERT INTO mailbox_projections VALUES (?, ?, ?, ?, ?)", self._projections)
         many("INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq) VALUES (?, ?, ?, ?, ?)", self._states)
         many(_FOLDER, [(*counts, folder) for folder, counts in self._folders.items()])
-        many(_THREAD, [(*key, *summary) for key, summary in sorted(self._threads.items())])
         self._start()
+
+    def _flush_threads(self) -> None:
+        if self._threads:
+            rows = [(*key, *self._threads[key]) for key in sorted(self._threads)]
+            self._connection.executemany(_THREAD, rows)
+            self._threads.clear()

@@ -30,14 +30,15 @@ Item = dict[str, Any]
 
 #: Tables whose rows are compared or joined with what lies on disk.
 JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages"}
-_WEIGHT = 16_000  # of one piece of mailboxes: about as many links
+_WEIGHT = 8_000  # of one piece of mailboxes: about as many links
 _NAMES = 1000  # of one item
-_COST = {"link": 1, "folder": 2, "mailbox": 1}
+_COST = {"folder": 2, "mailbox": 1}
 _LARGEST, _SMALLEST = 4000, 250  # content files of one piece: about a second of work at most
-_WANTED_PIECES = 16  # of content, in a store too small for the largest
+_WANTED_PIECES = 10  # of content, in a store too small for the largest
 _HELD_NAMES = 20_000
 _SAMPLE = 4000  # names of a directory that tell how to cut it
-_ROWS_OF_PIECE = 2 * tables.RANGE_ROWS
+_MOST_ROWS, _FEWEST_ROWS = 20_000, 5_000  # of a range of a table
+_WANTED_RANGES = 4  # of a table, in a store too small for the largest
 _LEAST_ROWS = 500  # what opening a table costs, in rows
 
 
@@ -65,6 +66,12 @@ class Pieces:
         if self._weight >= limit:
             self.flush()
             self._number, self._weight = self._number + 1, 0
+
+    def reserve(self, count: int) -> int:
+        """Numbers of pieces that :meth:`add` does not use; returns the first. What it was at is done."""
+        first = self._number + (1 if self._weight else 0)
+        self._number, self._weight = first + count, 0
+        return first
 
     def add_to(self, number: int, item: Item, count: int) -> None:
         self._waiting.setdefault(number, []).append(orjson.dumps(item) + b"\n")
@@ -187,25 +194,57 @@ def _mailbox(directories: Directories, links: Pieces, folders: Pieces, mailbox: 
 
 
 def _links(directories: Directories, pieces: Pieces, where: layout.Parts) -> int:
-    total = 0
-    batch: list[str] = []
+    """The links of a folder; of a large one, by ranges of their UIDs: what was made together lies together on disk."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), directories.open(where) as fd:
         stamp = settled_stamp(os.fstat(fd))
-        for name, _ in _entries(directories, where):
-            if layout.PROJECTION.match(name):
-                batch.append(name)
-                if len(batch) >= _NAMES:
-                    total += _put_links(pieces, where, stamp, batch)
-                    batch = []
-        total += _put_links(pieces, where, stamp, batch)
-    return total
+        count, every = 0, 1
+        sample: list[str] = []
+        for count, name in enumerate(_link_names(directories, where), 1):
+            if count % every == 0:
+                sample.append(name)
+            if len(sample) > _WEIGHT:
+                del sample[::2]
+                every *= 2
+        if every == 1:
+            _put_links(pieces, where, stamp, sample)
+            return count
+        buckets = -(-count // _WEIGHT)
+        sample.sort(key=_by_uid)
+        starts = [_by_uid(sample[at * len(sample) // buckets]) for at in range(1, buckets)]
+        first = pieces.reserve(buckets)
+        waiting: dict[int, list[str]] = {}
+        for held, name in enumerate(_link_names(directories, where), 1):
+            waiting.setdefault(first + bisect_right(starts, _by_uid(name)), []).append(name)
+            if held % _HELD_NAMES == 0:
+                _put_many_links(pieces, where, stamp, waiting)
+        _put_many_links(pieces, where, stamp, waiting)
+        return count
+    return 0
 
 
-def _put_links(pieces: Pieces, where: layout.Parts, stamp: str, names: list[str]) -> int:
-    if names:
-        item = {"what": "link", "where": where, "stamp": stamp, "names": names}
-        pieces.add(item, len(names), _COST["link"] * len(names), _WEIGHT)
-    return len(names)
+def _link_names(directories: Directories, where: layout.Parts) -> Iterator[str]:
+    return (name for name, _ in _entries(directories, where) if layout.PROJECTION.match(name))
+
+
+def uid_of(link: str) -> int:
+    return int(link[: link.index("-")])
+
+
+def _by_uid(link: str) -> tuple[int, str]:
+    return uid_of(link), link
+
+
+def _put_links(pieces: Pieces, where: layout.Parts, stamp: str, names: list[str]) -> None:
+    for at in range(0, len(names), _NAMES):
+        some = names[at : at + _NAMES]
+        pieces.add({"what": "link", "where": where, "stamp": stamp, "names": some}, len(some), len(some), _WEIGHT)
+
+
+def _put_many_links(pieces: Pieces, where: layout.Parts, stamp: str, waiting: dict[int, list[str]]) -> None:
+    for number, names in waiting.items():
+        pieces.add_to(number, {"what": "link", "where": where, "stamp": stamp, "names": names}, len(names))
+    pieces.flush()
+    waiting.clear()
 
 
 def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[str, bool]]:
@@ -231,29 +270,31 @@ def _is_text(name: str) -> bool:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(base: str, scratch: str, *, detail: bool, known: bool, index: bool) -> Pieces:
-    """Ranges of the tables. ``detail``: their rows are wanted, not just their sums, and nothing is compared again.
+def rows(base: str, scratch: str, messages: int, *, detail: bool, known: bool, index: bool) -> Pieces:
+    """Ranges of the tables of a store with so many messages.
 
-    ``known``: the sums of those at ``base`` are. ``index``: there is one that can be compared, and whose cache can be
-    read.
+    ``detail``: their rows are wanted, not just their sums, and nothing is compared again. ``known``: the sums of those
+    at ``base`` are. ``index``: there is one that can be compared, and whose cache can be read.
     """
     pieces = Pieces(scratch, "details" if detail else "tables")
+    size = min(_MOST_ROWS, max(_FEWEST_ROWS, messages // _WANTED_RANGES))
     with contextlib.closing(tables.connect(base)) as connection:
         for table in snapshots.TABLES:
             if table not in JOINED or known:
                 continue
             keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
-            _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail})
+            _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail}, size)
         if index:  # the rows of the cache are larger than those of the table with the same key
             item = {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail}
-            _ranges(pieces, connection, item, "messages")
+            _ranges(pieces, connection, item, size, "messages")
         for table in COMPARED if index and not detail else ():
-            _ranges(pieces, connection, {"what": "compare", "table": table, "keys": tables.keys(connection, table)})
+            keys = tables.keys(connection, table)
+            _ranges(pieces, connection, {"what": "compare", "table": table, "keys": keys}, size)
     pieces.close()
     return pieces
 
 
-def _ranges(pieces: Pieces, connection: sqlite3.Connection, item: Item, like: str = "") -> None:
+def _ranges(pieces: Pieces, connection: sqlite3.Connection, item: Item, size: int, like: str = "") -> None:
     """Ranges of the item's table; or those of another one with the same key."""
-    for low, high, count in tables.ranges(connection, like or item["table"], item["keys"]):
-        pieces.add({**item, "low": low, "high": high}, 1, max(count, _LEAST_ROWS), _ROWS_OF_PIECE)
+    for low, high, count in tables.ranges(connection, like or item["table"], item["keys"], size):
+        pieces.add({**item, "low": low, "high": high}, 1, max(count, _LEAST_ROWS), 2 * size)

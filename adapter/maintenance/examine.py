@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from hashlib import blake2b, file_digest, sha256
@@ -16,6 +17,7 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 from protocol.imap.fragments import encode_envelope, encode_structure
+from protocol.mime.address import mailboxes
 from protocol.mime.envelope import envelope
 from protocol.mime.scanner import scan
 from protocol.mime.structure import structure
@@ -23,6 +25,7 @@ from protocol.mime.structure import structure
 _ATTACHMENTS = b"\nattachments:\n"
 _ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)
 LARGEST_FILE = 64 << 20
+_HEAD = 1 << 20  # octets in which the headers are looked for
 
 
 class Examined(NamedTuple):
@@ -113,7 +116,7 @@ def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def description(file: bytes) -> bytes:
+def description(file: bytes, blobs: Blobs) -> bytes:
     """What the index wants to know of a message that only its file tells of, as JSON."""
     matter = front_matter.read(file)
     recipe: Recipe = matter.recipe or front_matter.recipe_of(file)
@@ -131,7 +134,30 @@ def description(file: bytes) -> bytes:
             "file": sha256(file).hexdigest(),
             "to": [person.address for person in matter.to],
             "cc": [person.address for person in matter.cc],
+            "addressed": _addressed(_head(file, recipe, blobs)),
             "attachments": attached,
             "parts": [blob for blob in recipe.blobs if blob not in listed],
         }
     )
+
+
+def _head(file: bytes, recipe: Recipe, blobs: Blobs) -> bytes:
+    """The octets as far as the headers reach, or as far as they can be had."""
+    head = bytearray()
+    with contextlib.suppress(MailError):
+        for piece in wire.octets(file, recipe, blobs, 0, _HEAD):
+            head += piece
+            if b"\r\n\r\n" in head:
+                break
+    return bytes(head)
+
+
+def _addressed(head: bytes) -> list[str]:
+    """To, Cc and Delivered-To of the octets, in that order."""
+    headers = scan(head).headers
+    return [
+        mailbox.address
+        for name in ("to", "cc", "delivered-to")
+        for value in headers.all(name)
+        for mailbox in mailboxes(value)
+    ]

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapter.maintenance import decisions, quarantine
+from adapter.maintenance import decisions, placing, quarantine
 from adapter.maintenance.findings import Finding, Outcome
-from adapter.maintenance.message_rows import arrived, content_effect
+from adapter.maintenance.message_rows import Descriptions, content_effect, describe
 from adapter.maintenance.scan import folder_name
 from adapter.maintenance.state import State
 from adapter.store import disk, identity, layout, names, queries
@@ -17,15 +17,57 @@ from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport import ids
 from adapter.transport.effects import folders, projections
-from adapter.transport.flags import Flag
 
-_RECORD = 20_000  # links of an adopted folder that go into one record
+_TOGETHER = 5000  # messages of an adopted folder
+
+
+class _Taking:
+    """Rows for what a path shows, in the order of its UIDs.
+
+    The journal gets one record for all of them: of a folder that has some of its rows, the next run would take the rest
+    for links that nobody wants. Private tables are nobody's until they are sealed, and get them as they come.
+    """
+
+    def __init__(self, state: State, folder: Folder, changes: list[Effect]) -> None:
+        self._state = state
+        self._folder = folder
+        self._changes = changes
+        self._added: set[str] = set()
+        self._items: list[projections.Item] = []
+        self._modseq = folder.highestmodseq + 1
+        self.shown = 0
+
+    def content(self, effect: Effect) -> None:
+        if effect["id"] not in self._added:
+            self._added.add(effect["id"])
+            self._changes.append(effect)
+
+    def show(self, uid: int, message_id: str) -> None:
+        self.shown += 1
+        self._items.append(placing.new_item(self._folder, uid, message_id))
+        if len(self._items) >= _TOGETHER:
+            self._take()
+            if not self._state.facts.complete:
+                self.finish()
+
+    def _take(self) -> None:
+        if self._items:
+            effects = placing.effects(self._state.connection, self._folder, self._modseq, self._items)
+            self._modseq += len(effects)
+            self._changes += effects
+            self._items = []
+
+    def finish(self) -> None:
+        self._take()
+        self._state.commit(self._changes)
+        self._changes = []
 
 
 @dataclass(slots=True)
 class Mender:
     state: State
     decisions: dict[str, str]
+    descriptions: Descriptions
     removed_folders: set[int] = field(default_factory=set)
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
     passwords: set[str] = field(default_factory=set)
@@ -104,55 +146,46 @@ class Mender:
         before, used = set(shown.values()), set(shown)
         pairs = [pair for pair in self._links(where) if shown.get(pair[0]) != pair[1]]
         highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs)])
-        items: list[projections.Item] = []
-        renamed: list[tuple[str, str]] = []
+        floor = self.floors.get(folder.id, folder.uidnext)
+        taking = _Taking(self.state, folder, changes)
+        clashing: list[tuple[int, str]] = []
         needless: list[str] = []
-        added: set[str] = set()
         for uid, message_id in pairs:
-            name = layout.projection_name(uid, message_id)
             described = message_id not in before and self._describe(message_id)
             if not described:
-                needless.append(name)
+                needless.append(layout.projection_name(uid, message_id))
                 continue
-            if isinstance(described, dict) and message_id not in added:
-                changes.append(described)
-                added.add(message_id)
-            if uid in used or uid < self.floors.get(folder.id, folder.uidnext):
-                uid = highest = highest + 1
-                renamed.append((name, layout.projection_name(uid, message_id)))
-            used.add(uid)
-            at = arrived(message_id)
-            flags = int(Flag.ARCHIVED) if folder.special_use == "\\Archive" else 0
-            items.append((uid, message_id, at, at, flags, ""))
-        items.sort()
-        modseq = folder.highestmodseq
-        for at in range(0, len(items), _RECORD):
-            modseq += 1
-            changes.append(projections.effect(folder, modseq, items[at : at + _RECORD]))
-        self.state.commit(changes)
+            if isinstance(described, dict):
+                taking.content(described)
+            if uid in used or uid < floor:
+                clashing.append((uid, message_id))
+            else:
+                used.add(uid)
+                taking.show(uid, message_id)
+        for uid, (_, message_id) in enumerate(clashing, highest + 1):
+            taking.show(uid, message_id)
+        taking.finish()
         with self.state.directories.open(where) as directory:
-            for old, new in renamed:
-                if disk.exists(directory, old):
-                    disk.rename(directory, old, directory, new)
+            for uid, (old, message_id) in enumerate(clashing, highest + 1):
+                name = layout.projection_name(old, message_id)
+                if disk.exists(directory, name):
+                    disk.rename(directory, name, directory, layout.projection_name(uid, message_id))
         for name in needless:
             quarantine.move(self.state.directories, where, name, "its message is shown already, or is not there")
-        return len(items)
+        return taking.shown
 
     def _two_ids(self, finding: Finding, row: Folder, path: Identity, where: layout.Parts) -> Outcome:
         """The row and the path disagree on who the folder is: one of them, with every message of both."""
         subject = f"{finding.kind}:{ids.folder_label(row.id)}"
         decided = self.decisions.get(subject)
-        unclear = not self.state.facts.complete or subject in decisions.undecided(self.state.directories)
         other = queries.folder_by_id(self.state.connection, path.folder)
         keep_row = decided != ids.folder_label(path.folder) or other is not None
-        if decided is None and unclear and other is None:
+        if decided is None and self._is_unclear(subject, other):
             foreign = self._foreign_links(where, row)
             keep_row = not (foreign and row.messages == 0)
             if foreign and row.messages:
-                one, two = ids.folder_label(row.id), ids.folder_label(path.folder)
-                why = f"the index says {one}, the path says {two}, both have mail and the journal cannot tell"
                 decisions.remember(self.state.directories, subject, open_=True)
-                return Outcome(finding, "conflict", why, decisions.offer(finding))
+                return Outcome(finding, "conflict", _both(row, path), decisions.offer(finding))
         if not keep_row:
             row = self._become(row, path, where)
         if other is not None:
@@ -165,6 +198,20 @@ class Mender:
         return Outcome(
             finding, "repaired", f"merged into {ids.folder_label(row.id)}, {taken} messages of the other kept"
         )
+
+    def _is_unclear(self, subject: str, other: Folder | None) -> bool:
+        known = self.state.facts.complete and subject not in decisions.undecided(self.state.directories)
+        return other is None and not known
+
+    def undecidable(self, finding: Finding) -> str:
+        """Why a folder with two ids would be left to a person; empty if it would not."""
+        where = (*layout.mailbox_directory(finding.mailbox), finding.entry)
+        row, path = self.at(finding.mailbox, finding.entry), self.identity_at(where)
+        if row is None or path is None or not row.messages:
+            return ""
+        subject = f"{finding.kind}:{ids.folder_label(row.id)}"
+        other = queries.folder_by_id(self.state.connection, path.folder)
+        return _both(row, path) if self._is_unclear(subject, other) and self._foreign_links(where, row) else ""
 
     def _return_links(self, row: Folder, other: Folder, where: layout.Parts) -> int:
         """The directory of another folder lies here: its links leave, since that folder shows their messages."""
@@ -275,7 +322,10 @@ class Mender:
     def _describe(self, message_id: str) -> Effect | bool:
         """True: the rows have it. An effect: its file alone tells of it. False: there is no such message."""
         row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
-        return bool(row[0][0]) if row else content_effect(self.state, message_id) or False
+        if row:
+            return bool(row[0][0])
+        told = describe(self.state, message_id, self.descriptions.get(message_id))
+        return (told and content_effect(self.state, message_id, told)) or False
 
     def uidvalidity(self) -> int:
         last = self.query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]
@@ -283,3 +333,8 @@ class Mender:
 
     def query(self, sql: str, *values: object) -> list[Any]:
         return self.state.connection.execute(sql, values).fetchall()
+
+
+def _both(row: Folder, path: Identity) -> str:
+    one, two = ids.folder_label(row.id), ids.folder_label(path.folder)
+    return f"the index says {one}, the path says {two}, both have mail and the journal cannot tell"

@@ -9,24 +9,25 @@ from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
 from adapter.maintenance.mend_registrations import register
-from adapter.maintenance.message_rows import arrived, content_effect
+from adapter.maintenance.message_rows import content_effect, describe
+from adapter.maintenance.placing import Placing
 from adapter.store import disk, layout, names, queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import outbox, projections
-from adapter.transport.flags import Flag
 from protocol.errors import MailError
 
 
-def link(mender: Mender, finding: Finding) -> Outcome:
+def link(mender: Mender, placing: Placing, finding: Finding) -> Outcome:
     """A link that is missing, wrong, or one too many. The row is read again first."""
     state = mender.state
     where = (*layout.mailbox_directory(finding.mailbox), finding.entry)
-    rows = state.connection.execute(
+    if mender.query(
         "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ? AND message_id = ?",
-        (finding.folder, finding.uid, finding.id),
-    ).fetchall()
-    if rows:
+        finding.folder,
+        finding.uid,
+        finding.id,
+    ):
         if finding.kind == "projection-wrong-target":
             quarantine.move(state.directories, where, finding.name, "not the link that belongs here")
         with state.directories.open(where) as directory:
@@ -35,59 +36,40 @@ def link(mender: Mender, finding: Finding) -> Outcome:
         return Outcome(finding, "repaired", "made the link")
     if finding.kind in ("projection-orphan", "projection-duplicate-uid") and not state.facts.complete:
         folder = queries.folder_by_id(state.connection, finding.folder)
-        if folder is not None and project(mender, folder, finding.id, finding.uid, []):
+        if folder is not None:
+            placing.project(folder, finding.id, finding.uid)
             return Outcome(finding, "repaired", "added the row; its flags are the default")
     moved = quarantine.move(state.directories, where, finding.name, f"{finding.kind}: no row shows it")
     return Outcome(finding, "repaired", f"moved to {moved}" if moved else "gone already")
 
 
-def project(mender: Mender, folder: Folder, message_id: str, wanted: int, changes: list[Effect]) -> int:
-    """Show a message in a folder, under ``wanted`` if that UID is free and was never given out; returns the UID."""
-    state = mender.state
-    floor = mender.floors.setdefault(folder.id, folder.uidnext)
-    taken = state.connection.execute(
-        "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ?", (folder.id, wanted)
-    ).fetchone()
-    uid = wanted if wanted >= floor and not taken else max(folder.uidnext, wanted + 1)
-    at = arrived(message_id)
-    flags = int(Flag.ARCHIVED) if folder.special_use == "\\Archive" else 0
-    effect = projections.effect(folder, folder.highestmodseq + 1, [(uid, message_id, at, at, flags, "")])
-    state.commit([*changes, effect])
-    changes.clear()
-    with state.directories.open(layout.folder_directory(folder.directory, folder.name)) as directory:
-        name, old = layout.projection_name(uid, message_id), layout.projection_name(wanted, message_id)
-        if not disk.exists(directory, name):
-            if uid != wanted and disk.exists(directory, old):
-                disk.rename(directory, old, directory, name)
-            else:
-                disk.symlink(directory, name, layout.projection_target(message_id))
-    return uid
-
-
-def adopt(mender: Mender, finding: Finding, homes: list[dict[str, Any]], meta: bytes | None) -> Outcome:
+def adopt(
+    mender: Mender, placing: Placing, finding: Finding, homes: list[dict[str, Any]], meta: bytes | None
+) -> Outcome:
     """Index a message that only its file tells of, and show it where links say, else in its recipients' inboxes."""
     state = mender.state
-    if state.connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (finding.id,)).fetchone():
+    if mender.query("SELECT 1 FROM messages WHERE message_id = ?", finding.id):
         return Outcome(finding, "repaired", "indexed with the folder that shows it")
-    effect = content_effect(state, finding.id, meta)
     where = layout.message_directory(finding.id)
-    if effect is None:
+    told = describe(state, finding.id, meta)
+    effect = None if told is None else content_effect(state, finding.id, told)
+    if told is None or effect is None:
         moved = quarantine.move(state.directories, where, layout.message_name(finding.id), "a part of it is lost")
         return Outcome(finding, "loss", f"a part of it is lost: moved to {moved}")
-    changes: list[Effect] = [effect]
-    shown = []
+    shown: dict[str, tuple[Folder, int]] = {}
     for home in homes:
         folder = mender.at(home["mailbox"], home["entry"])
         if folder is not None:
-            project(mender, folder, finding.id, home["uid"], changes)
-            shown.append(f"{home['mailbox']}/{home['entry']}")
+            shown[f"{home['mailbox']}/{home['entry']}"] = folder, home["uid"]
     if not shown:
-        for address in _recipients(mender, finding.id, effect):
+        for address in _recipients(mender, told):
             inbox = queries.active_folder(state.connection, address, names.INBOX)
             if inbox is not None:
-                project(mender, inbox, finding.id, 0, changes)
-                shown.append(address)
+                shown[address] = inbox, 0
     if shown:
+        placing.content(effect)
+        for folder, uid in shown.values():
+            placing.project(folder, finding.id, uid)
         return Outcome(finding, "repaired", f"indexed; shown in {', '.join(shown)} with default flags")
     moved = quarantine.move(
         state.directories, where, layout.message_name(finding.id), "no record, no folder and no recipient here"
@@ -95,44 +77,22 @@ def adopt(mender: Mender, finding: Finding, homes: list[dict[str, Any]], meta: b
     return Outcome(finding, "repaired", f"nobody here is its recipient: moved to {moved}")
 
 
-def _recipients(mender: Mender, message_id: str, effect: Effect) -> list[str]:
+def _recipients(mender: Mender, told: dict[str, Any]) -> list[str]:
     """Who gets a message that no folder shows: by its headers; where no account is known, they are made."""
-    state = mender.state
-    wanted = header_addresses(mender, message_id)
+    wanted = _valid(told["addressed"])
+
+    def has_inbox(address: str) -> bool:
+        return queries.active_folder(mender.state.connection, address, names.INBOX) is not None
+
     if mender.found_accounts:
-        local = [
-            address for address in wanted if queries.active_folder(state.connection, address, names.INBOX) is not None
+        return [address for address in wanted if has_inbox(address)] or [
+            address for address in (told["from"].casefold(),) if has_inbox(address)
         ]
-        sender = effect["from"].casefold()
-        if not local and queries.active_folder(state.connection, sender, names.INBOX) is not None:
-            local = [sender]
-        return local
-    for address in wanted or _valid([effect["from"]]):
-        if queries.active_folder(state.connection, address, names.INBOX) is None:
+    wanted = wanted or _valid([told["from"]])
+    for address in wanted:
+        if not has_inbox(address):
             register(mender, address)
-    return wanted or _valid([effect["from"]])
-
-
-def header_addresses(mender: Mender, message_id: str) -> list[str]:
-    """To, Cc and Delivered-To of the octets, each address once, in that order."""
-    from adapter.content import front_matter, wire
-    from adapter.maintenance.examine import Blobs
-    from protocol.mime.address import mailboxes
-    from protocol.mime.scanner import scan
-
-    directories = mender.state.directories
-    with directories.open(layout.message_directory(message_id)) as directory:
-        file = disk.read_file(directory, layout.message_name(message_id))
-    recipe = front_matter.recipe_of(file)
-    head = b"".join(wire.octets(file, recipe, Blobs(directories), 0, 1 << 20))
-    headers = scan(head).headers
-    found = [
-        mailbox.address
-        for name in ("to", "cc", "delivered-to")
-        for value in headers.all(name)
-        for mailbox in mailboxes(value)
-    ]
-    return _valid(found)
+    return wanted
 
 
 def _valid(found: list[str]) -> list[str]:

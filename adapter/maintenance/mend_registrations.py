@@ -88,11 +88,16 @@ def credentials(mender: Mender, finding: Finding) -> Outcome:
     decided = mender.decisions.get(f"{finding.kind}:{address}")
     if decided == decisions.REMOVE:
         return Outcome(finding, "repaired", f"its line moved to {_set_aside_password(mender, address)}")
-    if decided is None and mender.query("SELECT 1 FROM mailbox_registrations WHERE address = ?", address):
-        why = "the address was removed, its password is still there"
+    if decided is None and (why := undecidable(mender, finding)):
         return Outcome(finding, "conflict", why, decisions.offer(finding))
     register(mender, address)
     return Outcome(finding, "repaired", f"registered {address}, whose password was there already")
+
+
+def undecidable(mender: Mender, finding: Finding) -> str:
+    """Why a password without a registration is left to a person; empty if it is not."""
+    known = mender.query("SELECT 1 FROM mailbox_registrations WHERE address = ?", finding.subject)
+    return "the address was removed, its password is still there" if known else ""
 
 
 def _set_aside_password(mender: Mender, address: str) -> str:

@@ -4,29 +4,66 @@ from __future__ import annotations
 
 import calendar
 import os
+import sqlite3
 import time
+from typing import Any
 
 import orjson
 
-from adapter.maintenance import examine
+from adapter.maintenance import examine, tables
+from adapter.maintenance.fragments import FILES_PLACE, parquet_rows, part_place
 from adapter.maintenance.state import State
 from adapter.store import disk, layout
 from adapter.store.journal import Effect
 from protocol.errors import MailError
 
 
-def content_effect(state: State, message_id: str, meta: bytes | None = None) -> Effect | None:
-    """The rows of a message as its canonical file tells them; None if the file is not good or a part is not there."""
+class Descriptions:
+    """What the executors wrote down of messages that perhaps only their files tell of, by id."""
+
+    def __init__(self, scratch: str) -> None:
+        self._scratch = scratch
+        self._list: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        if self._list is not None:
+            self._list.close()
+
+    def get(self, message_id: str) -> bytes | None:
+        if self._list is None:  # not many repairs need them
+            self._list = self._read()
+        row = self._list.execute("SELECT meta FROM described WHERE id = ?", (message_id,)).fetchone()
+        return row[0] if row else None
+
+    def _read(self) -> sqlite3.Connection:
+        found = tables.private(tables.create(f"{self._scratch}/described.sqlite"))
+        found.execute("CREATE TABLE described (id TEXT PRIMARY KEY, meta BLOB) WITHOUT ROWID")
+        found.execute("BEGIN")
+        for row in parquet_rows(f"{self._scratch}/{part_place(FILES_PLACE, 'message')}", ["id", "meta"]):
+            if row["meta"] is not None:
+                found.execute("INSERT OR IGNORE INTO described VALUES (?, ?)", (row["id"], row["meta"]))
+        found.execute("COMMIT")
+        return found
+
+
+def describe(state: State, message_id: str, meta: bytes | None) -> dict[str, Any] | None:
+    """What a canonical file tells; None if the file is not good. ``meta``: what an executor wrote down of it."""
     try:
         if meta is None:
+            blobs = examine.Blobs(state.directories)
             with state.directories.open(layout.message_directory(message_id)) as directory:
                 file = disk.read_file(directory, layout.message_name(message_id))
-            if examine.examine(file, message_id, examine.Blobs(state.directories)).recipe is None:
+            if examine.examine(file, message_id, blobs).recipe is None:
                 return None
-            meta = examine.description(file)
-        told = orjson.loads(meta)
+            meta = examine.description(file, blobs)
+        told: dict[str, Any] = orjson.loads(meta)
     except (OSError, ValueError, MailError):
         return None
+    return told
+
+
+def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effect | None:
+    """The rows of a message as its canonical file tells them; None if a part is not there."""
     known = {
         address
         for address in {*told["to"], *told["cc"]}

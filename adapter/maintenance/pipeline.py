@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from adapter.maintenance import decisions, memory, spark, workspace
 from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.foretelling import Foretelling
+from adapter.maintenance.replayer import Replayer
 from adapter.maintenance.report import Report
+from adapter.maintenance.seen import Seen
 from adapter.maintenance.survey import TORN, Survey, journal_size, survey
 from adapter.store import layout
 from adapter.store.disk import Directories
@@ -46,15 +49,24 @@ class Pipeline:
         self.say = say
         self._session = session
         self._own = session is None
+        self._replayer: Replayer | None = None
         self._looks: list[Survey] = []
         self.phases: dict[str, float] = {}  # seconds of work, start-up aside
 
     def close(self) -> None:
+        self._end_replayer()
         if self._own and self._session is not None:
             self._session.stop()
             self._session = None
 
+    def _end_replayer(self) -> None:
+        if self._replayer is not None:
+            self._replayer.close()
+            self._replayer = None
+
     def look(self) -> Survey:
+        if self._replayer is None:
+            self._replayer = Replayer(self.root, self.scratch)
         if self._session is None:
             self.say("starting Spark")
             self._session = spark.start(self.master, self.scratch)
@@ -62,7 +74,7 @@ class Pipeline:
         workspace.make_directories(self.scratch, [name])
         earlier = self._looks[-1] if self._looks else None
         with self._timed("again" if earlier else "look"):
-            found = survey(self._session, self.root, f"{self.scratch}/{name}", self.say, earlier)
+            found = survey(self._session, self._replayer, self.root, f"{self.scratch}/{name}", self.say, earlier)
         self._looks.append(found)
         self.say(f"{sum(found.found.values()):,} findings")
         return found
@@ -76,17 +88,17 @@ class Pipeline:
     def check(self, report: Report) -> None:
         """Read-only, online: what was found while the store changed is looked at again, and must be there each time."""
         found = last = self.look()
-        kept = None
-        for _ in range(_LOOKS_AGAIN):
-            if not last.found or kept == set() or not _in_use(last):
-                break
-            self.say("the store is in use: looking again at what was found")
-            last = self.look()
-            seen = {_same(finding) for finding in last.findings()}
-            kept = seen if kept is None else kept & seen
-        for finding in found.findings():
-            if kept is None or _same(finding) in kept:
-                report.tell(Outcome.expected(finding))
+        with contextlib.closing(Seen(self.scratch)) as seen:
+            for _ in range(_LOOKS_AGAIN):
+                if not last.found or not seen.left or not _in_use(last):
+                    break
+                self.say("the store is in use: looking again at what was found")
+                last = self.look()
+                seen.look(last.findings())
+            with contextlib.closing(Foretelling(found)) as foretelling:
+                for finding in found.findings():
+                    if seen.each_time(finding):
+                        report.tell(foretelling.outcome(finding))
         self._finish(report, found)
 
     def repair(self, directories: Directories, report: Report, chosen: dict[str, str]) -> None:
@@ -113,6 +125,7 @@ class Pipeline:
         self._finish(report, found)
 
     def _finish(self, report: Report, found: Survey) -> None:
+        self._end_replayer()  # the memory of a process is known when it has ended
         report.finish(
             source=found.facts.source,
             scanned={name: found.counts.get(what, 0) for what, name in _SCANNED.items()},
@@ -120,11 +133,6 @@ class Pipeline:
             seconds=dict(zip(("look", "again"), (look.seconds for look in self._looks))),
             memory=memory.peaks(),
         )
-
-
-def _same(finding: Finding) -> tuple[str, str, str, int, int]:
-    """What makes it the same finding in another look; a folder made again under its name is another."""
-    return finding.kind, finding.subject, finding.id, finding.folder, finding.uid
 
 
 def _in_use(look: Survey) -> bool:

@@ -1,7 +1,7 @@
 """What the store should hold: the tables that snapshots and journal lead to, in a SQLite file beside the index.
 
-Replaying is one long sequence, so it is a process of its own: ``python -m adapter.maintenance.replay ROOT SCRATCH``. It
-reads, never changes, and streams: its memory does not grow with the store. Unlike recovery it goes on where the journal
+Replaying is one long sequence, so it is a process of its own (:mod:`adapter.maintenance.replayer`). It reads, never
+changes, and streams: its memory does not grow with the store. Unlike recovery it goes on where the journal
 is damaged, and says so. Where snapshots and journal do not reach from the beginning to the end without a gap, the index
 is believed if it is whole, else what both can still tell is put together (:mod:`adapter.maintenance.salvage`).
 """
@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -46,6 +45,7 @@ class Facts:
     torn: str = ""  # the segment with an unfinished append at its end
     damaged_segments: dict[str, str] = field(default_factory=dict)
     damaged_snapshots: list[str] = field(default_factory=list)
+    behind: bool = False  # the journal ends before its snapshot: a repair died while it sealed the tables
     gap: str = ""  # why snapshots and journal do not tell everything
     read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
 
@@ -107,11 +107,14 @@ class Replay:
         opened = index.create(base) if start is None else tables.connect(base, write=True)
         with contextlib.closing(tables.private(opened, undo=careful)) as connection:
             known = start
+            bulk = None if careful else Bulk(connection)
             if start is None:
+                if bulk is not None:
+                    bulk.postpone_indexes()
                 start = snapshots.load_latest(self.directories, connection)
             if limit is not None and limit < start:  # of a repair that died before its index was in place
                 self.facts.index_trouble, limit = "older than what the journal can bring up to date", None
-            self._replay(connection, start, limit, careful=careful)
+            self._replay(connection, start, limit, bulk)
             self.facts.unchanged = self.facts.last_seq == known
 
     def _go_on(self, base: str) -> int | None:
@@ -157,26 +160,27 @@ class Replay:
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
-    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, *, careful: bool) -> None:
+    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, bulk: Bulk | None) -> None:
+        """Without ``bulk``, with care."""
         facts = self.facts
         facts.last_seq = start
         with contextlib.closing(tables.create(f"{self.scratch}/{NOTES}")) as notes:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
-            bulk = Bulk(connection)
             connection.execute("BEGIN")
             records = self._records(start)
             for number, record in enumerate(journal.without_aborted(records) if self._has_aborts() else records):
                 if limit is not None and record.seq > limit:
                     facts.read = {}
                     break
-                if careful:
-                    self._apply_with_care(connection, notes, record)
-                else:
+                if bulk is not None:
                     self._apply(connection, notes, record, bulk)
-                if careful and number % _BATCH == _BATCH - 1:
+                    continue
+                self._apply_with_care(connection, notes, record)
+                if number % _BATCH == _BATCH - 1:
                     connection.execute("COMMIT")
                     connection.execute("BEGIN")
-            bulk.flush()
+            if bulk is not None:
+                bulk.finish()
             if facts.gap or facts.torn or facts.damaged_segments:
                 facts.read = {}
             reached = facts.last_seq if limit is None else min(facts.last_seq, max(limit, start))
@@ -190,10 +194,8 @@ class Replay:
         self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record, bulk: Bulk | None = None
     ) -> None:
         for effect in record.effects:
-            if bulk is not None:
-                if bulk.take(effect):
-                    continue
-                bulk.flush()
+            if bulk is not None and bulk.take(effect):
+                continue
             effects.apply_index(effect, connection, record.at)
             if effect["do"] == "remove-folder":
                 notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))
@@ -224,8 +226,10 @@ class Replay:
         durable = last.seq if last else 0
         expected = start + 1
         known = dict(facts.read)  # read by the earlier look, up to what is in the tables
+        reached = 0
         for number, first in enumerate(segments):
             name = layout.journal_segment(first)
+            reached = max(reached, first - 1)
             if name in known and name != max(known):
                 continue
             if name not in known:
@@ -249,13 +253,17 @@ class Replay:
                     if record.seq > start + 1:
                         self._gap(f"record {expected} is missing")
                 expected = record.seq + 1
+                reached = max(reached, record.seq)
                 facts.next_seq = max(facts.next_seq, record.seq + 1)
                 if record.seq > start:
+                    if name in facts.damaged_segments:  # the whole segment will go
+                        self._gap(facts.damaged_segments[name])
                     facts.last_seq = max(facts.last_seq, record.seq)
                     yield record
             if first == segments[-1]:
                 facts.last_seq = max(facts.last_seq, first - 1)
                 facts.next_seq = max(facts.next_seq, first)
+        facts.behind = reached < start and not known
 
     def _has_aborts(self) -> bool:
         """Whether any batch was taken back: only then records have to wait for those that follow them."""
@@ -306,31 +314,21 @@ def _is_tail(directories: Directories, first: int, line: bytes) -> bool:
     return True
 
 
-def start(root: str, scratch: str, earlier: str = "") -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", __name__, root, scratch, earlier],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path]), "SQLITE_TMPDIR": scratch},
-    )
-
-
-def finish(process: subprocess.Popen[bytes], scratch: str) -> Facts:
-    _, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the replay failed: {errors.decode(errors='replace')[-2000:]}")
-    return read_facts(scratch)
-
-
 def read_facts(scratch: str) -> Facts:
     with open(f"{scratch}/{FACTS}", "rb") as file:
         return Facts(**orjson.loads(file.read()))
 
 
 def main() -> None:
-    root, scratch, earlier = sys.argv[1:]
+    """One line of JSON on standard input asks for the tables of a look; an empty one answers that they are there."""
     gc.disable()  # records hold no cycles
-    workspace.write_file(f"{scratch}/{FACTS}", orjson.dumps(asdict(Replay(root, scratch, earlier).run())))
+    for line in sys.stdin.buffer:
+        asked = orjson.loads(line)
+        replay = Replay(**asked)
+        with contextlib.closing(replay.directories):
+            workspace.write_file(f"{asked['scratch']}/{FACTS}", orjson.dumps(asdict(replay.run())))
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The report of a run: JSON of a stable form, a table for people, and the copy that is kept.
 
-Items are written as they come, to a file of the run's scratch directory; only counts, conflicts and losses are held.
+Items are written as they come, to a file of the run's scratch directory; only counts are held.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import orjson
 
+from adapter.maintenance import tables
 from adapter.maintenance.findings import KINDS, Finding, Outcome
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -35,27 +36,29 @@ class Report:
         self.kinds: Counter[str] = Counter()
         self.severities: Counter[str] = Counter()
         self.verified: bool | None = None
-        self._shown: dict[str, list[Outcome]] = {}
+        self._conflicts = tables.private(tables.create(f"{scratch}/conflicts.sqlite"))
+        self._conflicts.execute("CREATE TABLE conflicts (kind TEXT, subject TEXT, PRIMARY KEY (kind, subject))")
         self._path = f"{scratch}/items.jsonl"
         self._parent = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._fd = disk.open_new(self._parent, "items.jsonl", mode=0o600)
 
     def close(self) -> None:
+        self._conflicts.close()
         os.close(self._fd)
         os.close(self._parent)
 
     def tell(self, outcome: Outcome) -> None:
-        self.kinds[outcome.finding.kind] += 1
+        finding = outcome.finding
+        self.kinds[finding.kind] += 1
         self.severities[outcome.severity] += 1
-        shown = self._shown.setdefault(outcome.finding.kind, [])
-        if len(shown) < _SHOWN or outcome.severity in ("conflict", "loss"):
-            shown.append(outcome)
+        if outcome.severity == "conflict":
+            self._conflicts.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (finding.kind, finding.subject))
         disk.write_all(self._fd, orjson.dumps(_item(outcome)) + b"\n")
 
     def is_conflict(self, finding: Finding) -> bool:
         """Whether this was left for a person to decide."""
-        shown = self._shown.get(finding.kind, ())
-        return any(each.severity == "conflict" and each.finding.subject == finding.subject for each in shown)
+        known = "SELECT 1 FROM conflicts WHERE kind = ? AND subject = ?"
+        return self._conflicts.execute(known, (finding.kind, finding.subject)).fetchone() is not None
 
     @property
     def total(self) -> int:
@@ -74,11 +77,19 @@ class Report:
         """The whole report, in pieces."""
         yield orjson.dumps(self.head, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") + b',\n  "items": ['
         before = b"\n    "
-        with open(self._path, "rb") as items:
-            for line in items:
-                yield before + line.rstrip(b"\n")
-                before = b",\n    "
+        for line in self._lines():
+            yield before + line.rstrip(b"\n")
+            before = b",\n    "
         yield b"\n  ]\n}\n"
+
+    def _lines(self) -> Iterator[bytes]:
+        with open(self._path, "rb") as items:
+            yield from items
+
+    def _items(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Those of one kind: read again, since there may be more than memory should hold."""
+        start = b'{"kind":"%b",' % kind.encode()
+        return (orjson.loads(line) for line in self._lines() if line.startswith(start))
 
     def keep(self, directories: Directories) -> str:
         """Keep the report in the store; returns where."""
@@ -105,13 +116,16 @@ class Report:
             return
         for kind, count in sorted(self.kinds.items()):
             print(f"\n{kind}  {count}  (decided by: {KINDS[kind].authority})", file=out)
-            for outcome in self._shown[kind]:
-                detail = f" - {outcome.finding.detail}" if outcome.finding.detail else ""
-                print(f"  {outcome.severity:8}  {outcome.finding.subject}{detail}: {outcome.done}", file=out)
-                if outcome.decide:
-                    print(f"            {outcome.decide}", file=out)
-            if count > len(self._shown[kind]):
-                print(f"  … and {count - len(self._shown[kind])} more", file=out)
+            shown = 0
+            for item in self._items(kind):
+                if shown < _SHOWN or item["severity"] in ("conflict", "loss"):
+                    shown += 1
+                    detail = f" - {item['detail']}" if item["detail"] else ""
+                    print(f"  {item['severity']:8}  {item['subject']}{detail}: {item['outcome']}", file=out)
+                    if item["decide"]:
+                        print(f"            {item['decide']}", file=out)
+            if count > shown:
+                print(f"  … and {count - shown} more", file=out)
         print("", file=out)
         print("  ".join(f"{name}: {self.severities[name]}" for name in self.head["severities"]), file=out)
 

@@ -6,22 +6,29 @@ The rows go to fragments; what comes back is the sum of each kind (:mod:`adapter
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+from hashlib import file_digest
 from typing import Any
 
 import orjson
 
 from adapter.maintenance import scan_tables
+from adapter.maintenance.chunks import uid_of
 from adapter.maintenance.examine import LARGEST_FILE, Blobs, Examined, description, examine, hash_file
 from adapter.maintenance.fragments import Earlier, Fragments, Row, links_note, settled_stamp
+from adapter.maintenance.reading import opened
 from adapter.maintenance.tally import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, Sums, Tally
 from adapter.store import disk, identity, layout, names
 from adapter.store.disk import Directories
 from protocol.errors import MailError
 
+_GARBAGE = 50_000  # objects that may be left over before they are looked through; almost none of ours form cycles
+
 
 def work(path: str, options: dict[str, str]) -> Sums:
     """Do one piece."""
+    gc.set_threshold(_GARBAGE)
     with open(path, "rb") as file:
         raw = file.read()
     items = [orjson.loads(line) for line in raw.splitlines()]
@@ -64,18 +71,19 @@ class Files:
         self._describe = describe
         self._blobs = Blobs(directories)
         self._waiting: dict[tuple[str, layout.Parts], list[str]] = {}
+        self._links: dict[layout.Parts, list[str]] = {}
 
     def item(self, item: dict[str, Any]) -> None:
         where: layout.Parts = tuple(item["where"])
         if item["what"] in ("message", "blob"):
             self._waiting.setdefault((item["what"], where), []).extend(item["names"])
             return
+        if item["what"] == "link":
+            self._links.setdefault(where, []).extend(item["names"])
+            return
         try:
             with self._directories.open(where) as directory:
-                if item["what"] == "link":
-                    for name in item["names"]:
-                        self._link(directory, where, name)
-                elif item["what"] == "folder":
+                if item["what"] == "folder":
                     self._folder(directory, where, item["links"])
                 else:
                     self._fragments.file("mailbox", {"mailbox": where[1], "links": item["links"]})
@@ -86,7 +94,7 @@ class Files:
     # --- content ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> Sums:
-        """All content of the piece, in the order of its names; what the whole piece adds up to."""
+        """All content of the piece, in the order of its names, and all links; what the whole piece adds up to."""
         changed = {
             (what, where): names
             for (what, where), found in self._waiting.items()
@@ -99,6 +107,10 @@ class Files:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._directories.open(where) as directory:
                 self._content(directory, where, what, names_left)
         self._take_over()
+        for where, links in self._links.items():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._directories.open(where) as directory:
+                for name in sorted(links, key=uid_of):  # as they were made: neighbours on disk
+                    self._link(directory, where, name)
         sums = self._tally.sums()
         self._fragments.note(sums)
         return sums
@@ -112,13 +124,14 @@ class Files:
 
     def _content(self, directory: int, where: layout.Parts, what: str, found: list[str]) -> None:
         place = layout.absolute(*where)
-        for name in found:
+        for name, file in opened(directory, found):
             row: Row = {"place": place, "name": name, "id": "", "sha": "", "problem": "", "proper": False}
-            with contextlib.suppress(FileNotFoundError):
-                if what == "message":
-                    self._message(directory, where, row)
-                else:
-                    self._blob(directory, where, row)
+            if isinstance(file, FileNotFoundError):
+                continue  # gone since it was listed
+            if what == "message":
+                self._message(file, directory, where, row)
+            else:
+                self._blob(file, where, row)
 
     def _take_over(self) -> None:
         """Rows of an earlier look, of files that are what they were."""
@@ -138,7 +151,7 @@ class Files:
         else:
             self._tally.add(BLOB, DISK, name)
 
-    def _message(self, directory: int, where: layout.Parts, row: Row) -> None:
+    def _message(self, file: int | OSError, directory: int, where: layout.Parts, row: Row) -> None:
         name = row["name"]
         message_id = name.removesuffix(".md")
         if not layout.MESSAGE_ID.match(message_id) or not name.endswith(".md"):
@@ -146,14 +159,12 @@ class Files:
         else:
             row["id"] = message_id
             try:
-                file, row["stamp"] = _read(directory, name)
-            except FileNotFoundError:
-                raise
+                data, row["stamp"] = _read(file)
             except OSError as error:
                 row["problem"] = f"cannot be read: {error.strerror}"
             else:
                 row["proper"] = where == layout.message_directory(message_id)
-                self._examined(row, file, directory)
+                self._examined(row, data, directory)
         self._fragments.file("message", row, len(row.get("meta") or b""))
         self._count("message", row["id"], row["sha"], row["problem"], row["proper"], row.get("cache_hash"))
 
@@ -171,19 +182,16 @@ class Files:
             self._fragments.cache({"id": row["id"], "sha": found.sha256, **kept}, size)
         if self._describe and file is not None and not found.problem:
             with contextlib.suppress(MailError):
-                row["meta"] = description(file)
+                row["meta"] = description(file, self._blobs)
 
-    def _blob(self, directory: int, where: layout.Parts, row: Row) -> None:
+    def _blob(self, file: int | OSError, where: layout.Parts, row: Row) -> None:
         name = row["name"]
         if not layout.SHA256.match(name):
             row["problem"] = "is no blob by its name"
         else:
             row["id"] = name
             try:
-                row["stamp"] = settled_stamp(os.stat(name, dir_fd=directory, follow_symlinks=False))
-                row["sha"] = hash_file(directory, name)
-            except FileNotFoundError:
-                raise
+                row["stamp"], row["sha"] = _digest(file)
             except OSError as error:
                 row["problem"] = f"cannot be read: {error.strerror}"
             else:
@@ -195,14 +203,14 @@ class Files:
     # --- mailboxes -------------------------------------------------------------------------------------------------
 
     def _link(self, directory: int, where: layout.Parts, name: str) -> None:
-        uid, _, message_id = name.removesuffix(".md").partition("-")  # its form was looked at when it was listed
+        message_id = name.removesuffix(".md").partition("-")[2]  # its form was looked at when it was listed
         try:
             target = os.readlink(name, dir_fd=directory)
         except FileNotFoundError:
             return
         except OSError:
             target = ""  # no link at all
-        row: Row = {"mailbox": where[1], "entry": where[2], "name": name, "uid": int(uid), "id": message_id}
+        row: Row = {"mailbox": where[1], "entry": where[2], "name": name, "uid": uid_of(name), "id": message_id}
         try:
             row["proper"] = target == layout.projection_target(message_id)
         except ValueError:
@@ -223,19 +231,26 @@ class Files:
             self._tally.add(FOLDER, DISK, where[1], where[2], str(row["folder"]))
 
 
-def _read(directory: int, name: str) -> tuple[bytes | None, str]:
+def _read(file: int | OSError) -> tuple[bytes | None, str]:
     """The content of a file and its stamp; no content if it is larger than any of ours."""
-    fd = disk.open_read(directory, name)
-    try:
-        about = os.fstat(fd)
-        if about.st_size > LARGEST_FILE:
-            return None, settled_stamp(about)
-        data = os.read(fd, about.st_size + 1)
-        while more := os.read(fd, 1 << 20) if len(data) < about.st_size else b"":
-            data += more
-        return data, settled_stamp(about)
-    finally:
-        os.close(fd)
+    if isinstance(file, OSError):
+        raise file
+    about = os.fstat(file)
+    if about.st_size > LARGEST_FILE:
+        return None, settled_stamp(about)
+    data = os.read(file, about.st_size + 1)
+    while more := os.read(file, 1 << 20) if len(data) < about.st_size else b"":
+        data += more
+    return data, settled_stamp(about)
+
+
+def _digest(file: int | OSError) -> tuple[str, str]:
+    """The stamp and the digest of a blob."""
+    if isinstance(file, OSError):
+        raise file
+    about = os.fstat(file)
+    with open(file, "rb", closefd=False) as content:
+        return settled_stamp(about), file_digest(content, "sha256").hexdigest()
 
 
 def _describe_folder(directory: int, where: layout.Parts) -> Row:

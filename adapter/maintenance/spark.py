@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from adapter.maintenance import workspace
+from adapter.store import disk
 from protocol.errors import MailError, Reason
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 _CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGES = ("adapter", "protocol")
+_DESCRIPTORS = "/proc/self/fd"
 _QUIET = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -64,6 +66,7 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.driver.memory": os.environ.get("MARKPOST_SPARK_MEMORY", "1g"),
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": java,
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores
@@ -74,19 +77,17 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.executorEnv.PYTHONPATH": path,
         "spark.executorEnv.PYTHONHASHSEED": "0",
     }
+    if master.startswith("local") and os.path.isdir(_DESCRIPTORS):
+        options["spark.python.unix.domain.socket.enabled"] = "true"  # TCP delays every exchange with a worker
+        options["spark.python.unix.domain.socket.dir"] = _short(scratch)
     builder = SparkSession.builder.master(master).appName("markpost")
     for key, value in options.items():
         builder = builder.config(key, value)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = path  # local masters: workers are children of this process
-    try:
-        with _silence():
-            session = builder.getOrCreate()
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONPATH", None)
-        else:
-            os.environ["PYTHONPATH"] = before
+    variables = {"PYTHONPATH": path}  # local masters: workers are children of this process
+    if master.startswith("local-cluster"):
+        variables["SPARK_HOME"] = _home(scratch)
+    with _environment(variables), _silence():
+        session = builder.getOrCreate()
     if not master.startswith("local"):
         session.sparkContext.addPyFile(_code_archive(scratch))
     workers = session.sparkContext.defaultParallelism
@@ -97,6 +98,42 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
 def _load_program(_: int) -> None:
     """In a worker: load what its work needs, so that a worker that cannot is known at once."""
     importlib.import_module("adapter.maintenance.scan")
+
+
+def _short(scratch: str) -> str:
+    """A path for sockets in a directory, which must not have more than a hundred octets, as long as we live."""
+    fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _home(scratch: str) -> str:
+    """Spark as it is installed, by links: a cluster on this machine keeps what its workers leave in Spark's home."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    installed = os.path.abspath(_find_spark_home())
+    workspace.make_directories(scratch, ["spark"])
+    home = os.open(f"{scratch}/spark", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(installed):
+            if name != "work":
+                disk.symlink(home, name, os.path.join(installed, name))
+    finally:
+        os.close(home)
+    return f"{scratch}/spark"
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

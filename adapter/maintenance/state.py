@@ -61,6 +61,8 @@ class State:
         elif self._private is not None:
             self._private.close()
             self._private = None
+        if self.facts.behind:
+            self._begin_segment(self.facts.last_seq + 1)
         self._journal = Journal(self.directories)
         last = checkpoint.read(self.directories)
         self._journal.durable_seq = last.seq if last else 0
@@ -105,11 +107,14 @@ class State:
         with self.directories.open(layout.SNAPSHOTS, create=True):
             pass
         snapshots.write(self.directories, self.connection, seq)
-        with self.directories.open(layout.JOURNAL, create=True) as directory:
-            os.close(disk.open_log(directory, layout.journal_segment(seq + 1), create=True))
-            disk.sync_directory(directory)
+        self._begin_segment(seq + 1)
         self._swap_index()
         self._index = Index(self.directories)
+
+    def _begin_segment(self, seq: int) -> None:
+        with self.directories.open(layout.JOURNAL, create=True) as directory:
+            os.close(disk.open_log(directory, layout.journal_segment(seq), create=True))
+            disk.sync_directory(directory)
 
     def _swap_index(self) -> None:
         """The private tables become the index; the old one is kept."""

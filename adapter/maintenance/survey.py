@@ -11,15 +11,17 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, progress, replay, scan, tally, workspace
+from adapter.maintenance import chunks, fragments, progress, scan, tally, workspace
 from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import parquet_rows
 from adapter.maintenance.replay import BASE, COPY, Facts
+from adapter.maintenance.replayer import Replayer
 from adapter.store import disk, layout, locks, names
 from adapter.store.disk import Directories
 from adapter.store.journal import PADDING
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TAIL = 64 << 10
+_BESIDE = "beside"  # reading links is waiting for the disk, reading content is work: they go together
 _SHUFFLE_ROWS = 50_000  # of one partition of a join
 JOINS = "findings"
 TORN = "an append that was never acknowledged"
@@ -65,7 +68,9 @@ class Survey:
                     yield Finding(**row)
 
 
-def survey(session: SparkSession, root: str, scratch: str, say: Progress, earlier: Survey | None = None) -> Survey:
+def survey(
+    session: SparkSession, replayer: Replayer, root: str, scratch: str, say: Progress, earlier: Survey | None = None
+) -> Survey:
     """``earlier``: a look of this run, of which everything is taken over that did not change since."""
     began = time.monotonic()
     places = [
@@ -81,13 +86,9 @@ def survey(session: SparkSession, root: str, scratch: str, say: Progress, earlie
         look = _Look(Survey(root, scratch, session), say, None)
     else:
         look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier)
-    with replay.start(root, scratch, earlier.scratch if earlier else "") as process:
-        try:
-            look.files()
-            look.survey.facts = replay.finish(process, scratch)
-        except BaseException:
-            process.kill()
-            raise
+    replayer.ask(scratch, earlier.scratch if earlier else "")
+    look.files()
+    look.survey.facts = replayer.answer(scratch)
     look.time("replay", began)
     look.tables()
     look.join()
@@ -122,13 +123,15 @@ class _Look:
         survey.journal_at = journal_size(survey.root)
         began = time.monotonic()
         content = chunks.content(survey.root, survey.scratch, survey.places)
-        pieces = [content, *chunks.mailboxes(survey.root, survey.scratch)]
-        survey.counts = {what: count for each in pieces for what, count in each.counts.items()}
+        messages = content.counts.get("message", 0)
         self.time("list", began)
-        self._say(f"{survey.counts.get('message', 0)} messages, {survey.counts.get('link', 0)} links listed")
         began = time.monotonic()
-        with progress.told(survey.session, self._say, survey.counts.get("message", 0)):
-            self._sums += self._run([path for each in pieces for path in each.paths])
+        with progress.told(survey.session, self._say, messages), ThreadPoolExecutor(1) as aside:
+            scanning = aside.submit(self._run, content.paths)  # while mailboxes are still listed
+            mailboxes = chunks.mailboxes(survey.root, survey.scratch)
+            self._sums += self._run([path for each in mailboxes for path in each.paths], pool=_BESIDE)
+            self._sums += scanning.result()
+        survey.counts = {what: count for each in (content, *mailboxes) for what, count in each.counts.items()}
         self.time("scan", began)
 
     def tables(self) -> None:
@@ -174,14 +177,18 @@ class _Look:
 
     def _ranges(self, *, detail: bool, known: bool = False) -> Pieces:
         index = not self.survey.facts.index_trouble
-        base = self._options["base"]
-        return chunks.rows(base, self.survey.scratch, detail=detail, known=known, index=index)
+        messages = self.survey.counts.get("message", 0)
+        return chunks.rows(
+            self._options["base"], self.survey.scratch, messages, detail=detail, known=known, index=index
+        )
 
-    def _run(self, paths: list[str]) -> list[tally.Sums]:
-        """Every piece is a task; what comes back of each are a few numbers."""
+    def _run(self, paths: list[str], pool: str | None = None) -> list[tally.Sums]:
+        """Every piece is a task; what comes back of each are a few numbers. Pools get equal shares of the machine."""
         if not paths:
             return []
-        pieces = self.survey.session.sparkContext.parallelize(paths, len(paths))
+        context = self.survey.session.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
+        pieces = context.parallelize(paths, len(paths))
         found: list[tally.Sums] = pieces.map(partial(scan.work, options=self._options)).collect()
         return found
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from adapter.maintenance import workspace
 from adapter.store import index, layout
 
-#: Rows of one table that one task looks at.
-RANGE_ROWS = 20_000
 COPY_PAGES = 4096  # of the index, copied before writers are let in
 _RESTARTS = 3
 
@@ -110,22 +108,22 @@ def keys(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def ranges(
-    connection: sqlite3.Connection, table: str, key: list[str]
+    connection: sqlite3.Connection, table: str, key: list[str], size: int
 ) -> Iterator[tuple[list[object] | None, list[object] | None, int]]:
-    """Borders ``low < key <= high`` (None: open), and how many rows lie between them: a bounded number."""
+    """Borders ``low < key <= high`` (None: open), and how many rows lie between them: ``size`` at most."""
     names = ", ".join(key)
     low: list[object] | None = None
     while True:
         where, values = within(table, key, low, None)
         found = connection.execute(
             f"SELECT {names} FROM {table} WHERE {where} ORDER BY {names} LIMIT 1 OFFSET ?",  # noqa: S608 - our schema
-            (*values, RANGE_ROWS - 1),
+            (*values, size - 1),
         ).fetchone()
         if found is None:
             count = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()[0]  # noqa: S608
             yield low, None, count
             return
-        yield low, list(found), RANGE_ROWS
+        yield low, list(found), size
         low = list(found)
 
 

@@ -29,12 +29,14 @@ Report = dict[str, Any]
 
 
 def run(directory: str, *, quick: bool = False, large: bool = False) -> None:
-    print("check and repair: messages of 2 kB; start-up of Spark aside")
+    print("check and repair: messages of 2 kB; start-up of Spark aside; what was read before may be in memory")
     sizes = [10_000] if quick else [10_000, 100_000, 500_000] if large else [10_000, 100_000]
     peaks: dict[int, int] = {}
     for count in sizes:
         root = f"{directory}/repair-{count}"
+        began = time.monotonic()
         _fill(root, count)
+        row(f"filling the store with {count:,} messages", f"{count / (time.monotonic() - began):,.0f} messages/s")
         _measure(root, "check", count)
         repaired = _repair(root, count)
         peaks[count] = repaired["memory"]["driver"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -79,11 +79,13 @@ def _undecidable(root: Path) -> tuple[Ghost, Ghost]:
 def test_conflicts_are_left_alone_until_they_are_decided(tmp_path: Path) -> None:
     root = tmp_path / "store"
     one, two = _undecidable(root)
+    foretold = lab.check(root)
     first = lab.repair(root)
     assert first.kinds == {"journal-damaged": 1, "folder-two-ids": 2, "credentials-orphan": 2}
     assert first.report["severities"]["conflict"] == 4
     assert first.report["verified"], "nothing but the conflicts is left"
-    offered = {item["subject"]: item["decide"] for item in first.report["items"] if item["severity"] == "conflict"}
+    assert _open(foretold) == _open(first)
+    offered = {item["subject"]: item["decide"] for item in _open(first)}
     assert f"--decide credentials-orphan:{CAROL}=register" in offered[CAROL]
     assert f"--decide {two.subject}={folder_label(two.path_id)}" in offered[f"{ADA}/Two"]
 
@@ -117,6 +119,12 @@ def test_conflicts_are_left_alone_until_they_are_decided(tmp_path: Path) -> None
     lab.path(root, layout.INDEX_FILE).unlink()  # what was decided is in the journal
     assert lab.repair(root).kinds == {"index-missing": 1}
     assert lab.seen(root) == seen
+
+
+def _open(result: lab.Result) -> list[dict[str, Any]]:
+    """What a person has to decide, and why."""
+    found = [item for item in result.report["items"] if item["severity"] == "conflict"]
+    return sorted(found, key=lambda item: str(item["subject"]))
 
 
 def _is_merged(shown: lab.Folder, ghost: Ghost, expected: dict[int, str], uidvalidity: int) -> None:
