@@ -133,7 +133,7 @@ def _checkpoint_lag(directories: Directories, found: measures.Measures) -> Findi
 
 
 def _sizes(found: measures.Measures) -> Iterator[Finding]:
-    text = f"{found.journal_bytes / 1e6:.1f} MB in {found.journal_segments} files"
+    text = f"{found.journal_bytes / 1e6:.1f} MB in {found.journal_segments} file{'s' * (found.journal_segments != 1)}"
     if found.journal_bytes > 3 * DUE_BYTES:
         yield warn("journal", f"{text}: it is not being compacted", "run markpost snapshot, and look into the log")
     else:

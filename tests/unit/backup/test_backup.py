@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from adapter.accounts import Credentials
 from adapter.backup import manifest, output, restoring, taking
 from adapter.cli import main
-from adapter.store import layout
+from adapter.store import bookmark_queries, layout, outbox_queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -55,6 +55,11 @@ def _passwords(root: Path) -> Path:
 
 
 def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:
+    with Transport.open(root) as transport:
+        transport.run(op.SetBookmarks("hook agent", {"cursor": "7"}))
+    kept = Path(*layout.QUARANTINE, "some", "thing")
+    (root / kept).parent.mkdir(parents=True)
+    (root / kept).write_bytes(b"set aside")
     backup = _take(root, tmp_path / "backups")
     restored = tmp_path / "restored"
     assert restoring.restore(str(tmp_path / "backups"), str(restored))[0] == str(backup)
@@ -66,7 +71,11 @@ def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:
     assert stat.S_IMODE(_passwords(restored).stat().st_mode) == 0o600
     assert stat.S_IMODE(_passwords(restored).parent.stat().st_mode) == 0o700
     assert lab.seen(restored) == lab.seen(root)
+    assert (restored / kept).read_bytes() == b"set aside"
     with Transport.open(restored) as transport:  # and it goes on where the other was
+        with transport.reading() as connection:
+            assert bookmark_queries.value(connection, "hook agent", "cursor") == "7"
+            assert outbox_queries.queued(connection)
         deliver(transport, ADA)
     assert_layers_agree(restored, tmp_path / "scratch")
 
