@@ -90,7 +90,11 @@ class Commands:
         if len(transaction.recipients) >= session.edge.limits.recipients:
             return replies.TOO_MANY_RECIPIENTS
         command = _parse_rcpt(argument, self._rcpt_parameters, smtputf8=transaction.mail.smtputf8)
-        targets = await self._targets(command.path)
+        try:
+            targets = await self._targets(command.path)
+        except MailError as error:
+            _log.info("%s recipient <%s> refused: %s", session.peer, command.path.address, error.public)
+            raise
         if targets is None and not (session.account and session.store.settings.relay.host):
             _log.info("%s relaying to <%s> denied", session.peer, command.path.address)
             return replies.RELAY_DENIED

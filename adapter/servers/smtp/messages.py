@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,8 @@ from protocol.smtp.states import Event, Service
 
 if TYPE_CHECKING:
     from adapter.servers.smtp.session import SmtpSession
+
+_log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
@@ -98,7 +101,9 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
     await incoming.finish()
     size = incoming.size
     outcome: Reply | dict[str, Reply] | None = incoming.refusal
-    if outcome is None:
+    if isinstance(outcome, Reply):
+        _log.info("%s %s refused: from <%s>, %s", session.peer, transaction.id, transaction.sender, outcome.text)
+    else:
         keep_sent = session.account is not None and session.store.settings.submission.keep_sent
         outcome = await deliver(
             session.store,

@@ -94,6 +94,9 @@ def _confide(server: Served) -> None:
         client.login(ADA, PASSWORD)
         text = f"From: {ADA}\r\nSubject: {secret['subject']}\r\n\r\n{secret['body']}\r\n"
         client.sendmail(ADA, [ADA], text)
+        for recipient, loops in (("nobody@example.test", ""), (ADA, "Received: here\r\n" * 101)):
+            with pytest.raises(smtplib.SMTPException):
+                client.sendmail(ADA, [recipient], loops + text)
     _speak(
         imap,
         f"a LOGIN {ADA} {secret['wrongpass']}",
@@ -142,6 +145,8 @@ def test_nothing_confidential_is_in_the_log(root: Path, tmp_path: Path, form: st
         "login failed",
         "gone",
         "FETCH in ",
+        "recipient <nobody@example.test> refused: No such mailbox here",
+        f"refused: from <{ADA}>, ",
     ):
         assert any(expected in event for event in events), expected
 
