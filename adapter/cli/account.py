@@ -11,7 +11,7 @@ import click
 from adapter import accounts
 from adapter.accounts import Credentials
 from adapter.cli.failures import CommandError
-from adapter.cli.options import on_terminal, open_store, read_password, root_option, size
+from adapter.cli.options import on_terminal, open_store, plural, read_password, root_option, size
 from adapter.store import names, queries
 from adapter.transport import operations as op
 from adapter.transport.operations.registration import DeregisterMode, RegisterMode
@@ -116,10 +116,12 @@ def list_(root: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(known, indent=2, ensure_ascii=False))
         return
+    if not known:
+        click.echo("no address is registered: see markpost account add", err=True)
     width = max((len(each["address"]) for each in known), default=0)
     for each in known:
         locked = "" if each["password"] or each["status"] != "active" else "  no password"
-        counts = f"{each['messages']:>7} messages {size(each['octets']):>8}"
+        counts = f"{plural(each['messages'], 'message'):>16} {size(each['octets']):>8}"
         click.echo(f"{each['address']:{width}}  {each['status']:8} {counts}{locked}")
 
 

@@ -46,6 +46,8 @@ def list_(root: str, as_json: bool) -> None:
         described = [_describe(row, sizes.get(row.message_id, 0)) for row in rows]
         click.echo(json.dumps(described, indent=2, ensure_ascii=False))
         return
+    if not rows:
+        click.echo("nothing waits", err=True)
     now = time.time()
     for row in rows:
         wait = row.next_attempt_at - now
