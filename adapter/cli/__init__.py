@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import sys
 from typing import Any
 
 import click
@@ -38,6 +40,10 @@ _COMMANDS = {
 class _Commands(click.Group):
     """Imports a command only when it is wanted, and tells every failure in one line."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        _open_standard_streams()
+        return super().main(*args, **extra)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
 
@@ -63,6 +69,17 @@ class _Commands(click.Group):
             line, status = explain(error)
             click.echo(f"markpost: {line}", err=True)
             ctx.exit(status)
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts us may have closed some: no file of the store may get their numbers, and what is said there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8"))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -226,7 +226,15 @@ def test_as_a_process(tmp_path: Path) -> None:
     # as in a locale that knows nothing but ASCII
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
+    def run_without_streams(*arguments: str) -> int:
+        command = [sys.executable, "-m", "adapter.cli", *arguments, "--root", str(tmp_path / "store")]
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+        return subprocess.run(closed, cwd=REPOSITORY, timeout=60).returncode
+
     assert run("init").returncode == 0
+    assert run_without_streams("account", "add", BOB) == 0
+    assert run_without_streams("account", "passwd", BOB, "--password-stdin") == 1
+    assert run("account", "remove", BOB).returncode == 0
     assert run("account", "add", ADA, "--password-stdin", stdin=b"secret\n").returncode == 0
     delivered = run("deliver", "--from", "x@y.test", "--to", ADA, "-", stdin=b"# Hello\n")
     assert (delivered.returncode, delivered.stderr) == (0, b"")
