@@ -28,7 +28,7 @@ from protocol.errors import MailError, Reason
 _log = logging.getLogger(__name__)
 
 _TAKE_OVER = 2.0  # seconds between looks whether the process that pulls has ended
-_GATHER = 0.5  # seconds between news and a look at all folders: news come in swarms
+_GATHER = 0.5  # seconds between news and a look at all folders: they come in swarms; doubled when it was none
 #: So many looks at a server that cannot tell which flags changed go by the number of messages alone.
 _THOROUGH_EVERY = 10
 
@@ -107,28 +107,35 @@ class _Follower:
         return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
 
     async def _follow(self, mirror: Mirror) -> None:
-        looks = 0
+        looks = vain = 0  # vain: looks in a row that were for news, and found nothing
         while True:
             await mirror.pull(thorough=looks % _THOROUGH_EVERY == 0)
             looks += 1
             self._failures = 0
-            self._report(mirror, whole=True)
+            if self._report(mirror, whole=True):
+                vain = 0
             due = time.monotonic() + self._settings.poll
             while (left := due - time.monotonic()) > 0:
                 news = await mirror.wait(left)
                 if news == "anywhere":
-                    await asyncio.sleep(_GATHER)
+                    await asyncio.sleep(min(_GATHER * 2.0**vain, left))
+                    vain = min(vain + 1, 16)
                     break
                 if news:
                     await mirror.pull_inbox()
                     self._report(mirror, whole=False)
+            else:
+                vain = 0
 
-    def _report(self, mirror: Mirror, *, whole: bool) -> None:
+    def _report(self, mirror: Mirror, *, whole: bool) -> bool:
+        """Whether anything was done."""
         done, mirror.done = mirror.done, Pulled()
-        if done.messages or done.claimed or done.flagged or done.removed:
+        changed = bool(done.messages or done.claimed or done.flagged or done.removed)
+        if changed:
             counts = f"{done.messages} new, {done.flagged} with other flags, {done.removed} removed"
             _log.info("upstream %s: %s", self._name, counts)
         for line in done.failed:
             if line not in self._told:
                 _log.warning("upstream %s: %s", self._name, line)
         self._told = {*done.failed} if whole else self._told | {*done.failed}
+        return changed
