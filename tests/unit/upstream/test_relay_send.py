@@ -211,7 +211,8 @@ async def test_each_recipient_has_its_own_fate(transport: Transport) -> None:
             return "550-5.1.1 there is no\r\n550 5.1.1 such user"
         return "450 4.2.1 busy" if verb == "RCPT" and "busy" in command else None
 
-    async with Sink(script) as sink, relaying(transport, settings(sink, first_retry=Seconds(60))):
+    patient = {"first_retry": Seconds(60), "longest_retry": Seconds(60)}
+    async with Sink(script) as sink, relaying(transport, settings(sink, **patient)):
         send(transport, DAVE, "nobody@far.test", "busy@far.test")
         [taken] = await sink.wait_for(1)
         await until(lambda: len(queue(transport)) == 1 and queue(transport)[0].attempts == 1)
@@ -334,7 +335,7 @@ async def test_a_stored_message_that_cannot_be_read_harms_no_other(transport: Tr
         content = path.read_bytes()
         path.unlink()
         send(transport)
-        async with relaying(transport, settings(sink, first_retry=Seconds(60))):
+        async with relaying(transport, settings(sink, first_retry=Seconds(60), longest_retry=Seconds(60))):
             await sink.wait_for(1)
             await until(lambda: [row.attempts for row in queue(transport)] == [1])
     [left] = queue(transport)
