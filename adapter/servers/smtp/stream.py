@@ -54,6 +54,7 @@ class Stream(SMTP):
         self._throttled = False
         self._ended = False  # no more octets will come
         self._gone = False  # the connection is lost
+        self._secured = False  # by TLS, or about to be
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = _FOREVER
         self._timer: asyncio.TimerHandle | None = None
@@ -85,7 +86,7 @@ class Stream(SMTP):
         """A half-closed connection stays open: the client may still wait for the last reply. TLS has no such thing."""
         self._ended = True
         self._wake()
-        return self.transport is not None and self.transport.get_extra_info("sslcontext") is None
+        return not self._secured
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = self._gone = True
@@ -227,6 +228,7 @@ class Stream(SMTP):
         self._incoming.clear()
         self._held = 0
         self._throttled = False
+        self._secured = True
         plain = self.transport
         encrypted = await tls.start(plain, self, context, seconds, received)
         if encrypted is None:

@@ -238,6 +238,7 @@ async def test_much_that_comes_with_the_end_of_a_handshake(monkeypatch: pytest.M
     monkeypatch.setattr(tls, "start", start)
     await stream.start_tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 1.0, from_start=True)
     assert (plain.reading, encrypted.reading) == (True, False)
+    assert not stream.eof_received()  # TLS cannot be closed by halves
     assert len(await stream.receive(1.0)) == 1 << 20
     assert encrypted.reading
 
