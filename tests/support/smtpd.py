@@ -75,6 +75,11 @@ class Running:
         return [self.transport.content.octets(row.message_id) for row in rows(self.transport, folder, address)]
 
 
+def from_ada(subject: str = "Hello", extra: str = "", body: str = "Hello Bob\r\n") -> bytes:
+    """What ada submits."""
+    return f"From: Ada <{ADA}>\r\nTo: {BOB}\r\nSubject: {subject}\r\n{extra}\r\n{body}".encode()
+
+
 def make_store(root: str | os.PathLike[str], *accounts: str) -> None:
     create_store(os.fspath(root))
     with Transport.open(root) as transport, Credentials.open(transport) as credentials:
