@@ -111,8 +111,6 @@ MAY_MUTATE = {
     "adapter/store/snapshots.py": {"open"},
     # A staged file becomes read-only through the descriptor that disk.open_new made.
     "adapter/transport/staging.py": {"os.fchmod"},
-    # Standard streams that are closed become /dev/null.
-    "adapter/cli/__init__.py": {"os.fdopen", "os.open"},
     # Exports are written outside the store; nothing here knows where a store is.
     "adapter/exchange/output.py": {
         "open",
