@@ -45,6 +45,8 @@ _FORMATS: Final = {
     Attribute.THREADID: b"THREADID (%b)",  # RFC 8474 5.2
 }
 _WHOLE: Final = Section()
+_MOST_ITEMS: Final = 32
+_LONGEST_LABELS: Final = 2048
 
 Column: TypeAlias = Iterable[int] | Iterable[bytes]
 
@@ -110,8 +112,15 @@ class Plan(NamedTuple):
     row: bytes  # its format
 
 
-@lru_cache(512)
 def plan_of(items: tuple[FetchItem, ...], utf8: bool, uid_only: bool) -> Plan:
+    """Only those of ordinary requests are remembered: others would take much memory."""
+    labels = sum(len(item.label) for item in items if isinstance(item, CONTENT))
+    ordinary = len(items) <= _MOST_ITEMS and labels <= _LONGEST_LABELS
+    return (_plan_of if ordinary else _plan_of.__wrapped__)(items, utf8, uid_only)
+
+
+@lru_cache(512)
+def _plan_of(items: tuple[FetchItem, ...], utf8: bool, uid_only: bool) -> Plan:
     kinds = dict.fromkeys(_KINDS[item] for item in items if isinstance(item, Attribute) and item in _KINDS)
     if any(isinstance(item, Preview) for item in items):
         kinds[Kind.PREVIEW] = None

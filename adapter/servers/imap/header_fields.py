@@ -14,11 +14,12 @@ from protocol.mime.sections import Section, section_bytes
 
 # Names that a field can have (RFC 5322 3.6.8); others match nothing.
 _NAME = re.compile(r"[!-9;-~]+").fullmatch
+_LONGEST_PATTERN = 2048  # octets of names: patterns are remembered, and longer ones would take much memory
 
 
 def header_fields(header: bytes, section: Section) -> bytes:
     """The wanted (or unwanted) fields of a block, with the blank line that ends it (RFC 3501 6.4.5)."""
-    if section.what == "HEADER.FIELDS" and header.endswith(b"\n"):
+    if section.what == "HEADER.FIELDS" and header.endswith(b"\n") and sum(map(len, section.fields)) <= _LONGEST_PATTERN:
         pattern = _pattern(section.fields)
         if pattern is not None:
             # Each with the line end before it: a literal first octet makes the search several times faster.

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.servers.imap import bodies, transfer_stream
+from adapter.servers.imap.fetch_plan import plan_of
 from adapter.servers.imap.header_fields import header_fields
 from adapter.servers.imap.mailboxes import CacheLimits
 from adapter.servers.imap.plain_structure import plain_structure
@@ -367,6 +368,21 @@ def test_header_fields_are_those_of_the_section(octets: bytes, section: bytes) -
     root = scan(octets)
     wanted = parse_section(section.replace(b"SUBJECT", b"to").replace(b"Subject", b"A"))
     assert header_fields(octets[root.start : root.body], wanted) == section_bytes(octets, root, wanted)
+
+
+def test_what_is_remembered_of_requests_is_bounded() -> None:
+    """By its size too: clients choose what they ask for."""
+    octets = b"To: ada\r\nSubject: x\r\n\r\n"
+    root = scan(octets)
+    tracemalloc.start()
+    for number in range(100):
+        names = b" ".join(b"X-%d-%d" % (number, field) for field in range(5000))
+        wanted = parse_section(b"HEADER.FIELDS (Subject %b)" % names)
+        assert header_fields(octets, wanted) == section_bytes(octets, root, wanted) == b"Subject: x\r\n\r\n"
+        plan_of((BodyPart(b"BODY[HEADER.FIELDS (%b)]" % names, wanted, None, peek=True),), utf8=False, uid_only=False)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 4 << 20
 
 
 @given(
