@@ -44,11 +44,6 @@ def bad(tag: bytes | None, line: str, code: bytes = b"") -> bytes:
     return status(tag, b"BAD", line, code)
 
 
-# RFC 3501 7.1.4
-def preauth(line: str, code: bytes = b"") -> bytes:
-    return status(None, b"PREAUTH", line, code)
-
-
 # RFC 3501 7.1.5
 def bye(line: str, code: bytes = b"") -> bytes:
     return status(None, b"BYE", line, code)

@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from protocol.smtp.replies import INTERNAL_ERROR, Reply
 
-#: RFC 2033 section 5: an LMTP server must offer these.
-REQUIRED_KEYWORDS = frozenset({"PIPELINING", "ENHANCEDSTATUSCODES"})
-
 
 def final_replies(recipients: Sequence[str], outcome: Reply | Mapping[str, Reply]) -> list[Reply]:
     """RFC 2033 4.2: the replies after DATA, or after BDAT with LAST.

@@ -26,7 +26,6 @@ def test_conditions() -> None:
     assert responses.no(b"A1", "No", codes.TRYCREATE) == b"A1 NO [TRYCREATE] No\r\n"
     assert responses.bad(None, "What") == b"* BAD What\r\n"
     assert responses.bye("Down", codes.UNAVAILABLE) == b"* BYE [UNAVAILABLE] Down\r\n"
-    assert responses.preauth("Welcome") == b"* PREAUTH Welcome\r\n"
     assert responses.continuation("Go") == b"+ Go\r\n"
     assert responses.challenge(b"") == b"+ \r\n"
     assert responses.challenge(b"VXNlcm5hbWU6") == b"+ VXNlcm5hbWU6\r\n"
@@ -51,7 +50,6 @@ def test_text() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (codes.badcharset([b"US-ASCII", b"UTF-8"]), b"BADCHARSET (US-ASCII UTF-8)"),
         (codes.permanentflags(b"(\\Seen \\*)"), b"PERMANENTFLAGS (\\Seen \\*)"),
         (codes.uidnext(5), b"UIDNEXT 5"),
         (codes.uidvalidity(4294967295), b"UIDVALIDITY 4294967295"),

@@ -375,14 +375,14 @@ def test_what_is_remembered_of_requests_is_bounded() -> None:
     octets = b"To: ada\r\nSubject: x\r\n\r\n"
     root = scan(octets)
     tracemalloc.start()
-    for number in range(100):
-        names = b" ".join(b"X-%d-%d" % (number, field) for field in range(5000))
+    for number in range(20):
+        names = b" ".join(b"X-%d-%d" % (number, field) for field in range(2000))
         wanted = parse_section(b"HEADER.FIELDS (Subject %b)" % names)
         assert header_fields(octets, wanted) == section_bytes(octets, root, wanted) == b"Subject: x\r\n\r\n"
         plan_of((BodyPart(b"BODY[HEADER.FIELDS (%b)]" % names, wanted, None, peek=True),), utf8=False, uid_only=False)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept < 4 << 20
+    assert kept < 1 << 20
 
 
 @given(
