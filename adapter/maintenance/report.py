@@ -109,7 +109,7 @@ class Report:
     def table(self, out: IO[str]) -> None:
         """What people read."""
         scanned = self.head.get("scanned", {})
-        looked = ", ".join(f"{count} {what}" for what, count in scanned.items())
+        looked = ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in scanned.items())
         print(f"looked at {looked}", file=out)
         if not self.total:
             print("nothing is wrong", file=out)

@@ -18,7 +18,6 @@ from protocol.errors import MailError, Reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEFAULT_MASTER = "local[*]"
 _CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGES = ("adapter", "protocol")
 _DESCRIPTORS = "/proc/self/fd"
