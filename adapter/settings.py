@@ -26,7 +26,7 @@ class Server:
     hostname: str = ""  # in greetings and trace headers; empty: the machine's own name
     workers: int = 1  # processes that serve together; more than one are looked after and replaced when they die
     drain: Seconds = Seconds(10.0)  # how long sessions may finish what they do, at the end and for maintenance
-    threads: int = 2  # that parse and stage messages
+    threads: int = 2  # that parse and stage large messages; small ones have one of their own
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # or "debug", "warning", "error"
     log_format: Literal["text", "json"] = "text"  # or "json"
 

@@ -1,7 +1,11 @@
 """Commits from the event loop: staging on a thread, then the store's writer, then back.
 
-An executor and a future for each step would cost more than the step. So threads of our own take jobs from a queue and
-hand them on to the writer themselves, and the loop is woken once for a batch that ends together.
+An executor and a future for each step would cost more than the step. So threads of our own take jobs from a queue, and
+the loop is woken once for a batch that ends together.
+
+What is small is staged and committed on one and the same thread, all that waits together: staging beside a commit would
+only take the interpreter from it, at each of its system calls, and keep other processes waiting for its locks. What is
+large is staged on threads of its own and handed to the writer, so that it holds up nothing that is small.
 
 Invariant: what was begun is finished, whatever becomes of the task that waits for it.
 """
@@ -14,12 +18,15 @@ import errno
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from adapter.transport.operations.base import Operation
+from adapter.transport.staging import SPOOL_MEMORY
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 
@@ -28,57 +35,93 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TOGETHER = 64  # small ones in one batch
+_LONGEST_STAGING = 0.05  # seconds after which a batch is committed although more is waiting
 
 
 _Prepare = Callable[[], Operation[Any]]
 _Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], _Prepare]
+_Jobs = queue.SimpleQueue[_Job | None]
+_Prepared = tuple[_Job, Operation[Any]]
 
 
 class Commits:
     def __init__(self, transport: Transport, threads: int) -> None:
         self._transport = transport
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._small: _Jobs = queue.SimpleQueue()
+        self._large: _Jobs = queue.SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Future[Any] | MailError]] = deque()
         self._scheduled = False
         self._threads = [
-            threading.Thread(target=self._work, name=f"markpost-staging-{number}", daemon=True)
-            for number in range(threads)
+            threading.Thread(target=self._work_on_small, name="markpost-small", daemon=True),
+            *(
+                threading.Thread(target=self._work_on_large, name=f"markpost-large-{number}", daemon=True)
+                for number in range(threads)
+            ),
         ]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
         """Finish what was handed in. Blocks."""
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._small.put(None)
+        for _ in self._threads[1:]:
+            self._large.put(None)
         for thread in self._threads:
             thread.join()
 
-    async def run(self, prepare: Callable[[], Operation[Result]]) -> Result:
-        """Commit the operation that ``prepare``, called on a thread, returns. Raises MailError."""
+    async def run(self, prepare: Callable[[], Operation[Result]], size: int) -> Result:
+        """Commit the operation that ``prepare``, called on a thread, makes of so many octets. Raises MailError."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put((loop, waiter, prepare))
+        (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare))
         return await waiter
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._start(*job)
+    def _work_on_small(self) -> None:
+        while (job := self._small.get()) is not None:
+            batch = self._prepare(job)
+            until = time.monotonic() + _LONGEST_STAGING
+            while not self._small.empty() and len(batch) < _TOGETHER and time.monotonic() < until:
+                if (job := self._small.get()) is None:
+                    self._small.put(None)  # once more, for when the batch is done
+                    break
+                batch += self._prepare(job)
+            self._commit(batch)
 
-    def _start(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], prepare: _Prepare) -> None:
+    def _work_on_large(self) -> None:
+        while (job := self._large.get()) is not None:
+            for (loop, waiter, _), operation in self._prepare(job):
+                try:
+                    committed = self._transport.submit(operation)
+                except MailError as error:
+                    self._give_up(job, operation, error)
+                else:
+                    committed.add_done_callback(partial(self._post, loop, waiter))
+
+    def _prepare(self, job: _Job) -> list[_Prepared]:
+        """The job with its operation; none if that cannot be had, which is told."""
+        loop, waiter, prepare = job
         try:
-            operation = prepare()
+            return [(job, prepare())]
         except Exception as error:
             self._post(loop, waiter, as_mail_error(error))
-            return
+            return []
+
+    def _commit(self, batch: list[_Prepared]) -> None:
         try:
-            committed = self._transport.submit(operation)
-        except MailError as error:
-            for staged in operation.staged_content():
-                self._transport.discard(staged)
-            self._post(loop, waiter, error)
+            done = self._transport.commit_all([operation for _, operation in batch])
+        except Exception as error:  # the store is closed; whatever else it is, this thread is needed
+            for job, operation in batch:
+                self._give_up(job, operation, as_mail_error(error))
             return
-        committed.add_done_callback(lambda done: self._post(loop, waiter, done))
+        for ((loop, waiter, _), _), future in zip(batch, done, strict=True):
+            self._post(loop, waiter, future)
+
+    def _give_up(self, job: _Job, operation: Operation[Any], error: MailError) -> None:
+        for staged in operation.staged_content():
+            self._transport.discard(staged)
+        loop, waiter, _ = job
+        self._post(loop, waiter, error)
 
     def _post(
         self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], outcome: Future[Any] | MailError

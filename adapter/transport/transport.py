@@ -15,10 +15,10 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from adapter.content.ingest import Buffer, ThreadKeys, default_thread
 from adapter.store import disk, index, layout, locks, queries, snapshots
@@ -109,6 +109,10 @@ class Transport:
     def submit(self, operation: Operation[Result]) -> Future[Result]:
         """Queue an operation from any thread; the future ends when it is durable, or with a :class:`MailError`."""
         return cast("Future[Result]", self._writer.submit(operation))
+
+    def commit_all(self, operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
+        """Run these on the calling thread, in one commit if they all can; the futures have ended."""
+        return self._writer.commit_all(operations)
 
     def run(self, operation: Operation[Result]) -> Result:
         return self.submit(operation).result()

@@ -1,8 +1,8 @@
 """The one mutation path: group commit.
 
-Operations from any thread queue up here. One thread takes all that wait, and for the batch: takes the locks, plans
-inside one index transaction, appends the records to the journal with one fsync (the commit point), changes the files,
-commits the index, unlocks in reverse order, and only then answers.
+Operations from any thread queue up here. One thread takes all that wait (or a caller brings a batch, on a thread of its
+own), and for the batch: takes the locks, plans inside one index transaction, appends the records to the journal with
+one fsync (the commit point), changes the files, commits the index, unlocks in reverse order, and only then answers.
 
 One operation that fails does not fail its neighbours: a plan that raises is left out of the batch; if the files cannot
 follow, the batch is taken back in all layers, the abort is recorded, and each operation is tried by itself.
@@ -15,7 +15,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -73,6 +73,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
+        self._turn = threading.Lock()  # held for a batch
         self.is_settled = True  # False: the journal holds records that neither happened nor were taken back
         self._thread = threading.Thread(target=self._run, name="markpost-writer", daemon=True)
         self._thread.start()
@@ -87,6 +88,16 @@ class Writer:
             self._queue.put(job)
         return job.future
 
+    def commit_all(self, operations: Sequence[AnyOperation]) -> list[Future[Any]]:
+        """Commit these on the calling thread; the futures have ended."""
+        jobs = [_Job(operation) for operation in operations]
+        with self._turn:
+            if self._closed:
+                raise MailError(Reason.MAINTENANCE, "the store is closed")
+            for at in range(0, len(jobs), _BATCH_OPERATIONS):
+                self._commit(jobs[at : at + _BATCH_OPERATIONS])
+        return [job.future for job in jobs]
+
     def close(self) -> None:
         """Finish what is queued, then stop."""
         with self._closing:
@@ -95,6 +106,8 @@ class Writer:
             self._closed = True
             self._queue.put(None)
         self._thread.join()
+        with self._turn:
+            pass  # what another thread had begun is done
 
     def _run(self) -> None:
         open_ = True
@@ -108,7 +121,8 @@ class Writer:
             open_ = batch[-1] is not None
             jobs = [job for job in batch if job is not None]
             if jobs:
-                self._commit(jobs)
+                with self._turn:
+                    self._commit(jobs)
 
     def _commit(self, jobs: list[_Job]) -> None:
         began = time.monotonic()

@@ -201,7 +201,7 @@ async def _commit(
         ]
         return op.Append(session.account, folder, items, replaces)
 
-    return await session.mailboxes.commit_staged(prepare)
+    return await session.mailboxes.commit_staged(prepare, upload.size)
 
 
 def _stage(transport: Transport, spools: Sequence[Spool]) -> list[Staged]:

@@ -177,15 +177,15 @@ class Mailboxes:
         await self._show(observed.effects)
         return result
 
-    async def commit_staged(self, prepare: Callable[[], Operation[Result]]) -> Result:
-        """The same for the operation that ``prepare`` makes on a thread (APPEND: staging takes time)."""
+    async def commit_staged(self, prepare: Callable[[], Operation[Result]], size: int) -> Result:
+        """The same for the operation that ``prepare`` makes of so many octets, on a thread (APPEND)."""
         made: list[_Observed[Result]] = []
 
         def observe() -> Operation[Result]:
             made.append(_Observed(prepare()))
             return made[0]
 
-        result = await self._commits.run(observe)
+        result = await self._commits.run(observe, size)
         await self._show(made[0].effects)
         return result
 

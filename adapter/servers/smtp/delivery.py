@@ -63,7 +63,7 @@ async def deliver(
         )
 
     try:
-        delivery = await store.commits.run(prepare)
+        delivery = await store.commits.run(prepare, size)
     except MailError as error:
         level = logging.ERROR if error.reason is Reason.UNKNOWN else logging.WARNING
         _log.log(level, "%s %s not accepted: %s", peer, transaction.id, error)

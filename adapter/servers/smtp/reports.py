@@ -61,6 +61,6 @@ async def report(
         return Deliver(store.transport.stage(octets), "", [target.address for target in targets or ()], relay=relay)
 
     try:
-        await store.commits.run(prepare)
+        await store.commits.run(prepare, len(octets))
     except MailError as error:
         _log.warning("%s delivered, but the report could not be: %s", transaction.id, error)

@@ -59,7 +59,7 @@ async def test_a_session_sees_its_own_change_when_the_commit_returns(store: Tran
         assert list(state.uids) == [2]
         assert [list(change.expunged) for change in listener.changes] == [[], [], [1]]
         staged = store.stage(message("later"))
-        [new] = await mailboxes.commit_staged(lambda: op.Append(ADA, "INBOX", [op.AppendItem(staged)]))
+        [new] = await mailboxes.commit_staged(lambda: op.Append(ADA, "INBOX", [op.AppendItem(staged)]), 0)
         assert list(state.uids) == [2, new.uid]
         assert_fresh(store, state)
         told = len(listener.changes)

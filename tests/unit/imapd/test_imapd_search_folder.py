@@ -264,7 +264,7 @@ async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, mon
         assert await search(mailboxes, state, keys.BodyKey("needle")) == [1]
         fill(mailboxes, [rows(store)[0].message_id])
         staged = store.stage(message("Nadel", "second needle\r\n", message_id="<new@x.test>"))
-        await mailboxes.commit_staged(lambda: op.Append(ADA, "INBOX", [op.AppendItem(staged)]))
+        await mailboxes.commit_staged(lambda: op.Append(ADA, "INBOX", [op.AppendItem(staged)]), 0)
         assert await search(mailboxes, state, keys.BodyKey("needle")) == [1, 2]
         assert await search(mailboxes, state, keys.HeaderKey("Message-ID", "<new@x.test>")) == [2]
         assert await search(mailboxes, state, keys.HeaderKey("subject", "NADEL")) == [2]
