@@ -230,8 +230,8 @@ def _fail(error: Exception) -> Callable[..., Any]:
         ("stage", RuntimeError("secret /srv/mail/path"), 451, "4.3.0"),
         ("stage", OSError(28, "No space left on device", "/srv/mail"), 452, "4.3.1"),
         ("stage", MailError(Reason.LOCK_TIMEOUT, "locks/index.lock"), 451, "4.3.2"),
-        ("submit", MailError(Reason.LOCK_TIMEOUT, "locks/index.lock"), 451, "4.3.2"),
-        ("submit", MailError(Reason.MAINTENANCE, "repair"), 421, "4.3.2"),
+        ("commit_all", MailError(Reason.LOCK_TIMEOUT, "locks/index.lock"), 451, "4.3.2"),
+        ("commit_all", MailError(Reason.MAINTENANCE, "repair"), 421, "4.3.2"),
     ],
 )
 async def test_trouble_is_temporary_and_generic(
@@ -243,7 +243,7 @@ async def test_trouble_is_temporary_and_generic(
             if where == "stage":
                 patched.setattr("adapter.transport.staging.StagingArea.stage", _fail(error))
             else:
-                patched.setattr(Transport, "submit", _fail(error))
+                patched.setattr(Transport, where, _fail(error))
             reply = await client.mail(message())
         assert (reply.code, reply.enhanced) == (code, enhanced)
         assert "srv" not in reply.text
