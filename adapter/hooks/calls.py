@@ -83,6 +83,9 @@ async def _run(settings: HookSettings, variables: dict[str, str], body: bytes) -
     try:
         async with asyncio.timeout(settings.timeout):
             await process.communicate(body)
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):  # it need not read; Python before 3.11.5 logs that unless asked
+                    await process.stdin.wait_closed()
     except TimeoutError:
         raise HookFailed(f"not done after {settings.timeout:g} seconds") from None
     finally:

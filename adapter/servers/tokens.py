@@ -6,6 +6,7 @@ Invariants: the token is never on a command line or in a log; answers are bounde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import urllib.parse
@@ -56,6 +57,9 @@ class TokenCheck:
         )
         try:
             answer, _ = await process.communicate(f"{token}\n{user}\n".encode())
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):  # it need not read; Python before 3.11.5 logs that unless asked
+                    await process.stdin.wait_closed()
         finally:
             if process.returncode is None:
                 process.kill()

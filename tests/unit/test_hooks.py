@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import http.server
 import json
 import sys
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from adapter import web
 from adapter.config import Seconds
-from adapter.hooks import runner
+from adapter.hooks import calls, runner
 from adapter.hooks.settings import HookSettings, problems
 from adapter.servers.services import close_store, open_store
 from adapter.settings import Settings
@@ -306,6 +308,13 @@ async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver:
         for name in hooks:
             await until(lambda name=name: len(bookmarks(transport, name)) == 2)  # type: ignore[misc]
     assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_command_that_does_not_read_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(calls._run(HookSettings(command=("/bin/sh", "-c", "exec 0<&-; sleep 0.2")), {}, b"x" * (1 << 20)))
+        gc.collect()
+    assert caplog.records == []
 
 
 async def test_an_answer_that_drips_is_cut() -> None:
