@@ -67,13 +67,13 @@ class Replay:
 
     def run(self) -> Facts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
+        last = checkpoint.read(self.directories)  # first of all: in a store in use it would get ahead of the copy
         trouble = self.facts.index_trouble = tables.copy_index(self.root, copy)
         applied = tables.applied_seq(copy)
         self._check_snapshots()
         self._fill(base, applied if not trouble else None)  # an index in use: the journal may be ahead of the copy
         facts = self.facts
         with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
-            last = checkpoint.read(self.directories)
             known = [applied, last.seq if last else 0, facts.last_seq]
             known += [int(name) for name in facts.damaged_snapshots]
             facts.next_seq = max([facts.next_seq, *(seq + 1 for seq in known)])

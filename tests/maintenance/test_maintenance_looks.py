@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sqlite3
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import fragments, pipeline, tally
+from adapter.maintenance import fragments, pipeline, tables, tally
 from adapter.maintenance.replay import BASE, Replay
 from adapter.store import layout, names, snapshots
+from adapter.transport import checkpoint
+from adapter.transport.transport import Transport
 from tests.maintenance import lab, lab_stores
-from tests.support.stores import ADA
+from tests.support.stores import ADA, deliver
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -95,6 +98,29 @@ def test_in_bulk_or_one_by_one_the_tables_are_the_same(tmp_path: Path, build: Ca
         found.append(_tables(scratch / BASE))
     assert found[0]["mailbox_projections"]
     assert found[0] == found[1]
+
+
+def test_a_checkpoint_made_meanwhile_is_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server goes on while its index is copied: what it commits and makes durable then is none of this look."""
+    root, scratch = tmp_path / "store", tmp_path / "scratch"
+    lab_stores.build(root)
+    scratch.mkdir()
+    copy_index = tables.copy_index
+
+    def copied_in_the_middle(store: str, copy: str) -> str:
+        trouble = copy_index(store, copy)
+        with Transport.open(store) as transport:
+            deliver(transport, ADA)
+        return trouble
+
+    monkeypatch.setattr(tables, "copy_index", copied_in_the_middle)
+    replay = Replay(str(root), str(scratch))
+    with contextlib.closing(replay.directories):
+        facts = replay.run()
+        last = checkpoint.read(replay.directories)
+    assert last is not None
+    assert facts.last_seq < last.seq
+    assert not facts.gap
 
 
 def test_sums_tell_sets_apart() -> None:
