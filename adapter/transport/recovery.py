@@ -16,7 +16,7 @@ import sqlite3
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import Journal, Record, taken_back, without_aborted
+from adapter.store.journal import Journal, JournalDamaged, Record, taken_back, without_aborted
 from adapter.transport import checkpoint, effects, reconcile
 from adapter.transport.effects import content
 
@@ -41,6 +41,7 @@ class Recovery:
         if self._in_step == self._journal.last_seq:
             return 0
         applied = self._index.applied_seq()
+        check_reaches(self._journal, applied)
         count = 0
         if applied < self._journal.last_seq:
             count = self._roll_forward(applied)
@@ -94,6 +95,15 @@ def restore_files(
         content.settle(effect, directories, connection)
     reconcile.reconcile(directories, connection, touched)
     return len(records)
+
+
+def check_reaches(journal: Journal, seq: int) -> None:
+    """Raise :class:`JournalDamaged` if the journal ends before a record that is known to have been written.
+
+    To go on would give the numbers of lost records out again, and nobody could tell any more that they are missing.
+    """
+    if journal.last_seq < seq:
+        raise JournalDamaged(f"records {journal.last_seq + 1} to {seq} are missing")
 
 
 def lost_power(directories: Directories, journal: Journal) -> checkpoint.Checkpoint | None:

@@ -24,7 +24,7 @@ from adapter.content.ingest import Buffer, ThreadKeys, default_thread
 from adapter.store import disk, index, layout, locks, queries, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import Journal, JournalDamaged, Record
+from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
 from adapter.transport import checkpoint, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
@@ -196,6 +196,7 @@ class Transport:
         self._journal.durable_seq = last.seq if last else 0
         try:
             self._journal.refresh()
+            recovery.check_reaches(self._journal, self._journal.durable_seq)
             suspect = recovery.lost_power(self._directories, self._journal)
             if suspect is not None:
                 _log.warning("the machine stopped without a clean close: restoring from record %d on", suspect.seq)
@@ -206,8 +207,6 @@ class Transport:
                 records = list(self._journal.records(suspect.seq, self._journal.last_seq))
                 with opened.transaction() as connection:
                     recovery.restore_files(self._directories, connection, records, verify=True, apply=False)
-        except JournalDamaged as error:
-            raise MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair") from error
         except index.IndexMissing:
             raise MailError(Reason.UNKNOWN, f"{layout.INDEX_FILE} is missing: run markpost repair") from None
         except index.IndexOfAnotherVersion as error:

@@ -25,15 +25,15 @@ def as_mail_error(error: Exception) -> MailError:
     if full:
         return MailError(Reason.DISK_FULL, str(error))
     if isinstance(error, JournalDamaged):
-        return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}); run markpost repair")
+        return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair")
     _log.exception("an operation failed unexpectedly", exc_info=error)
     return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
 def of_the_disk() -> Iterator[None]:
-    """What the disk refuses inside the block is raised as a :class:`MailError`."""
+    """What the disk refuses inside the block, or has lost, is raised as a :class:`MailError`."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, JournalDamaged) as error:
         raise as_mail_error(error) from error

@@ -146,6 +146,35 @@ def test_a_journal_that_is_damaged(root: Path) -> None:
     assert "markpost repair" in str(error)
 
 
+@pytest.mark.parametrize("lost", ["the last records", "the newest file", "all of it", "all, and the index is old"])
+def test_a_journal_that_lost_its_end(root: Path, lost: str) -> None:
+    """To go on would use the numbers of lost records again: a repair would then take what they led to for damage."""
+    segment = root / "journal" / "0000000000000001.jsonl"
+    if lost == "the last records":
+        segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:2]))
+    else:
+        segment.unlink()
+    if lost == "all of it":
+        (root / "journal" / "checkpoint.json").unlink()
+    elif lost == "all, and the index is old":
+        with closing(sqlite3.connect(root / "index.sqlite")) as index:
+            index.execute("UPDATE meta SET value = 0 WHERE key = 'applied_seq'")
+            index.commit()
+    with untouched(root):
+        error = refusal_of_journal(root)
+    assert "to 4 are missing): run markpost repair" in str(error)
+
+
+def test_a_journal_that_is_lost_while_the_store_is_open(root: Path) -> None:
+    with Transport.open(root) as store:
+        (root / "journal" / "0000000000000001.jsonl").unlink()
+        with pytest.raises(MailError, match="records 1 to 4 are missing") as caught:
+            deliver(store, ADA)
+        assert caught.value.temporary
+        assert [row.uid for row in rows(store)] == [1]
+    refusal_of_journal(root)
+
+
 def refusal_of_journal(root: Path) -> MailError:
     with pytest.raises(MailError, match="journal is damaged") as caught:
         Transport.open(root)
