@@ -99,6 +99,7 @@ class AsyncWatch(_Arrivals):
     def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[int | None] = asyncio.Queue()
+        self._taken: int | None = None  # from the queue, and not told of yet: whoever waited may give up meanwhile
         super().__init__(changes, folder, look, uids, timeout)
 
     def _put(self, uid: int | None) -> None:
@@ -112,9 +113,13 @@ class AsyncWatch(_Arrivals):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
                 while not self._closed:
-                    uid = await self._arrived.get()
-                    if uid is not None and (found := await asyncio.to_thread(self._look, uid)) is not None:
-                        return found
+                    if self._taken is None:
+                        self._taken = await self._arrived.get()
+                    if self._taken is not None:
+                        found = await asyncio.to_thread(self._look, self._taken)
+                        self._taken = None
+                        if found is not None:
+                            return found
         raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncWatch:

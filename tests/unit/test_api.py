@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from adapter.api import Mailbox, Person, Store
+from adapter.api import Mailbox, Person, Store, Summary
 from adapter.transport import operations as op
 from protocol.errors import MailError, Reason
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ADA, BOB, EVE = "ada@example.test", "bob@example.test", "eve@example.test"
@@ -205,16 +205,23 @@ def test_latest_first_and_limit(ada: Mailbox, bob: Mailbox) -> None:
 
 def test_watch_hears_of_new_mail_only(ada: Mailbox, bob: Mailbox) -> None:
     ada.send("x", to=BOB, subject="before")
-    with bob.watch(timeout=0.3) as watch:
+    with bob.watch(timeout=PATIENCE) as watch:
         bob.trash(bob.messages()[0])
         bob.move(bob.messages("Trash")[0], "INBOX")
         ada.send("x", to=BOB, subject="first")
         ada.send("x", to=EVE, subject="not for bob")
         ada.send("x", to=BOB, subject="second")
-        assert [message.subject for message in watch] == ["first", "second"]
+        assert [next(watch).subject, next(watch).subject] == ["first", "second"]
         ada.send("x", to=BOB, subject="third")
-        assert [message.subject for message in watch] == ["third"]
+        assert next(watch).subject == "third"
     assert list(watch) == []
+
+
+def test_a_watch_goes_on_after_its_time(ada: Mailbox, bob: Mailbox) -> None:
+    with bob.watch(timeout=0.05) as watch:
+        assert list(watch) == []
+        ada.send("x", to=BOB, subject="late")
+        wait_until(lambda: [message.subject for message in watch] == ["late"])
 
 
 def test_close_ends_a_watch_that_waits(bob: Mailbox) -> None:
@@ -248,3 +255,26 @@ async def test_watch_from_asyncio(ada: Mailbox, bob: Mailbox) -> None:
     assert [each async for each in watch] == []
     async with asyncio.timeout(PATIENCE), bob.watch_async(timeout=0.1) as idle:
         assert [each async for each in idle] == []
+
+
+async def test_a_message_is_not_missed_by_one_who_gives_up_while_it_is_looked_for(
+    ada: Mailbox, bob: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+    look = Mailbox._look
+
+    def slowly(mailbox: Mailbox, folder_id: int, uid: int) -> Summary | None:
+        looking.set()
+        assert go_on.wait(PATIENCE)
+        return look(mailbox, folder_id, uid)
+
+    monkeypatch.setattr(Mailbox, "_look", slowly)
+    async with bob.watch_async(timeout=PATIENCE) as watch:
+        await asyncio.to_thread(ada.send, "x", to=BOB, subject="one")
+        waiting = asyncio.ensure_future(anext(watch, None))
+        await until(looking.is_set)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        go_on.set()
+        assert (await anext(watch)).subject == "one"

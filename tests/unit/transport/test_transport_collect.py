@@ -108,11 +108,9 @@ def test_a_blob_collected_in_the_same_batch_as_the_delivery(store: Transport) ->
     octets = message(attachments=[PICTURE])
     expunge(store, placed(deliver(store, ADA, octets=octets)))
     staged = store.stage(octets)
-    with store._locks.hold(()):  # both wait together
-        collect = store.submit(op.Collect(LATER))
-        time.sleep(0.05)
-        deliver_again = store.submit(op.Deliver(staged, "x@y.test", [ADA]))
-        purge = store.submit(op.Deregister(BOB, "purge"))
+    collect, deliver_again, purge = store.commit_all(
+        [op.Collect(LATER), op.Deliver(staged, "x@y.test", [ADA]), op.Deregister(BOB, "purge")]
+    )
     assert collect.result() == 1
     purge.result()
     with pytest.raises(MailError) as caught:
