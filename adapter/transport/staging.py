@@ -22,6 +22,7 @@ from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
 from adapter.transport import ids, trouble
+from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class StagingArea:
         self.session = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._counter = 0
         self._retiring: list[str] = []
-        self._mutex = threading.Lock()
+        self._mutex = threading.Condition()
+        self._users = 0  # of the directory, at this moment
+        self._ended = False
         with directories.stable(layout.STAGING) as parent:
             disk.make_directory(parent, self.session)
             disk.sync_directory(parent)
@@ -78,10 +81,32 @@ class StagingArea:
             raise RuntimeError("a new staging directory is already claimed")
 
     def close(self, *, keep: bool) -> None:
-        """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``."""
+        """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``.
+
+        Threads that are about to write to it are waited for. Those that come later find it closed: nothing may be
+        written by its descriptor any more, which soon is that of something else.
+        """
+        with self._mutex:
+            self._ended = True
+            self._mutex.wait_for(lambda: not self._users)
         with self._scope:
             if not keep:
                 remove_session(self._directories, self.session, self._directory)
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[int]:
+        """The directory, which stays for the length of the block. Raises ``MAINTENANCE`` when it is closed."""
+        with self._mutex:
+            if self._ended:
+                raise MailError(Reason.MAINTENANCE, "the store is closed")
+            self._users += 1
+        try:
+            yield self._directory
+        finally:
+            with self._mutex:
+                self._users -= 1
+                if self._ended:
+                    self._mutex.notify_all()
 
     def fresh_name(self) -> str:
         with self._mutex:
@@ -93,7 +118,7 @@ class StagingArea:
         arrived = ids.microseconds() if arrived is None else arrived
         made: list[str] = []  # the name of every file, before it is written
         try:
-            with trouble.of_the_disk():
+            with trouble.of_the_disk(), self._using():
                 return self._stage(octets, arrived, made)
         except BaseException:
             for name in made:
@@ -159,16 +184,19 @@ class StagingArea:
         return Spool(self, memory)
 
     def open_new(self, name: str) -> int:
-        return disk.open_new(self._directory, name, mode=0o600)
+        with self._using() as directory:
+            return disk.open_new(directory, name, mode=0o600)
 
     def reopen(self, name: str) -> int:
-        return disk.open_read(self._directory, name)
+        with self._using() as directory:
+            return disk.open_read(directory, name)
 
     def remove(self, name: str) -> None:
         """What cannot be removed now goes with the session: that is no reason to fail what is already done."""
         try:
-            disk.unlink(self._directory, name)
-        except FileNotFoundError:
+            with self._using() as directory:
+                disk.unlink(directory, name)
+        except (FileNotFoundError, MailError):
             pass
         except OSError as error:
             _log.warning("%s stays in staging for now: %s", name, error)

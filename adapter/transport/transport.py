@@ -64,6 +64,8 @@ class Transport:
                 snapshots.remove_unfinished(self._directories)
                 remove_dead_sessions(self._directories)
                 self._staging = StagingArea(self._directories, self._find_thread, self._knows_blob)
+            self._keep_staging = False
+            scope.callback(lambda: self._staging.close(keep=self._keep_staging))
             self.content = ContentReader(self._directories, self.index)
             self.changes = scope.enter_context(contextlib.closing(ChangeFeed(self._directories, self.index)))
             self._writer = Writer(
@@ -75,6 +77,7 @@ class Transport:
                 self._recovery.catch_up,
                 self._committed,
             )
+            scope.callback(self._writer.close)
             self._compactor = scope.enter_context(contextlib.closing(Compactor(self._directories)))
             self._checkpointer = _Checkpointer(self)
             self._closed = False
@@ -93,7 +96,7 @@ class Transport:
         self._closed = True
         self._writer.close()
         durable = self._checkpointer.close()
-        self._staging.close(keep=not durable or not self._writer.is_settled)
+        self._keep_staging = not durable or not self._writer.is_settled
         self._scope.close()
 
     def __enter__(self) -> Transport:

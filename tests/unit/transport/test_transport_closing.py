@@ -1,0 +1,99 @@
+"""Closing, and opening that fails late: nothing is left behind, and nothing is written afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.content import ingest
+from adapter.transport import transport as transport_module
+from adapter.transport.staging import SPOOL_MEMORY
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from tests.support.layers import assert_layers_agree
+from tests.support.messages import message
+from tests.support.stores import ADA, new_store
+from tests.support.waiting import PATIENCE, wait_until
+
+LARGE = b"x" * (SPOOL_MEMORY + 1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with new_store(tmp_path / "store", ADA):
+        pass
+    return tmp_path / "store"
+
+
+def test_one_that_is_staging_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging, go_on = threading.Event(), threading.Event()
+    real = ingest.ingest
+
+    def slowly(*all_: Any, **more: Any) -> ingest.Ingested:
+        staging.set()
+        assert go_on.wait(PATIENCE)
+        return real(*all_, **more)
+
+    monkeypatch.setattr(ingest, "ingest", slowly)
+    store = Transport.open(root)
+    with ThreadPoolExecutor() as pool:
+        staged = pool.submit(store.stage, message())
+        assert staging.wait(PATIENCE)
+        closed = pool.submit(store.close)
+        wait_until(lambda: store._staging._ended)
+        assert not closed.done()
+        go_on.set()
+        assert staged.result(PATIENCE).content.size == len(message())
+        closed.result(PATIENCE)
+    assert_layers_agree(root, root.parent / "scratch")
+
+
+def test_nothing_is_staged_in_a_closed_store(root: Path) -> None:
+    store = Transport.open(root)
+    spool = store.spool()
+    store.close()
+    for attempt in (lambda: store.stage(message()), lambda: spool.write(LARGE)):
+        with pytest.raises(MailError) as caught:
+            attempt()
+        assert caught.value.reason is Reason.MAINTENANCE
+    spool.close()
+    assert os.listdir(root / "staging") == []
+
+
+def test_what_ends_late_removes_nothing_of_others(root: Path, tmp_path: Path) -> None:
+    """The number of a descriptor that was closed is given to the next file that is opened."""
+    store = Transport.open(root)
+    spool = store.spool()
+    spool.write(LARGE)
+    number = store._staging._directory
+    store.close()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / spool._name).touch()
+    theirs = os.open(elsewhere, os.O_RDONLY)
+    os.dup2(theirs, number)
+    spool.close()
+    assert os.listdir(elsewhere) == [spool._name]
+    for fd in {theirs, number}:
+        os.close(fd)
+
+
+def test_a_store_that_cannot_be_opened_after_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = set(threading.enumerate())
+    for name in ("Compactor", "_Checkpointer"):
+        with monkeypatch.context() as patch:
+            patch.setattr(transport_module, name, unable)
+            with pytest.raises(MailError) as caught:
+                Transport.open(root)
+        assert caught.value.temporary
+        assert set(threading.enumerate()) == before
+        assert_layers_agree(root, root.parent / "scratch")
