@@ -50,23 +50,28 @@ class StoreKeeper:
         self._background = Background(services, self._store)
 
     async def close(self) -> None:
-        """Let the sessions finish, end those that do not, then let go of the store. May be called again."""
+        """Let the sessions finish, end those that do not, then let go of the store, whatever happens before.
+
+        May be called again.
+        """
         services = self._services
         services.store = None
         background, self._background = self._background, None
         if background is not None:
             background.stop()
         drain = services.settings.server.drain
-        if not await services.connections.drain(drain):
-            _log.warning("ending %d sessions that did not finish in time", len(services.connections))
-            await services.connections.abort(_AFTER_ABORT)
-        for let_go in services.before_close:
-            await let_go()
-        if background is not None:
-            await background.ended(drain)
-        if self._store is not None:
-            store, self._store = self._store, None
-            await asyncio.to_thread(close_store, store)
+        try:
+            if not await services.connections.drain(drain):
+                _log.warning("ending %d sessions that did not finish in time", len(services.connections))
+                await services.connections.abort(_AFTER_ABORT)
+            for let_go in services.before_close:
+                await let_go()
+            if background is not None:
+                await background.ended(drain)
+        finally:
+            if self._store is not None:
+                store, self._store = self._store, None
+                await asyncio.to_thread(close_store, store)
 
     async def watch(self, stop: asyncio.Event) -> None:
         """Look at the maintenance marker and, less often, at the registered addresses, until ``stop`` is set.
@@ -94,6 +99,8 @@ class StoreKeeper:
                     await asyncio.to_thread(store.recipients.refresh)
             except (MailError, OSError, sqlite3.Error) as error:
                 _log.error("the store cannot be looked at: %s", error)
+            except Exception:  # whatever it is: without this watch the store would never go offline again
+                _log.exception("the watch over the store goes on after unexpected trouble")
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

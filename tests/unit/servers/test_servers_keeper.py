@@ -51,3 +51,32 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
             await watching
         await keeper.close()
     assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either
+
+
+@pytest.mark.parametrize("trouble", [OSError("not now"), RuntimeError("not now")])
+async def test_the_store_is_let_go_of_whatever_happens_before(tmp_path: Path, trouble: Exception) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    settings = Settings()
+    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    troubles = [trouble]
+    stop = asyncio.Event()
+
+    async def let_go() -> None:
+        if troubles:
+            raise troubles.pop()
+
+    services.before_close.append(let_go)
+    with contextlib.closing(Directories(str(root))) as directories:
+        keeper = StoreKeeper(str(root), services, directories)
+        await keeper.open()
+        watching = asyncio.create_task(keeper.watch(stop))
+        offline_marker.write(directories, offline_marker.signed("test", lasting=True))
+        await until(lambda: services.store is None and not troubles)
+        offline_marker.remove(directories)
+        await until(lambda: services.store is not None)
+        stop.set()
+        await watching
+        await keeper.close()
+    assert_layers_agree(root, tmp_path / "scratch")
