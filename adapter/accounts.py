@@ -194,6 +194,7 @@ class Credentials:
             while before and not before[-1]:
                 before.pop()
             after = change(before.copy())
+            disk.remove_unfinished(directory, layout.CREDENTIALS_FILE, rebooted=True)  # with the lock nobody is at it
             if after != before:
                 data = "".join(f"{line}\n" for line in after).encode("utf-8", "surrogateescape")
                 disk.replace_file(directory, layout.CREDENTIALS_FILE, data, mode=0o600)

@@ -189,9 +189,12 @@ def check_exclusion(directories: Directories) -> None:
 
 
 @contextlib.contextmanager
-def claim_directory(fd: int) -> Iterator[bool]:
-    """Whether nobody alive claims this (staging) directory; if so, claim it for the length of the block."""
-    claimed = lock_descriptor(fd, blocking=False)
+def claim_directory(fd: int, *, wait: bool = False) -> Iterator[bool]:
+    """Whether nobody alive claims this (staging) directory; if so, claim it for the length of the block.
+
+    ``wait``: for one who has just made it. Nobody else can have it for longer than it takes to look.
+    """
+    claimed = lock_descriptor(fd, blocking=wait, poll_interval=0.001)
     try:
         yield claimed
     finally:

@@ -77,8 +77,7 @@ class StagingArea:
             disk.sync_directory(parent)
         self._scope = contextlib.ExitStack()
         self._directory = self._scope.enter_context(directories.open(layout.staging_directory(self.session)))
-        if not self._scope.enter_context(locks.claim_directory(self._directory)):
-            raise RuntimeError("a new staging directory is already claimed")
+        self._scope.enter_context(locks.claim_directory(self._directory, wait=True))
 
     def close(self, *, keep: bool) -> None:
         """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``.

@@ -45,6 +45,16 @@ def test_password_is_verified(credentials: Credentials) -> None:
     assert not credentials.verify("not an address", SECRET)
 
 
+def test_what_a_killed_change_left_goes_with_the_next(credentials: Credentials, tmp_path: Path) -> None:
+    """It holds hashes, of passwords that were changed since."""
+    credentials.set_password(ADA, SECRET)
+    left = passwd(tmp_path).with_name(f".passwd.{os.getpid()}.new")
+    left.write_bytes(passwd(tmp_path).read_bytes())
+    credentials.set_password(ADA, "another")
+    assert not left.exists()
+    assert credentials.verify(ADA, "another")
+
+
 def test_nothing_there_yet(credentials: Credentials, tmp_path: Path) -> None:
     assert not credentials.verify(ADA, SECRET)
     assert credentials.scram(ADA) is None

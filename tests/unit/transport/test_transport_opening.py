@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -179,6 +180,26 @@ def refusal_of_journal(root: Path) -> MailError:
     with pytest.raises(MailError, match="journal is damaged") as caught:
         Transport.open(root)
     return caught.value
+
+
+# --- beside others ---------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_somebody_looks_at_while_it_is_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As check does, which takes no lock and wants to know whether somebody lives there."""
+    real = disk.make_directory
+    looked_at: list[str] = []
+
+    def looking(directory: int, name: str) -> None:
+        real(directory, name)
+        fd = os.open(name, os.O_RDONLY, dir_fd=directory)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        looked_at.append(name)
+        threading.Timer(0.05, os.close, [fd]).start()
+
+    monkeypatch.setattr(disk, "make_directory", looking)
+    with Transport.open(root):
+        assert looked_at == os.listdir(root / "staging")
 
 
 # --- links planted in the store --------------------------------------------------------------------------------------
