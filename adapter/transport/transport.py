@@ -162,8 +162,9 @@ class Transport:
     def still(self) -> Iterator[Journal]:
         """Nobody changes the store for the length of the block, and all layers are where the journal ends."""
         with self._locks.hold(()):
-            self._journal.refresh()
-            self._recovery.catch_up()
+            with trouble.of_the_disk():
+                self._journal.refresh()
+                self._recovery.catch_up()
             yield self._journal
 
     def snapshot(self) -> int:

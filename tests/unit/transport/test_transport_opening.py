@@ -172,6 +172,10 @@ def test_a_journal_that_is_lost_while_the_store_is_open(root: Path) -> None:
         with pytest.raises(MailError, match="records 1 to 4 are missing") as caught:
             deliver(store, ADA)
         assert caught.value.temporary
+        with pytest.raises(MailError, match="are missing"):
+            store.snapshot()
+        with pytest.raises(MailError, match="are missing"), store.still():
+            pytest.fail("nobody knows where the journal ends")
         assert [row.uid for row in rows(store)] == [1]
     refusal_of_journal(root)
 
