@@ -156,15 +156,10 @@ class _Taker:
     @contextlib.contextmanager
     def _without_snapshots_going(self) -> Iterator[None]:
         """Nobody writes or removes a snapshot for the length of the block."""
-        deadline = time.monotonic() + _WAIT_FOR_SNAPSHOT
-        while True:
-            with snapshots.writing_alone(self._source) as alone:
-                if alone:
-                    yield
-                    return
-            if time.monotonic() > deadline:
+        with snapshots.writing_alone(self._source, _WAIT_FOR_SNAPSHOT) as alone:
+            if not alone:
                 raise MailError(Reason.LOCK_TIMEOUT, "a snapshot is being taken")
-            time.sleep(0.1)
+            yield
 
     def _tree(self, top: layout.Parts) -> None:
         """All files below a directory, none of which changes."""

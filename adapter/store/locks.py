@@ -189,12 +189,14 @@ def check_exclusion(directories: Directories) -> None:
 
 
 @contextlib.contextmanager
-def claim_directory(fd: int, *, wait: bool = False) -> Iterator[bool]:
+def claim_directory(fd: int, patience: float = 0.0) -> Iterator[bool]:
     """Whether nobody alive claims this (staging) directory; if so, claim it for the length of the block.
 
-    ``wait``: for one who has just made it. Nobody else can have it for longer than it takes to look.
+    With ``patience``, somebody may have it for so many seconds: others claim it for a moment when they look.
     """
-    claimed = lock_descriptor(fd, blocking=wait, poll_interval=0.001)
+    deadline = time.monotonic() + patience
+    while not (claimed := lock_descriptor(fd, blocking=False)) and time.monotonic() < deadline:
+        time.sleep(0.002)
     try:
         yield claimed
     finally:

@@ -38,6 +38,7 @@ _LATER = {"bookmarks"}  # tables that snapshots of older programs lack
 _ROWS = 50_000
 _KEEP = 2
 _UNFINISHED = ".new"
+_PATIENCE = 2.0  # seconds: whoever opens the store looks for a moment whether a snapshot is being written
 _MANIFEST = {"seq", "last_uidvalidity", "sha256"}
 
 
@@ -54,7 +55,7 @@ def available(directories: Directories) -> list[int]:
 
 def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
     """Write the snapshot of ``seq`` from a private copy of the index; it appears whole or not at all."""
-    with writing_alone(directories) as alone:
+    with writing_alone(directories, _PATIENCE) as alone:
         if not alone:
             raise MailError(Reason.LOCK_TIMEOUT, "another process is taking a snapshot or a backup")
         _remove_unfinished(directories)
@@ -67,9 +68,9 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
 
 
 @contextlib.contextmanager
-def writing_alone(directories: Directories) -> Iterator[bool]:
-    """Whether nobody else writes a snapshot; if so, nobody will for the length of the block."""
-    with directories.open(layout.SNAPSHOTS) as parent, locks.claim_directory(parent) as claimed:
+def writing_alone(directories: Directories, patience: float = 0.0) -> Iterator[bool]:
+    """Whether nobody else writes a snapshot, within so many seconds; if so, nobody will for the length of the block."""
+    with directories.open(layout.SNAPSHOTS) as parent, locks.claim_directory(parent, patience) as claimed:
         yield claimed
 
 

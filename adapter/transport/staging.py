@@ -31,6 +31,7 @@ INLINE_BYTES = 256 << 10
 #: A spool keeps this much in memory before it goes to disk.
 SPOOL_MEMORY = 256 << 10
 _MAPPED_AT_ONCE = 2 << 20
+_PATIENCE = 10.0  # seconds, with those who look whether somebody lives in a session that was just made
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class StagingArea:
             disk.sync_directory(parent)
         self._scope = contextlib.ExitStack()
         self._directory = self._scope.enter_context(directories.open(layout.staging_directory(self.session)))
-        self._scope.enter_context(locks.claim_directory(self._directory, wait=True))
+        if not self._scope.enter_context(locks.claim_directory(self._directory, _PATIENCE)):
+            raise RuntimeError("a new staging directory is already claimed")
 
     def close(self, *, keep: bool) -> None:
         """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``.

@@ -16,12 +16,15 @@ from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged
 from adapter.transport import compaction, rebuild
 from adapter.transport import operations as op
+from adapter.transport import transport as transport_module
 from adapter.transport.transport import Transport
+from protocol.errors import MailError
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.scenario import steps
 from tests.support.stores import ADA, BOB, deliver, new_store
 from tests.support.tables import Tables, tables
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,19 @@ def test_what_a_process_that_died_while_writing_left_is_removed(root: Path) -> N
     assert not left.exists()
 
 
+def test_one_who_only_looks_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Transport.open(root) as store, closing(Directories(str(root))) as directories:
+        with snapshots.writing_alone(directories):
+            monkeypatch.setattr(snapshots, "_PATIENCE", 0.0)
+            with pytest.raises(MailError, match="another process is taking a snapshot or a backup"):
+                store.snapshot()
+        looking = snapshots.writing_alone(directories)
+        assert looking.__enter__()
+        monkeypatch.setattr(snapshots, "_PATIENCE", PATIENCE)
+        threading.Timer(0.05, looking.__exit__, (None, None, None)).start()
+        assert store.snapshot() == store.index.applied_seq()
+
+
 def test_uidvalidity_does_not_go_back(tmp_path: Path) -> None:
     """The greatest one ever given out may belong to a folder no snapshot knows any more."""
     root = tmp_path / "store"
@@ -209,6 +225,7 @@ def test_a_journal_that_has_grown_is_compacted_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "store"
+    monkeypatch.setattr(transport_module, "CHECKPOINT_SECONDS", 3600.0)  # the only ones are those below
     with new_store(root, ADA, BOB) as store, Transport.open(root) as other:
         monkeypatch.setattr(compaction, "DUE_BYTES", 1000)
         deliver(store, ADA)
