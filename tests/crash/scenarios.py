@@ -203,6 +203,7 @@ SCENARIOS = (
     Scenario("outbox try later", [try_later]),
     Scenario("outbox give up", [give_up]),
     Scenario("mirror", [mirror(130)]),
+    Scenario("bookmarks", [run(op.SetBookmarks("hook agent", {"cursor": "7 1700000000", "retry": "x"}))]),
     Scenario("mirror update", [follow_mirror], prepare=[mirror(130), mirror(131)]),
     Scenario(
         "snapshot",

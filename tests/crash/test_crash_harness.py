@@ -14,6 +14,7 @@ from adapter.store import disk
 from adapter.store import journal as journal_module
 from adapter.store.journal import Effect, Journal, Record
 from adapter.transport import effects, reconcile, recovery, writer
+from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
 from adapter.transport.effects import content, projections
 from adapter.transport.effects.undo import Undo
@@ -24,7 +25,7 @@ from tests.crash.children import killed_at
 from tests.crash.faults import once, outcome, steps_of
 from tests.crash.lab import Lab, Prepared
 from tests.crash.outage import judge_all, watched
-from tests.crash.scenarios import BY_NAME
+from tests.crash.scenarios import BY_NAME, SCENARIOS
 
 Broken = Callable[[pytest.MonkeyPatch], None]
 Tried = Callable[[Lab, Prepared], Iterable[object]]
@@ -182,6 +183,23 @@ _BROKEN: dict[str, tuple[Broken, str, Tried]] = {
     "errors not temporary": (_errors_are_permanent, "subscribe", _errors),
     "UIDs given again": (_uids_are_given_again, "expunge", _kill),
 }
+
+
+def test_every_operation_is_tried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: set[type[op.Operation[object]]] = set()
+    plan = Writer._plan
+
+    def noting(writer: Writer, job: _Job, connection: sqlite3.Connection) -> Record | None:
+        record = plan(writer, job, connection)
+        if record is not None:
+            tried.add(type(job.operation))
+        return record
+
+    monkeypatch.setattr(Writer, "_plan", noting)
+    for scenario in SCENARIOS:
+        world.remove(lab.prepare(scenario).root)
+    known = {getattr(op, name) for name in op.__all__}
+    assert tried == {kind for kind in known if issubclass(kind, op.Operation) and kind is not op.Operation}
 
 
 @pytest.mark.parametrize("promise", _BROKEN)
