@@ -34,7 +34,7 @@ from tests.support.processes import running
 from tests.support.stores import new_store
 from tests.support.waiting import PATIENCE, wait_until
 
-SECONDS = float(os.environ.get("MARKPOST_STRESS_SECONDS", "6"))
+SECONDS = float(os.environ.get("MARKPOST_STRESS_SECONDS", "30"))
 PROCESSES = 4
 WRITERS = 4
 ADDRESSES = [f"user{number}@example.test" for number in range(5)]
