@@ -123,6 +123,15 @@ def open_new(directory: int, name: str, *, mode: int = 0o444) -> int:
     return os.open(name, _NEW_FILE, mode, dir_fd=directory)
 
 
+def make_private(path: str) -> None:
+    """Make an empty database for its owner alone, where there is none: SQLite would let everybody read it.
+
+    The files SQLite makes beside a database get the mode of it.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, _NEW_FILE, 0o600))
+
+
 def open_log(directory: int, name: str, *, create: bool) -> int:
     """A file to be written with :func:`write_at`."""
     return _open_writable(directory, name, 0, create)

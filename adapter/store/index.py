@@ -38,6 +38,7 @@ class IndexOfAnotherVersion(IndexUnreadable):
 
 def create(path: str) -> sqlite3.Connection:
     """Make a new, empty index at ``path`` and return a writing connection to it."""
+    disk.make_private(path)
     connection = connect(path, "rwc")
     connection.executescript("BEGIN;" + _schema())
     connection.executemany(

@@ -54,6 +54,7 @@ def connect(root: str) -> sqlite3.Connection:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):  # SQLite would follow a link out of the store
             raise sqlite3.DatabaseError(f"{path} is not a regular file")
+    disk.make_private(path)
     connection = sqlite3.connect(
         f"file:{quote(path)}?mode=rwc", uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )

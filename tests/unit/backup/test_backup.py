@@ -81,6 +81,18 @@ def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:
     assert_layers_agree(restored, tmp_path / "scratch")
 
 
+def test_nobody_else_can_read_what_was_restored(root: Path, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        backup = _take(root, tmp_path / "backups")
+        (tmp_path / "again").mkdir(mode=0o755)
+        restoring.restore(str(backup), str(tmp_path / "again"))
+    finally:
+        os.umask(before)
+    modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in (tmp_path / "again").iterdir()}
+    assert {name for name, mode in modes.items() if mode & 0o077} == {layout.VERSION_FILE}
+
+
 def test_the_journal_of_a_backup_leads_to_the_same_store(root: Path, tmp_path: Path) -> None:
     """Snapshots and journal are in it, whole: the index could be lost as well."""
     _take(root, tmp_path / "backups")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -93,6 +94,28 @@ def test_a_store_can_be_moved(root: Path, tmp_path: Path) -> None:
         assert len(rows(store)) == 1
         assert store.content.octets(rows(store)[0].message_id) == message(attachments=[b"a" * 5000])
     assert_layers_agree(tmp_path / "elsewhere", tmp_path / "scratch")
+
+
+# --- other users of the machine --------------------------------------------------------------------------------------
+
+
+def test_nobody_else_can_read_a_store_in_a_directory_that_was_there_before(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        with new_store(root, ADA) as store:
+            deliver(store, ADA)
+            with closing(text_cache.connect(str(root))) as cache:
+                cache.execute("CREATE TABLE more (x)")
+                open_to_others = {
+                    entry.name: stat.S_IMODE(entry.lstat().st_mode)
+                    for entry in root.iterdir()
+                    if entry.lstat().st_mode & 0o077
+                }
+    finally:
+        os.umask(before)
+    assert open_to_others == {"protocol-version.txt": 0o444}
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
