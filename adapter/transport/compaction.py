@@ -24,7 +24,8 @@ def is_due(directories: Directories) -> bool:
         for entry in os.scandir(journal):
             match = layout.JOURNAL_SEGMENT.match(entry.name)
             if match and int(match.group(1)) > newest:
-                total += entry.stat(follow_symlinks=False).st_size
+                with contextlib.suppress(FileNotFoundError):  # another process has compacted it away by now
+                    total += entry.stat(follow_symlinks=False).st_size
     return total >= DUE_BYTES
 
 

@@ -156,7 +156,10 @@ class Transport:
         checkpoint.write(self._directories, self.index.applied_seq())
         for name in retiring:
             self._staging.remove(name)
-        self._compactor.look()
+        try:
+            self._compactor.look()
+        except OSError as error:  # that is for another time: everything is durable
+            _log.warning("whether the journal should be compacted cannot be told now: %s", error)
 
     @contextlib.contextmanager
     def still(self) -> Iterator[Journal]:

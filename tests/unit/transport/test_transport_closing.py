@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from adapter.content import ingest
+from adapter.transport import compaction
 from adapter.transport import transport as transport_module
 from adapter.transport.staging import SPOOL_MEMORY
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.stores import ADA, new_store
+from tests.support.stores import ADA, deliver, new_store
 from tests.support.waiting import PATIENCE, wait_until
 
 LARGE = b"x" * (SPOOL_MEMORY + 1)
@@ -82,6 +83,20 @@ def test_what_ends_late_removes_nothing_of_others(root: Path, tmp_path: Path) ->
     assert os.listdir(elsewhere) == [spool._name]
     for fd in {theirs, number}:
         os.close(fd)
+
+
+def test_what_is_durable_is_so_though_no_snapshot_can_be_begun(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unable(_: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(compaction, "is_due", unable)
+    with Transport.open(root) as store:
+        deliver(store, ADA)
+    assert "checkpoint failed" not in caplog.text
+    assert "cannot be told now" in caplog.text
+    assert_layers_agree(root, root.parent / "scratch")
 
 
 def test_a_store_that_cannot_be_opened_after_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
