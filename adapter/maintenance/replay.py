@@ -82,6 +82,7 @@ class Replay:
             if not facts.gap and not facts.last_seq and self._has_mail():
                 facts.gap = "there is neither snapshot nor journal"
             if facts.gap:
+                facts.read = {}  # a later look cannot go on from tables that lack something
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
                 if facts.index_trouble and facts.index_trouble != "missing":
                     salvage.take_over(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)

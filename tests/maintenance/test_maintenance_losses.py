@@ -15,6 +15,7 @@ from adapter.content import front_matter
 from adapter.store import layout
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
+from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.support.messages import message
 from tests.support.stores import ADA, append, folder, new_store, rows
@@ -64,6 +65,27 @@ def test_index_and_journal_are_lost(tmp_path: Path, build: Callable[[Path], None
     _same_folders(before, lab.seen(root))
     with Transport.open(root) as transport:  # life goes on: no UID is used twice
         assert folder(transport).uidnext > max((row.uid for row in rows(transport)), default=0)
+
+
+def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
+    """Cut between two records, as an old copy of it would be: nothing in it is damaged, and the index knows better."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        append(transport, "INBOX", message("one"), message("two"), flags=5, keywords=("k",))
+        transport.run(op.Copy(ADA, folder(transport).id, [2], "Archive"))
+    before = lab.seen(root)
+    segment = lab.path(root, *layout.JOURNAL, layout.journal_segment(1))
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:1]))
+    with pytest.raises(MailError, match="records 2 to 3 are missing"):
+        Transport.open(root)
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    assert repaired.report["source"] == "index"
+    assert repaired.report["severities"] == {"harmless": 0, "repaired": 1, "conflict": 0, "loss": 0}
+    assert lab.seen(root) == before
+    with Transport.open(root) as transport:
+        append(transport, "INBOX", message("three"))
+        assert [row.uid for row in rows(transport)] == [1, 2, 3]
 
 
 def test_the_journal_is_lost_and_the_index_damaged(tmp_path: Path) -> None:
