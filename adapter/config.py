@@ -29,6 +29,8 @@ TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*\Z")
 _AT_LINE = re.compile(r" \(at line ([0-9]+), column ([0-9]+)\)\Z")
 _PREFIX = "MARKPOST_"
+#: What is more is a mistake, and trouble for whoever computes with it.
+_MOST_OCTETS, _MOST_SECONDS = 1 << 53, 1e9
 
 Section = TypeVar("Section")
 
@@ -237,9 +239,9 @@ class _Checker:
             if value in typing.get_args(wanted):
                 return value
         elif wanted is Size:
-            return Size(int(self._amount(value, UNITS, path)))
+            return Size(int(self._amount(value, UNITS, _MOST_OCTETS, path)))
         elif wanted is Seconds:
-            return Seconds(self._amount(value, TIMES, path))
+            return Seconds(self._amount(value, TIMES, _MOST_SECONDS, path))
         elif wanted is float and type(value) in (int, float) and value >= 0:
             return float(value)
         elif type(value) is wanted and not (wanted is int and value < 0):
@@ -247,15 +249,16 @@ class _Checker:
         self._complain(path, f"{'.'.join(path)} must be {_describe(wanted)}, not {value!r}")
         raise _Invalid
 
-    def _amount(self, value: Any, units: Mapping[str, float], path: Path) -> float:
-        if type(value) in (int, float) and value >= 0:
+    def _amount(self, value: Any, units: Mapping[str, float], most: float, path: Path) -> float:
+        if type(value) in (int, float) and 0 <= value <= most:
             return float(value)
         match = _AMOUNT.match(value) if isinstance(value, str) else None
         factor = {unit.lower(): size for unit, size in units.items()}.get(match[2].lower()) if match else None
-        if match is None or factor is None:
+        amount = float(match[1]) * factor if match is not None and factor is not None else -1.0
+        if not 0 <= amount <= most:
             self._complain(path, f"{'.'.join(path)} must be a number with one of {', '.join(units)}, not {value!r}")
             raise _Invalid
-        return float(match[1]) * factor
+        return amount
 
 
 def _describe(wanted: Any) -> str:

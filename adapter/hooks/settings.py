@@ -45,8 +45,9 @@ def problems(name: str, settings: HookSettings) -> Iterator[tuple[str, str]]:
     path = settings.authorization_file
     if path and not os.access(path, os.R_OK):
         yield "authorization_file", f"{path} cannot be read"
-    if settings.concurrency < 1:
-        yield "concurrency", "must be at least 1"
+    for key in ("concurrency", "timeout", "first_retry", "longest_retry"):
+        if not getattr(settings, key):
+            yield key, "must be more than 0"
     for address in settings.accounts:
         try:
             names.normalise_address(address)

@@ -27,15 +27,48 @@ from protocol.errors import MailError
 
 Problem = tuple[Path, str]
 
-_AT_LEAST_ONE = (
-    ("server", "workers"),
-    ("server", "threads"),
-    ("listen", "backlog"),
-    ("login", "threads"),
-    ("login", "waiting"),
-    ("relay", "connections"),
-    ("relay", "recipients"),
-)
+#: With nothing of it there would be no mail, or no end of trying.
+_NEVER_ZERO: dict[str, tuple[str, ...]] = {
+    "server": ("workers", "threads"),
+    "listen": ("backlog",),
+    "tls": ("handshake",),
+    "login": ("threads", "waiting", "token_timeout"),
+    "dovecot": ("timeout",),
+    "limits": (
+        "connections",
+        "connections_per_ip",
+        "connections_per_user",
+        "message_size",
+        "header_size",
+        "recipients",
+        "hops",
+        "commands_without_mail",
+        "first_command",
+        "idle",
+        "data_idle",
+    ),
+    "imap": (
+        "login_time",
+        "idle",
+        "keep_alive",
+        "send",
+        "progress",
+        "bad_commands",
+        "append_messages",
+        "folders",
+        "keyword_length",
+    ),
+    "relay": (
+        "connections",
+        "recipients",
+        "connect",
+        "command",
+        "accept",
+        "first_retry",
+        "longest_retry",
+        "expire_after",
+    ),
+}
 #: Besides those whose names end in ``_from``.
 _NETWORKS = (("limits", "exempt"), ("lmtp", "trusted"))
 
@@ -56,9 +89,10 @@ def problems(settings: Settings) -> Iterator[Problem]:
     for name, hook in settings.hook.items():
         for key, text in hooks.problems(name, hook):
             yield ("hook", name, *([key] if key else [])), text
-    for section, key in _AT_LEAST_ONE:
-        if getattr(getattr(settings, section), key) < 1:
-            yield (section, key), "must be at least 1"
+    for section, keys in _NEVER_ZERO.items():
+        for key in keys:
+            if not getattr(getattr(settings, section), key):
+                yield (section, key), "must be more than 0"
 
 
 def _listeners(settings: Settings) -> Iterator[Problem]:

@@ -32,7 +32,6 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path) -> None:
     text = re.sub(
         r"^# \[tls\.names.*?(?=^\[login\])|^# \[domains\.catch_all.*?(?=^\[)", "", CONF.read_text(), flags=re.M | re.S
     )
-    text = re.sub(r"^# message_limit.*\n", "", text, flags=re.M)  # none by default, which TOML cannot say
     head = text[: text.index("# One address stands for others.")]
     assert _load(tmp_path, _SETTING.sub(r"\1", head)) == Settings()
     hints = typing.get_type_hints(Settings)
@@ -65,6 +64,10 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path) -> None:
         ),
         ("[listen]\nimap = '127.0.0.1:143'\n", r"markpost.toml:2: listen.imap must be a list"),
         ("[imap]\ncompress = 1\n", r"markpost.toml:2: imap.compress must be true or false"),
+        ("[limits]\nmessage_size = inf\n", r"markpost.toml:2: limits.message_size must be a number with one of B, "),
+        ("[limits]\nmessage_size = '%s GiB'\n" % ("9" * 400), r"markpost.toml:2: limits.message_size must be a number"),
+        ("[limits]\nidle = nan\n", r"markpost.toml:2: limits.idle must be a number with one of ms, "),
+        ("[limits]\nidle = '1000000 d'\n", r"markpost.toml:2: limits.idle must be a number with one of ms, "),
         ("[imap\n", r"markpost.toml:1: "),
     ],
 )

@@ -87,7 +87,7 @@ async def announce(session: Session, start: LiteralStart) -> None:
         upload = session.upload = Upload(start.name, session.dialect)
     settings = session.server.settings
     if len(upload.spools) >= min(settings.imap.append_messages, settings.imap.message_limit or 1 << 30):
-        if settings.imap.message_limit is not None:
+        if settings.imap.message_limit:
             code = codes.messagelimit(settings.imap.message_limit).decode("ascii")
             raise CommandError("Too many messages in one command", "NO", code)
         raise MailError(Reason.LIMIT, "messages in one APPEND")

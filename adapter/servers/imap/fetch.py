@@ -91,7 +91,7 @@ def restrict(rows: Rows, uids: Sequence[int]) -> Rows:
 # RFC 9738 3.1: the highest are taken, and the lowest of them is told
 def limit(session: Session, rows: Rows) -> tuple[Rows, bytes]:
     most = session.server.settings.imap.message_limit
-    if most is None or len(rows.uids) <= most:
+    if not most or len(rows.uids) <= most:
         return rows, b""
     kept = Rows(rows.numbers[-most:], rows.uids[-most:], rows.gone)
     return kept, codes.messagelimit(most, kept.uids[0])

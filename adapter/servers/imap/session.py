@@ -112,7 +112,7 @@ class Session:
             literal_plus=settings.imap.literal_plus,
             unauthenticate=settings.imap.unauthenticate,
             append_limit=settings.limits.message_size,
-            message_limit=settings.imap.message_limit,
+            message_limit=settings.imap.message_limit or None,
         )
 
     def capabilities(self) -> list[bytes]:

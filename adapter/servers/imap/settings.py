@@ -19,7 +19,7 @@ class ImapSettings:
     id_from: tuple[str, ...] = ()  # proxies that say in ID for whom they speak, as Dovecot does
     bad_commands: int = 20  # in a row, before the connection is closed
     append_messages: int = 200  # in one APPEND (RFC 3502)
-    message_limit: int | None = None  # messages in one command (RFC 9738); none: no limit
+    message_limit: int = 0  # messages in one command (RFC 9738); 0: no limit
     literal_plus: bool = True  # false: literals of more than 4096 octets wait for the go-ahead (RFC 7888)
     compress: bool = True  # COMPRESS=DEFLATE (RFC 4978)
     unauthenticate: bool = False  # UNAUTHENTICATE (RFC 8437)

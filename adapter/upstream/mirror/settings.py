@@ -49,6 +49,9 @@ def problems(name: str, settings: UpstreamSettings) -> Iterator[tuple[str, str]]
             yield key, "is needed"
     if not 1 <= settings.port <= 65535:
         yield "port", "must be from 1 to 65535"
+    for key in ("poll", "timeout", "first_retry", "longest_retry"):
+        if not getattr(settings, key):
+            yield key, "must be more than 0"
     if bool(settings.password) + bool(settings.password_file) + bool(settings.password_command) != 1:
         yield "password_file", "give one of password, password_file and password_command"
     for key in ("ca_file", "password_file"):

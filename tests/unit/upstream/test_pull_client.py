@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -254,4 +255,5 @@ def test_settings_that_cannot_be() -> None:
     assert {key for key, _ in problems("a/b", bad)} == {
         "", "host", "user", "port", "account", "prefix", "ca_file", "password_file",
     }  # fmt: skip
-    assert good.poll == Seconds(60.0)
+    never = replace(good, poll=Seconds(0), timeout=Seconds(0), first_retry=Seconds(0), longest_retry=Seconds(0))
+    assert {key for key, _ in problems("work", never)} == {"poll", "timeout", "first_retry", "longest_retry"}
