@@ -32,7 +32,7 @@ def backup(destination: str, root: str, without_credentials: bool) -> None:
     if taken.missing:
         count = plural(len(taken.missing), "file")
         click.echo(
-            f"markpost: {count} that the store should have is lost, {taken.missing[0]} for one: run markpost check",
+            f"markpost: the store has lost {count}, {taken.missing[0]} for one: run markpost check",
             err=True,
         )
         sys.exit(FAILED)

@@ -122,6 +122,8 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
     keys = {pair.key or pair.certificate for pair in settings.tls.names.values()}
     if settings.tls.certificate:
         keys.add(settings.tls.key or settings.tls.certificate)
+    keys |= {upstream.password_file for upstream in settings.upstream.values()}
+    keys |= {hook.authorization_file for hook in settings.hook.values()}
     for name in sorted({*keys, settings.relay.password_file} - {""}):
         try:
             mode = os.stat(name).st_mode

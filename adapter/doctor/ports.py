@@ -81,29 +81,35 @@ def _held(what: str, process: int, command: str) -> Finding:
         return warn(what, "in use, by whom cannot be seen", "run this as root, or as the user the server runs as")
     if _OURS.search(command):
         return ok(what, f"served by process {process}")
+    if process == 1:
+        return ok(what, "systemd listens there, and hands it over")
     return bad(what, f"held by process {process} ({command[:80]})", "stop it, or set another port in [listen]")
 
 
 def _unix(endpoint: Endpoint) -> Finding:
     what = f"{endpoint.kind} {endpoint}"
-    directory = os.path.dirname(endpoint.path)
-    if not os.access(directory, os.W_OK | os.X_OK):
-        return bad(what, f"nothing can be made in {directory}", f"make {directory} writable for markpost's user")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
             probe.connect(endpoint.path)
+            return ok(what, "somebody listens there")
         except (FileNotFoundError, ConnectionRefusedError):
-            return ok(what, "free")
+            pass
         except OSError as error:
             return bad(what, error.strerror or str(error), "remove what lies there, or set another path in [listen]")
-    return ok(what, "somebody listens there")
+    directory = os.path.dirname(endpoint.path)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return bad(what, f"nothing can be made in {directory}", f"make {directory} writable for markpost's user")
+    return ok(what, "free")
 
 
 def _holder(port: int) -> tuple[int, str]:
-    """The process that listens on the port, and its command line; zero where that cannot be seen."""
+    """The process that listens on the port, and its command line; zero where that cannot be seen.
+
+    Whoever got the socket from another process is told before that one: the latest has the highest number, mostly.
+    """
     inodes = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(name, port)}
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    for process in sorted(filter(str.isdigit, os.listdir("/proc")), key=int, reverse=True):
         try:
             for descriptor in os.listdir(f"/proc/{process}/fd"):
                 if os.readlink(f"/proc/{process}/fd/{descriptor}") in inodes:

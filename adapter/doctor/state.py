@@ -103,13 +103,13 @@ def _index_lag(directories: Directories, index: Index, newest: int) -> Finding:
     while (applied := index.applied_seq()) < newest and time.monotonic() < deadline:
         time.sleep(0.1)
     if applied > newest and applied > _newest(directories)[0]:  # looked at again: a server may be busy
-        return bad("index lag", f"the index knows {applied} records, of which the journal lacks some", _REPAIR)
+        return bad("index lag", f"the index knows {_records(applied)}, of which the journal lacks some", _REPAIR)
     behind = newest - applied
     if behind <= 0:
         return ok("index lag", "the index has everything that the journal has")
     if locks.service_holders(directories):
-        return bad("index lag", f"the index is {behind} records behind the journal", "look into the server's log")
-    return warn("index lag", f"{behind} records are not in the index yet", _BY_ITSELF)
+        return bad("index lag", f"the index is {_records(behind)} behind the journal", "look into the server's log")
+    return warn("index lag", f"not in the index yet: {_records(behind)}", _BY_ITSELF)
 
 
 def _checkpoint_lag(directories: Directories, found: measures.Measures) -> Finding:
@@ -119,7 +119,7 @@ def _checkpoint_lag(directories: Directories, found: measures.Measures) -> Findi
     if not locks.service_holders(directories):
         return warn(
             "checkpoint",
-            f"{behind} records behind: the last process did not end well",
+            f"{_records(behind)} behind: the last process did not end well",
             _BY_ITSELF,
         )
     with directories.stable(layout.JOURNAL) as directory:
@@ -128,8 +128,8 @@ def _checkpoint_lag(directories: Directories, found: measures.Measures) -> Findi
         except FileNotFoundError:
             age = float("inf")
     if age > _OLD:
-        return bad("checkpoint", f"{behind} records behind, and none for {age:.0f} s", "look into the server's log")
-    return ok("checkpoint", f"{behind} records behind, as is usual while mail comes in")
+        return bad("checkpoint", f"{_records(behind)} behind, and none for {age:.0f} s", "look into the server's log")
+    return ok("checkpoint", f"{_records(behind)} behind, as is usual while mail comes in")
 
 
 def _sizes(found: measures.Measures) -> Iterator[Finding]:
@@ -142,8 +142,12 @@ def _sizes(found: measures.Measures) -> Iterator[Finding]:
     if waiting and found.queue_oldest > _STUCK:
         yield warn(
             "outbox",
-            f"{waiting} recipients, the oldest for {found.queue_oldest / 3600:.1f} h",
+            f"{waiting} recipient{'s' * (waiting != 1)}, the oldest for {found.queue_oldest / 3600:.1f} h",
             "see markpost queue",
         )
     else:
-        yield ok("outbox", f"{waiting} recipients wait")
+        yield ok("outbox", f"{waiting} recipient{'s' * (waiting != 1)} waiting")
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'s' * (count != 1)}"

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from adapter.cli import main
 from adapter.doctor import machine, places, ports, state
 from adapter.doctor.findings import Level
+from adapter.hooks.settings import HookSettings
 from adapter.maintenance import gate
 from adapter.servers import endpoints
 from adapter.settings import Listen, Metrics, Settings, Tls
@@ -27,6 +28,7 @@ from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.transport import opening
 from adapter.transport.transport import Transport
+from adapter.upstream.mirror.settings import UpstreamSettings
 from adapter.upstream.settings import RelaySettings
 from protocol.errors import MailError, Reason
 from tests.support.findings import all_ok, told
@@ -132,7 +134,12 @@ def test_permissions(root: Path, directories: Directories, tmp_path: Path, monke
     settings = Settings(tls=Tls(str(key)), relay=RelaySettings(password_file=str(key)))
     assert all_ok(places.permissions(directories, settings))
     key.chmod(0o644)
-    assert f"everybody can read {key} (mode 644)" in told(places.permissions(directories, settings), Level.BAD)
+    for leaking in (
+        settings,
+        Settings(upstream={"work": UpstreamSettings(password_file=str(key))}),
+        Settings(hook={"agent": HookSettings(authorization_file=str(key))}),
+    ):
+        assert f"everybody can read {key} (mode 644)" in told(places.permissions(directories, leaking), Level.BAD)
     root.chmod(0o755)
     assert "is open to others (mode 755)" in told(places.permissions(directories, Settings()), Level.WARN)
     root.chmod(0o700)
@@ -202,7 +209,7 @@ def test_index_behind_and_ahead_of_the_journal(root: Path, directories: Director
         deliver(transport, ADA)
         newer = index.read_bytes()
     shutil.copy(tmp_path / "older", index)
-    assert "index lag: 1 records are not in the index yet" in told(state.layers(directories), Level.WARN)
+    assert "index lag: not in the index yet: 1 record" in told(state.layers(directories), Level.WARN)
     index.write_bytes(newer)
     segment = max(root.joinpath(*layout.JOURNAL).glob("*.jsonl"))
     text = segment.read_bytes().rstrip()
@@ -216,7 +223,7 @@ def test_index_that_a_running_server_leaves_behind(
     monkeypatch.setattr(state, "_UNDER_WAY", 0.3)
     with Transport.open(root):
         monkeypatch.setattr(state, "_newest", lambda _: (10**6, None))
-        assert "records behind the journal" in told(state.layers(directories), Level.BAD)
+        assert " behind the journal" in told(state.layers(directories), Level.BAD)
 
 
 def test_checkpoint(root: Path, directories: Directories) -> None:
@@ -224,14 +231,14 @@ def test_checkpoint(root: Path, directories: Directories) -> None:
     body = json.loads(place.read_text())
     old = json.dumps(body | {"seq": body["seq"] - 1})
     place.write_text(old)
-    assert "checkpoint: 1 records behind: the last process did not end well" in told(
+    assert "checkpoint: 1 record behind: the last process did not end well" in told(
         state.layers(directories), Level.WARN
     )
     with Transport.open(root):
         place.write_text(old)
         assert "as is usual" in told(state.layers(directories), Level.OK)
         os.utime(place, (time.time() - 600, time.time() - 600))
-        assert "checkpoint: 1 records behind, and none for 600 s" in told(state.layers(directories), Level.BAD)
+        assert "checkpoint: 1 record behind, and none for 600 s" in told(state.layers(directories), Level.BAD)
         place.write_text(json.dumps(body))
 
 
@@ -246,7 +253,7 @@ def test_journal_and_outbox(root: Path, directories: Directories, monkeypatch: p
             (int(time.time()) - 7200,),
         )
         connection.commit()
-    assert "outbox: 1 recipients, the oldest for 2.0 h" in told(state.layers(directories), Level.WARN)
+    assert "outbox: 1 recipient, the oldest for 2.0 h" in told(state.layers(directories), Level.WARN)
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------
@@ -271,6 +278,8 @@ def test_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "served by process 42" in told(ports.ports(taken), Level.OK)
         monkeypatch.setattr(ports, "_holder", lambda _: (42, "/opt/markpost/bin/nginx"))
         assert "held by process 42" in told(ports.ports(taken), Level.BAD)
+        monkeypatch.setattr(ports, "_holder", lambda _: (1, "/sbin/init"))
+        assert "systemd listens there" in told(ports.ports(taken), Level.OK)
         monkeypatch.setattr(ports, "_holder", lambda _: (0, ""))
         assert "by whom cannot be seen" in told(ports.ports(taken), Level.WARN)
     nowhere = Settings(listen=Listen(smtp=("192.0.2.1:0",)))
