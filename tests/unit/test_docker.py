@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from adapter.servers.keeper import longest_close
+from adapter.servers.workers import _SPARE
+from adapter.settings import Settings
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCKER = REPOSITORY / "docker"
 
@@ -121,6 +125,8 @@ def test_the_composition() -> None:
         assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= composed["volumes"].keys()
         assert set(service["networks"]) <= composed["networks"].keys()
     assert services["markpost"]["cap_drop"] == ["ALL"]
+    grace = float(services["markpost"]["stop_grace_period"].removesuffix("s"))
+    assert grace > longest_close(Settings().server.drain) + _SPARE  # as for systemd
     assert services["postfix"]["build"]["target"] == "postfix"
     # The store is at the same place for all who read it, and Spark is started for repair alone.
     mounts = {name: service.get("volumes", []) for name, service in services.items()}
