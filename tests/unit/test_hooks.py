@@ -48,7 +48,9 @@ class Receiver:
         self.told: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.statuses = list(statuses) or [200]
-        self.delay = 0.0
+        self.answers = threading.Event()  # nobody gets an answer while it is not set
+        self.answers.set()
+        self.calls = 0
         self.rejected = ""  # a subject
         outer = self
 
@@ -57,7 +59,8 @@ class Receiver:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 status = outer.statuses.pop(0) if len(outer.statuses) > 1 else outer.statuses[0]
                 status = 500 if body["subject"] == outer.rejected else status
-                time.sleep(outer.delay)
+                outer.calls += 1
+                outer.answers.wait(PATIENCE)
                 outer.headers.append(dict(self.headers))
                 if status < 300:
                     outer.told.append(body)
@@ -79,6 +82,7 @@ class Receiver:
         return [each["message"] for each in self.told]
 
     def close(self) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -116,6 +120,10 @@ async def running(transport: Transport, **hooks: HookSettings) -> AsyncIterator[
 def bookmarks(transport: Transport, hook: str) -> dict[str, str]:
     with transport.reading() as connection:
         return bookmark_queries.of_owner(connection, f"hook {hook}")
+
+
+def _is_running(process: str) -> bool:
+    return Path("/proc", process).exists()
 
 
 def _head(path: str) -> str:
@@ -296,18 +304,18 @@ async def test_one_process_runs_the_hooks(
 
 @pytest.mark.setting("hook.timeout")
 async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver: Receiver, tmp_path: Path) -> None:
-    script = tmp_path / "hook.py"
-    script.write_text(f"import time; open({str(tmp_path / 'runs')!r}, 'a').write('x'); time.sleep(60)\n")
+    sleeper = f"echo $$ >> {tmp_path}/runs; exec sleep {PATIENCE:.0f}"
     hooks = {
-        "slow": HookSettings(command=(sys.executable, str(script)), timeout=Seconds(0.7), first_retry=Seconds(60.0)),
+        "slow": HookSettings(command=("/bin/sh", "-c", sleeper), timeout=Seconds(1.5), first_retry=Seconds(60.0)),
         "drip": url_hook(receiver, timeout=Seconds(0.5), first_retry=Seconds(60.0), longest_retry=Seconds(60.0)),
     }
-    receiver.delay = 3.0
+    receiver.answers.clear()
     async with running(transport, **hooks):
         deliver(transport, ADA)
         for name in hooks:
             await until(lambda name=name: len(bookmarks(transport, name)) == 2)  # type: ignore[misc]
-    assert (tmp_path / "runs").read_text() == "x"
+    (process,) = (tmp_path / "runs").read_text().split()  # once
+    assert not _is_running(process)
 
 
 def test_a_command_that_does_not_read_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
@@ -387,12 +395,14 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: Receiver) ->
         first = deliver(transport, ADA).message_id
         wait_for(1)
         wait_until(lambda: bookmarks(transport, "agent") != begun)  # the cursor is noted
-        receiver.delay, receiver.statuses = 0.5, [500]
+        receiver.answers.clear()
+        receiver.statuses = [500]
         second = deliver(transport, ADA).message_id
-        time.sleep(0.2)
-        server.kill()
+        wait_until(lambda: receiver.calls == 2)
+        server.kill()  # the hook has been called and has not answered
         third = deliver(transport, ADA).message_id
-    receiver.delay, receiver.statuses = 0.0, [200]
+    receiver.statuses = [200]
+    receiver.answers.set()
     with served(root, *arguments, "--workers", "2", log=tmp_path / "log") as server:
         wait_for(3)
         assert server.stop() == 0
@@ -411,8 +421,12 @@ def test_settings_that_cannot_be() -> None:
         folders=("a//b",),
         concurrency=0,
         authorization_file="/none",
+        timeout=Seconds(0),
+        first_retry=Seconds(0),
+        longest_retry=Seconds(0),
     )
     assert {key for key, _ in problems("a b", bad)} == {
-        "", "url", "command", "accounts", "folders", "concurrency", "authorization_file",
+        "", "url", "command", "accounts", "folders", "concurrency", "authorization_file", "timeout", "first_retry",
+        "longest_retry",
     }  # fmt: skip
     assert {key for key, _ in problems("agent", HookSettings())} == {"command"}
