@@ -28,7 +28,7 @@ _SCREEN = """\
       its certificate       trust {authority}, or accept the exception
       the other account     {bob}, same password
 
-  Your inbox on disk
+  Your inbox on disk (all of these in another terminal, in this directory)
       ls {root}/mailboxes/{ada}/inbox
       cat {root}/mailboxes/{ada}/inbox/1-*.md
 
