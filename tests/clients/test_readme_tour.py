@@ -38,7 +38,7 @@ def test_every_step_does_what_the_readme_says(tmp_path: Path) -> None:
     program.chmod(0o755)
     # One shell for all steps, as a reader has it; a line between their outputs.
     script = "set -e\n" + "\n".join(f"{text}echo '=== end'" for kind, text in steps if kind == "sh")
-    for port in ("1143", "1587"):
+    for port in ("2143", "2587"):
         script = script.replace(port, str(free_port()))
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
