@@ -42,7 +42,7 @@ def test_every_step_does_what_the_readme_says(tmp_path: Path) -> None:
         script = script.replace(port, str(free_port()))
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        ["bash", "-m", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=570
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=570
     )
     assert done.returncode == 0, done.stdout + done.stderr
     outputs = iter(_masked(done.stdout.replace("\r\n", "\n")).split("=== end\n"))
