@@ -15,6 +15,7 @@ from adapter.store import bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport
+from adapter.upstream.mirror import client as fence
 from adapter.upstream.mirror import folder_sync, follow
 from adapter.upstream.mirror.client import Client
 from tests.support.messages import message
@@ -183,7 +184,9 @@ async def test_mail_that_was_imported_before_is_taken_for_what_it_is(dovecot: Do
     assert [row.flags for row in rows(transport)] == [Flag.STARRED, 0, 0]
 
 
-async def test_a_folder_that_is_removed_there(dovecot: Dovecot, transport: Transport) -> None:
+async def test_a_folder_that_is_removed_there(
+    dovecot: Dovecot, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     user = dovecot.new_user()
     settings = dovecot.settings(user)
     with dovecot.session(user) as client:
@@ -194,6 +197,11 @@ async def test_a_folder_that_is_removed_there(dovecot: Dovecot, transport: Trans
         append(transport, "Kept", message(subject="mine"))
         client.delete("Gone")
         client.delete("Kept")
+        with monkeypatch.context() as trouble:
+            trouble.setattr(fence, "_is_lasting", lambda _: False)
+            done = await pull(transport, settings)
+        assert done.removed == 0  # the server has trouble, and the mail stays
+        assert len(done.failed) == 2
         done = await pull(transport, settings)
     assert done.removed == 2
     assert "Gone" not in folder_names(transport)

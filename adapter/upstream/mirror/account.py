@@ -117,10 +117,13 @@ class Mirror:
             spelling = owner.removeprefix(prefix)
             if spelling in listed:
                 continue
-            with contextlib.suppress(Refused):
-                await self._session.status(spelling)
-                continue  # it is there, and only not listed
-            await self._drop(await to_end(ledger.load, self._transport, owner))
+            try:
+                await self._session.status(spelling)  # it may be there, and only not listed
+            except Refused as error:
+                if error.is_lasting:
+                    await self._drop(await to_end(ledger.load, self._transport, owner))
+                else:
+                    self._fail(f"folder {spelling}: it is not listed, and {error}")
 
     def _owners(self, prefix: str) -> list[str]:
         with self._transport.reading() as connection:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from aioimaplib.aioimaplib import AUTH, SELECTED, Cmd, Command, Commands, Exec, 
 
 _LINES_AT_ONCE = 100
 _AFTER_CANCEL = 1.0  # seconds
+_CODE = re.compile(rb"\[([^ \]]+)")
+_LASTING = (b"", b"NONEXISTENT", b"TRYCREATE")  # RFC 5530: codes of a NO; others tell of trouble or permissions
 #: Octets that an answer may have beside the contents asked for.
 ROOM = 4 << 20
 
@@ -41,7 +44,11 @@ class UpstreamError(Exception):
 
 
 class Refused(UpstreamError):  # noqa: N818 - an answer
-    """The server answered NO or BAD."""
+    """The server answered NO or BAD; ``is_lasting``: because of what was asked for, not of trouble it has just now."""
+
+    def __init__(self, text: str, *, is_lasting: bool = False) -> None:
+        super().__init__(text)
+        self.is_lasting = is_lasting
 
 
 class _Protocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc, unused-ignore]
@@ -207,7 +214,7 @@ class Client:
             raise Refused(f"{name}: a name that cannot be said in IMAP") from None
         answer = await self._call(work)
         if answer.result != "OK":
-            raise Refused(f"{name} was refused: {answer.result}")
+            raise Refused(f"{name} was refused: {answer.result}", is_lasting=_is_lasting(answer))
         lines: list[Line] = answer.lines
         return lines
 
@@ -238,3 +245,8 @@ class Client:
         if isinstance(error, OSError):
             return UpstreamError(error.strerror or str(error) or type(error).__name__)
         return UpstreamError(f"{type(error).__name__}" if error is not None else "the connection was lost")
+
+
+def _is_lasting(answer: Any) -> bool:
+    code = _CODE.match(bytes(answer.lines[-1])) if answer.lines else None
+    return answer.result == "NO" and (code[1].upper() if code else b"") in _LASTING

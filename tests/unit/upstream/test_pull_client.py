@@ -126,6 +126,25 @@ async def test_servers_that_do_not_do_as_they_should(
     assert SECRET not in str(failure.value) + caplog.text
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_lasting"),
+    [
+        (b"NO [NONEXISTENT] no such mailbox", True),
+        (b"NO no such mailbox", True),
+        (b"NO [UNAVAILABLE] come again", False),
+        (b"NO [SERVERBUG] Internal error occurred. Refer to server log for more information.", False),
+        (b"NO [NOPERM] not for you", False),
+        (b"BAD what", False),
+    ],
+)
+async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is_lasting: bool) -> None:
+    async with serving({**OPEN, "STATUS": b"{tag} " + answer + b"\r\n"}) as client:
+        session = await opened(client)
+        with pytest.raises(Refused, match="STATUS was refused") as refused:
+            await session.status("Gone")
+    assert refused.value.is_lasting is is_lasting
+
+
 async def test_a_body_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving({**OPEN, "FETCH": b"* 1 FETCH (UID 1 BODY[] {1000}\r\n" + b"x" * 500}) as client:
         session = await opened(client)
