@@ -204,7 +204,9 @@ async def _output(command: Sequence[str], seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             if process.stdout is None:
                 return b""
-            text = await process.stdout.read(_LONGEST_SECRET)
+            text = b""  # it may be written piece by piece
+            while len(text) < _LONGEST_SECRET and (piece := await process.stdout.read(_LONGEST_SECRET - len(text))):
+                text += piece
             if await process.wait() != 0:
                 raise UpstreamError("the password command failed")
             return text

@@ -16,7 +16,7 @@ from adapter.upstream.mirror import client as fence
 from adapter.upstream.mirror import naming, replies
 from adapter.upstream.mirror.client import Client, Refused, UpstreamError
 from adapter.upstream.mirror.replies import Examined, Fetched, Listed
-from adapter.upstream.mirror.session import Session
+from adapter.upstream.mirror.session import Session, _password
 from adapter.upstream.mirror.settings import UpstreamSettings, problems
 from tests.support.waiting import PATIENCE
 
@@ -196,6 +196,11 @@ async def test_a_cancelled_call_ends_the_connection() -> None:
                 await session.small_bodies({1: 6})
         with pytest.raises(UpstreamError):
             await session.examine("INBOX")
+
+
+async def test_a_password_that_is_printed_piece_by_piece() -> None:
+    command = ("/bin/sh", "-c", "printf half; sleep 0.3; echo ' and half'; echo more")
+    assert await _password(UpstreamSettings(password_command=command, timeout=Seconds(PATIENCE))) == "half and half"
 
 
 async def test_a_name_that_cannot_be_said() -> None:
