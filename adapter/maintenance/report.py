@@ -107,7 +107,8 @@ class Report:
         return layout.absolute(*where, name)
 
     def table(self, out: IO[str]) -> None:
-        """What people read."""
+        """What people read. Where nothing was changed, nothing is called repaired."""
+        names = {} if self.verified is not None else {"repaired": "to mend"}
         scanned = self.head.get("scanned", {})
         looked = ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in scanned.items())
         print(f"looked at {looked}", file=out)
@@ -121,13 +122,15 @@ class Report:
                 if shown < _SHOWN or item["severity"] in ("conflict", "loss"):
                     shown += 1
                     detail = f" - {item['detail']}" if item["detail"] else ""
-                    print(f"  {item['severity']:8}  {item['subject']}{detail}: {item['outcome']}", file=out)
+                    name = names.get(item["severity"], item["severity"])
+                    print(f"  {name:8}  {item['subject']}{detail}: {item['outcome']}", file=out)
                     if item["decide"]:
                         print(f"            {item['decide']}", file=out)
             if count > shown:
                 print(f"  … and {count - shown} more", file=out)
         print("", file=out)
-        print("  ".join(f"{name}: {self.severities[name]}" for name in self.head["severities"]), file=out)
+        counts = (f"{names.get(name, name)}: {self.severities[name]}" for name in self.head["severities"])
+        print("  ".join(counts), file=out)
 
 
 def _item(outcome: Outcome) -> dict[str, Any]:

@@ -85,3 +85,14 @@ def test_exit_status_and_table(
     kept = list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("reports/*-repair.json"))
     assert len(kept) == bool(outcomes and verified is not None)
     assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
+
+
+@pytest.mark.parametrize(("verified", "word"), [(None, "to mend"), (True, "repaired")])
+def test_nothing_is_called_repaired_that_is_only_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verified: bool | None, word: str
+) -> None:
+    outcome = Outcome.expected(Finding("projection-missing", f"{ADA}/inbox/1-msg.md"))
+    told = _run(tmp_path, monkeypatch, [outcome], verified).output
+    assert f"  {word:8}  {ADA}/inbox/1-msg.md" in told
+    assert f"{word}: 1" in told
+    assert ("repaired" in told) is (word == "repaired")
