@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from adapter.servers.imap.answer import Answer
+from protocol.errors import ProtocolError
 from protocol.imap import commands, search_response
 from protocol.imap.commands import SearchReturn
 from protocol.imap.search_program import Program, compile_search
@@ -19,12 +21,8 @@ if TYPE_CHECKING:
 # RFC 3501 6.4.4; RFC 9051 6.4.4: always the extended answer
 async def search(session: Session, command: commands.Search) -> Answer:
     returns = command.returns or (SearchReturn(all=True) if session.dialect.rev2 else None)
-    try:
+    with _nothing_saved_after_no(session, returns):
         program, uids = await _find(session, command)
-    except BaseException:
-        if returns is not None and returns.save:
-            session.mailbox.view.save_result(())  # RFC 5182 2.1
-        raise
     if returns is None:
         _send_numbers(session, command, uids)
     else:
@@ -34,8 +32,9 @@ async def search(session: Session, command: commands.Search) -> Answer:
 
 # RFC 5256 3; RFC 5267 3.1 for RETURN
 async def sort(session: Session, command: commands.Sort) -> Answer:
-    program, uids = await _find(session, command)
-    ordered = await session.mailboxes.sort(session.mailbox.state, command.criteria, uids)
+    with _nothing_saved_after_no(session, command.returns):
+        program, uids = await _find(session, command)
+        ordered = await session.mailboxes.sort(session.mailbox.state, command.criteria, uids)
     if command.returns is None:
         _send_numbers(session, command, ordered)
     else:
@@ -53,12 +52,26 @@ async def thread(session: Session, command: commands.Thread) -> Answer:
     return Answer("Thread completed", uses_numbers=program.uses_numbers)
 
 
+# RFC 5182 2.1: NO empties the saved result, BAD leaves it as it was
+@contextmanager
+def _nothing_saved_after_no(session: Session, returns: SearchReturn | None) -> Iterator[None]:
+    view = session.mailbox.view
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except Exception:
+        if returns is not None and returns.save:
+            view.save_result(())
+        raise
+
+
 async def _find(
     session: Session, command: commands.Search | commands.Sort | commands.Thread
 ) -> tuple[Program, Sequence[int]]:
     box = session.mailbox
     program = compile_search(command.key, box.view, int(time.time()))
-    found = await session.mailboxes.search(box.state, program)
+    found = await session.mailboxes.search(box.state, program, session.advanced)
     return program, box.view.visible(found)
 
 

@@ -257,14 +257,19 @@ class Mailboxes:
         """The FETCH responses of these messages, see :class:`Fetch`."""
         return Fetch(state, rows, items, dialect, self._pieces, self._bodies)
 
-    async def search(self, state: FolderState, program: Program) -> Sequence[int]:
+    async def search(
+        self, state: FolderState, program: Program, advanced: Callable[[int], None] | None = None
+    ) -> Sequence[int]:
         """UIDs that match, ascending; ``view.visible`` leaves out what the session does not know yet.
 
         Searches take turns: one that takes long does not keep others waiting, and ends when nobody waits for it.
+        ``advanced`` is told of such a one, at every turn, how many texts it has read.
         """
-        steps = search(program, self._source(state))
+        source = self._source(state)
+        steps = search(program, source)
         while (found := await self._search_threads.run(self._searcher.advance, steps)) is None:
-            pass
+            if advanced is not None:
+                advanced(source.read)
         self._folders.shrink()
         return found
 

@@ -83,6 +83,7 @@ class FolderSource:
         self._values = state.header_values
         self._text_rows = state.text_rows
         self._searcher = searcher
+        self.read = 0  #: texts read so far
 
     # --- columns ---------------------------------------------------------------------------------------------------
 
@@ -140,6 +141,7 @@ class FolderSource:
         return (f"{text.header}\n{text.body}" for text in self._texts(rows))
 
     def _texts(self, rows: Sequence[int]) -> list[SearchText]:
+        self.read += len(rows)
         return self._searcher.texts.read(self._folder, [self.uids[row] for row in rows])
 
     def candidates(self, scope: Scope, name: str, needle: str) -> Candidates | None:

@@ -193,8 +193,8 @@ class ImapServer:
         elif connection.busy:
             if now - connection.said_at > imap.progress and session.tag is not None and not session.in_response:
                 # RFC 9585 4
-                done, goal = session.progress or (None, None)
-                session.send(responses.ok(None, "Still at it", codes.inprogress(session.tag, done, goal)))
+                code = codes.inprogress(session.tag, session.progress)
+                session.send(responses.ok(None, "Still at it", code))
                 connection.flush()
         # RFC 3501 5.4
         elif now - max(connection.heard_at, connection.said_at) > imap.idle:

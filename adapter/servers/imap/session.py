@@ -89,7 +89,7 @@ class Session:
         self.idle_tag: bytes | None = None
         self.tag: bytes | None = None  # of the command under way
         self.in_response = False  # a response is sent in part: nothing else may be sent now
-        self.progress: tuple[int, int] | None = None  # done, and all there is to do
+        self.progress: int | None = None  # what the command under way has done so far
         self.troubles = 0  # BAD answers and failed logins in a row
 
     # --- what the client may do ------------------------------------------------------------------------------------
@@ -211,6 +211,10 @@ class Session:
             self._answer(line.tag, answer)
         self._count(line.name, answer, perf_counter() - began)
         self.tag = self.progress = None
+
+    def advanced(self, done: int) -> None:
+        """The command under way has looked at so many messages."""
+        self.progress = done
 
     def _count(self, name: str, answer: Answer | None, seconds: float) -> None:
         known = name if self._rule is not None else "unknown"

@@ -119,7 +119,8 @@ async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
 async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     enough = asyncio.Event()
 
-    async def slow(self: Mailboxes, *arguments: object) -> Sequence[int]:
+    async def slow(self: Mailboxes, state: object, program: object, advanced: Callable[[int], None]) -> Sequence[int]:
+        advanced(7)
         await enough.wait()
         return []
 
@@ -129,12 +130,45 @@ async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypat
         await client.ok("SELECT INBOX")
         tag = client.start("SEARCH ALL")
         for _ in range(3):
-            assert (await client.line()).startswith(b'* OK [INPROGRESS ("t3" NIL NIL)] ')
+            assert (await client.line()).startswith(b'* OK [INPROGRESS ("t3" 7 NIL)] ')
         enough.set()
         untagged, status = await client.finish(tag)
         assert untagged[-1] == b"* SEARCH"
         assert status.startswith(b"OK")
         await client.close()
+
+
+async def test_a_search_that_fails_saves_nothing(start: Start) -> None:
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(3)))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        for search in ("SEARCH RETURN (SAVE)", "SORT RETURN (SAVE) (ARRIVAL) UTF-8"):
+            await client.ok(f"{search} ALL")
+            assert len(await client.ok("FETCH $ (UID)")) == 3
+            assert (await client.run(f"{search} " + "ALL " * 1001))[1].startswith(b"NO [LIMIT]")
+            assert await client.ok("FETCH $ (UID)") == []
+        await client.close()
+
+
+async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    searching = asyncio.Event()
+
+    async def endless(self: Mailboxes, *arguments: object) -> Sequence[int]:
+        searching.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Mailboxes, "search", endless)
+    async with start() as server:
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        client.start("SEARCH RETURN (SAVE) ALL")
+        await asyncio.wait_for(searching.wait(), PATIENCE)
+        await client.close()
+        assert await server.services.connections._gone_within(PATIENCE)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 
 # --- hostile peers ---------------------------------------------------------------------------------------------------
@@ -205,6 +239,38 @@ async def test_huge_sets_cost_what_exists(start: Start) -> None:
         await client.close()
 
 
+async def test_what_is_done_to_many_messages_is_one_commit(start: Start) -> None:
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(80)))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        while _known(server) < 10_000:
+            await client.ok("COPY 1:* INBOX")
+        count = _known(server)
+        commands = (
+            "UID FETCH 1:* (BODY[HEADER.FIELDS (X-None)])",  # sets \Seen
+            "UID STORE 1:* +FLAGS.SILENT (\\Flagged)",
+            "UID COPY 1:* Archive",
+            "UID MOVE 1:* Trash",
+            "SELECT Trash",
+            "UID STORE 1:* +FLAGS.SILENT (\\Deleted)",
+            "EXPUNGE",
+        )
+        committed = []
+        for command in commands:
+            before = await asyncio.to_thread(server.transport.index.applied_seq)
+            await client.ok(command)
+            committed.append(await asyncio.to_thread(server.transport.index.applied_seq) - before)
+        assert committed == [1, 1, 1, 1, 0, 1, 1]
+        assert (await client.ok("STATUS Archive (MESSAGES)")) == [b"* STATUS Archive (MESSAGES %d)" % count]
+        assert (await client.ok("STATUS Trash (MESSAGES)")) == [b"* STATUS Trash (MESSAGES 0)"]
+        await client.close()
+
+
+def _known(server: Running) -> int:
+    return len(_session(server).mailbox.view)
+
+
 # --- limits on connections and logins --------------------------------------------------------------------------------
 
 
@@ -247,6 +313,18 @@ async def test_many_connections_at_once_log_in_at_once(start: Start, monkeypatch
         assert checked == [ADA]
         for client in clients:
             await client.close()
+
+
+async def test_who_only_talks_is_sent_away_all_the_same(start: Start) -> None:
+    async with start(imap={"login_time": 0.4}) as server:
+        client = await server.connect()
+        await client.line()
+        said = b"a OK"
+        while said.startswith(b"a OK"):
+            client.send(b"a NOOP\r\n")
+            said = await client.line()
+        assert said.startswith(b"* BYE Login took too long")
+        await client.close()
 
 
 async def test_guessing_is_slowed_down_and_ended(start: Start) -> None:

@@ -312,6 +312,18 @@ async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyP
         await until(lambda: long.done() and not mailboxes._search_threads._unfinished)
 
 
+async def test_a_long_search_tells_how_far_it_is(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_filling(monkeypatch)
+    monkeypatch.setattr(search_source, "_TURN", 0.0)
+    append(store, "INBOX", *[message(str(number)) for number in range(600)])
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        program = compile_search(keys.BodyKey("needle"), View(state.uids, state.modseq, state.flags, PLAIN), NOW)
+        told: list[int] = []
+        assert await mailboxes.search(state, program, told.append) == []
+        assert told[:3] == [256, 512, 600]
+
+
 async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_filling(monkeypatch)
     long = message(body="word " * (LONGEST // 4) + "needle\r\n")
