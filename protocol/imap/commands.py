@@ -277,7 +277,7 @@ class Compress(Command):
 
 @dataclass(frozen=True, slots=True)
 class Unauthenticate(Command):
-    """RFC 8437 2"""
+    """RFC 8437 3"""
 
 
 # --- selected ---

@@ -78,7 +78,7 @@ RULES: Final[dict[str, Rule]] = {
     "SETQUOTA": _ON_MAILBOXES,
     # RFC 4978 3
     "COMPRESS": _ON_MAILBOXES,
-    # RFC 8437 2
+    # RFC 8437 3
     "UNAUTHENTICATE": _ON_MAILBOXES,
     # RFC 3501 6.4
     "CHECK": _ON_SELECTED,

@@ -200,6 +200,10 @@ class ImapClient:
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
 
+    def end_compression(self) -> None:
+        assert not self._plain
+        self._inflate = self._deflate = None
+
     @property
     def leftover(self) -> bytes:
         """What has come in and was not read."""

@@ -132,8 +132,8 @@ async def compress(session: Session, command: commands.Compress) -> Answer | Non
     return None
 
 
-# RFC 8437 2
-async def unauthenticate(session: Session, command: commands.Unauthenticate) -> Answer:
+# RFC 8437 3
+async def unauthenticate(session: Session, command: commands.Unauthenticate) -> Answer | None:
     if not session.server.settings.imap.unauthenticate:
         raise CommandError("Unknown command")
     session.leave()
@@ -148,4 +148,6 @@ async def unauthenticate(session: Session, command: commands.Unauthenticate) -> 
     session.state = State.NOT_AUTHENTICATED
     session.dialect = PLAIN
     session.connection.framer.limits = limits_before_login(session.server.settings)
-    return Answer("Logged out")
+    session.send(responses.ok(session.tag, "Logged out"))
+    session.connection.end_compression()
+    return None

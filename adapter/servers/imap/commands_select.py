@@ -79,7 +79,9 @@ async def _resynchronise(session: Session, box: Selected, known: QResync) -> Non
     await send_vanished(session, box, known.modseq, wanted)
     rows = Rows(box.view.numbers(changed), changed, False)
     if changed:
-        async for chunk in session.mailboxes.fetch(box.state, rows, _RESYNC_ITEMS, session.dialect).chunks():
+        # RFC 9586 3.3: the response begins with the UID
+        items = _RESYNC_ITEMS[1:] if session.dialect.uid_only else _RESYNC_ITEMS
+        async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect).chunks():
             session.send(chunk)
             await session.connection.breathe()
 

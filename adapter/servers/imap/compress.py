@@ -30,6 +30,10 @@ class Inflater:
         self.waiting += len(data)
         self._waiting.extend(data[at : at + _BLOCK] for at in range(0, len(data), _BLOCK))
 
+    def rest(self) -> bytes:
+        """What has come in and was not inflated: it comes after the end of the stream."""
+        return b"".join([self._stream.unused_data, self._tail, *self._waiting])
+
     def read(self) -> bytes:
         """The next piece; empty if more is needed. Raises ValueError if it is not deflate data."""
         while True:

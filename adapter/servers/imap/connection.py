@@ -361,6 +361,16 @@ class Connection(asyncio.Protocol):
         self._deflater, self._inflater = Deflater(), Inflater()
         self._inflater.feed(self._framer.take_buffered())
 
+    # RFC 8437 4.1
+    def end_compression(self) -> None:
+        """What follows is plain again, in both directions."""
+        self.flush()
+        if self._inflater is not None:
+            rest = self._inflater.rest()
+            self._deflater = self._inflater = None
+            if rest:
+                self._framer.feed(rest)
+
     @property
     def compressed(self) -> bool:
         return self._deflater is not None

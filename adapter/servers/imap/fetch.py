@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from adapter.transport.transport import Transport
 
 
+# RFC 3501 6.4.5; RFC 7162 3.1.4, 3.2.6; RFC 9394 3.3
 async def fetch(session: Session, command: commands.Fetch) -> Answer:
     box = session.mailbox
     # What is known to have changed is told before, so that nothing is told twice or in the wrong order.
@@ -70,12 +71,12 @@ def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:
     """The messages to be sent; and the code that says where a limit has cut them off."""
     box = session.mailbox
     rows = box.rows(command.messages, uid=command.uid)
+    if command.partial is not None:
+        # RFC 9394 3.4: the page is one of all messages named, not of those that have changed
+        rows = restrict(rows, partial_window(rows.uids, command.partial))
     if command.changed_since is not None:
         # RFC 7162 3.1.4.1
         rows = restrict(rows, box.state.flagged_since(command.changed_since))
-    if command.partial is not None:
-        # RFC 9394 3.3
-        rows = restrict(rows, sorted(partial_window(rows.uids, command.partial)))
     return limit(session, rows)
 
 

@@ -49,6 +49,7 @@ def check_keywords(table: FlagTable, keywords: Sequence[str]) -> None:
         raise MailError(Reason.LIMIT, "keywords of the folder")
 
 
+# RFC 3501 6.4.6; RFC 7162 3.1.3
 async def store(session: Session, command: commands.Store) -> Answer:
     box = session.mailbox
     if box.read_only:

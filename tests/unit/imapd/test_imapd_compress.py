@@ -59,3 +59,11 @@ def test_a_stream_that_has_ended() -> None:
     assert inflater.read() == b"bye"
     with pytest.raises(ValueError, match="has ended"):
         inflater.read()
+
+
+def test_what_comes_after_the_end_is_not_inflated() -> None:
+    for end, after in ((zlib.Z_SYNC_FLUSH, b""), (zlib.Z_FINISH, b""), (zlib.Z_FINISH, b"b NOOP\r\n")):
+        packer, inflater = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS), Inflater()
+        inflater.feed(packer.compress(b"a NOOP\r\n") + packer.flush(end) + after)
+        assert inflater.read() == b"a NOOP\r\n"
+        assert inflater.rest() == after

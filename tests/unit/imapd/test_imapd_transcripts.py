@@ -18,6 +18,7 @@ The greeting of a session is read when it is connected. After the last line no s
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from typing import Any
 
 import pytest
 
+from adapter.servers.imap.dispatch import HANDLERS
 from adapter.settings import Settings, Tls
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -133,6 +135,8 @@ class Script:
                 await self._sessions[name].start_tls()
             case ["compress", name]:
                 self._sessions[name].start_compression()
+            case ["plain", name]:
+                self._sessions[name].end_compression()
             case ["closed", name]:
                 assert await self._sessions[name].line() == b""
                 await self._sessions.pop(name).close()
@@ -219,6 +223,11 @@ def test_every_command_is_spoken() -> None:
             if match := _COMMAND.match(line):
                 said.add(match[1].upper())
     assert set(RULES) - said == set()
+
+
+def test_every_handler_stands_below_its_rfc() -> None:
+    bare = [handler.__name__ for handler in HANDLERS.values() if "RFC" not in (inspect.getcomments(handler) or "")]
+    assert bare == []
 
 
 def test_every_capability_is_used() -> None:
