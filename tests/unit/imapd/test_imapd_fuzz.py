@@ -17,6 +17,7 @@ from adapter.settings import Settings
 from tests.support.corpus import varied_message
 from tests.support.imapd import ImapClient, Running, make_store, serving
 from tests.support.stores import ADA, append
+from tests.support.waiting import PATIENCE
 
 ROUNDS = 400 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 30
 
@@ -100,6 +101,12 @@ async def _rich(client: ImapClient) -> None:
     await client.ok("EXAMINE INBOX")
 
 
+async def _by_uid(client: ImapClient) -> None:
+    await _logged_in(client)
+    await client.ok("ENABLE UIDONLY UTF8=ACCEPT CONDSTORE")
+    await client.ok("SELECT INBOX")
+
+
 async def _idling(client: ImapClient) -> None:
     await _selected(client)
     client.start("IDLE")
@@ -122,7 +129,17 @@ async def _compressed(client: ImapClient) -> None:
     client.start_compression()
 
 
-STATES = [_logged_out, _logged_in, _selected, _rich, _idling, _authenticating, _appending, _compressed]
+STATES = [
+    _logged_out,
+    _logged_in,
+    _selected,
+    _rich,
+    _by_uid,
+    _idling,
+    _authenticating,
+    _appending,
+    _compressed,
+]
 KINDS: list[Callable[[random.Random], bytes]] = [_noise, _grammar, _mutated]
 
 
@@ -152,7 +169,7 @@ async def _survives(server: Running, state: Callable[[ImapClient], object], data
     hung_up = False
     while True:
         try:
-            line = await client.line(patience=10 if hung_up else 1)
+            line = await client.line(patience=PATIENCE if hung_up else 1)
         except TimeoutError:
             assert not hung_up, "the connection is stuck"
             hung_up = True
