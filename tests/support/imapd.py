@@ -8,14 +8,16 @@ import os
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from adapter.accounts import Credentials
 from adapter.servers import endpoints
 from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
 from adapter.servers.endpoints import Endpoint
+from adapter.servers.imap.session import Session
 from adapter.servers.keeper import StoreKeeper
 from adapter.servers.listeners import LISTENERS
 from adapter.servers.services import Services
@@ -40,6 +42,13 @@ class Running:
     tls_port: int
 
     @property
+    def session(self) -> Session:
+        """The server's side of the only connection."""
+        assert self.services.imap is not None
+        (session,) = self.services.imap._sessions
+        return session
+
+    @property
     def transport(self) -> Transport:
         assert self.services.store is not None
         return self.services.store.transport
@@ -54,6 +63,9 @@ class Running:
         await client.line()
         await client.ok(f"LOGIN {user} {PASSWORD}")
         return client
+
+
+Start: TypeAlias = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
 
 
 def make_store(root: str | os.PathLike[str], *accounts: str) -> None:

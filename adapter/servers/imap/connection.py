@@ -85,6 +85,9 @@ class Conversation(Protocol):
     def writable(self) -> None:
         """The peer takes what is sent again."""
 
+    def rested(self) -> None:
+        """Everything that came in is dealt with, after others had their turn."""
+
     def broken(self, error: BaseException) -> None:
         """Something failed that nobody foresaw."""
 
@@ -276,6 +279,8 @@ class Connection(asyncio.Protocol):
         finally:
             self._task = None
             self.flush()
+            if self._inflater is not None and not self.closing:
+                conversation.rested()
 
     def _read_on(self) -> None:
         if not self._reading and self.unread <= _READ_AHEAD and self._transport is not None:

@@ -288,6 +288,13 @@ class Session:
         """The client has taken what was sent: what it did not hear of meanwhile can follow."""
         self.changed()
 
+    def rested(self) -> None:
+        """What happened after the last command, while the connection was still busy, could not be told then."""
+        if self._ending and self.upload is None:
+            self._say_goodbye()
+        else:
+            self.changed()
+
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:

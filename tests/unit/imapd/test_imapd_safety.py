@@ -9,8 +9,6 @@ import hmac
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,49 +17,15 @@ import pytest
 
 from adapter.accounts import Credentials
 from adapter.servers import networks
-from adapter.servers.imap.connection import Connection
-from adapter.servers.imap.mailboxes import Mailboxes
-from adapter.servers.imap.session import Session
-from adapter.settings import Settings
 from adapter.transport import operations as op
 from adapter.transport.staging import Spool
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.corpus import varied_message
-from tests.support.imapd import PASSWORD, ImapClient, Running, make_store, serving
+from tests.support.imapd import PASSWORD, ImapClient, Running, Start, make_store, serving
 from tests.support.mailboxes import told
 from tests.support.stores import ADA, BOB, append, rows
 from tests.support.waiting import PATIENCE, until
-
-Start = Callable[..., AbstractAsyncContextManager[Running]]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    @asynccontextmanager
-    async def run(**sections: dict[str, Any]) -> AsyncIterator[Running]:
-        settings = Settings()
-        for section, values in sections.items():
-            changed: dict[str, Any] = {section: replace(getattr(settings, section), **values)}
-            settings = replace(settings, **changed)
-        root = tmp_path / "store"
-        await asyncio.to_thread(make_store, root, ADA, BOB)
-        async with serving(root, settings) as running:
-            yield running
-
-    return run
-
-
-def _session(server: Running) -> Session:
-    """The server's side of the only connection."""
-    assert server.services.imap is not None
-    (session,) = server.services.imap._sessions
-    return session
-
-
-def _connection(server: Running) -> Connection:
-    return _session(server).connection
-
 
 # --- slow peers and large answers ------------------------------------------------------------------------------------
 
@@ -76,7 +40,7 @@ async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> Non
         slow._writer.get_extra_info("socket").setsockopt(1, 8, 1 << 16)
         slow._reader._limit = 1 << 16  # type: ignore[attr-defined]
         tag = slow.start("FETCH 1 BODY.PEEK[]")
-        connection = _connection(server)
+        connection = server.session.connection
         await until(lambda: connection.stuck_since is not None)
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 2 << 20
@@ -115,62 +79,6 @@ async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
         await client.close()
 
 
-@pytest.mark.setting("imap.progress")
-async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    enough = asyncio.Event()
-
-    async def slow(self: Mailboxes, state: object, program: object, advanced: Callable[[int], None]) -> Sequence[int]:
-        advanced(7)
-        await enough.wait()
-        return []
-
-    monkeypatch.setattr(Mailboxes, "search", slow)
-    async with start(imap={"progress": 0.2}) as server:
-        client = await server.login(ADA)
-        await client.ok("SELECT INBOX")
-        tag = client.start("SEARCH ALL")
-        for _ in range(3):
-            assert (await client.line()).startswith(b'* OK [INPROGRESS ("t3" 7 NIL)] ')
-        enough.set()
-        untagged, status = await client.finish(tag)
-        assert untagged[-1] == b"* SEARCH"
-        assert status.startswith(b"OK")
-        await client.close()
-
-
-async def test_a_search_that_fails_saves_nothing(start: Start) -> None:
-    async with start() as server:
-        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(3)))
-        client = await server.login(ADA)
-        await client.ok("SELECT INBOX")
-        for search in ("SEARCH RETURN (SAVE)", "SORT RETURN (SAVE) (ARRIVAL) UTF-8"):
-            await client.ok(f"{search} ALL")
-            assert len(await client.ok("FETCH $ (UID)")) == 3
-            assert (await client.run(f"{search} " + "ALL " * 1001))[1].startswith(b"NO [LIMIT]")
-            assert await client.ok("FETCH $ (UID)") == []
-        await client.close()
-
-
-async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    searching = asyncio.Event()
-
-    async def endless(self: Mailboxes, *arguments: object) -> Sequence[int]:
-        searching.set()
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(Mailboxes, "search", endless)
-    async with start() as server:
-        client = await server.login(ADA)
-        await client.ok("SELECT INBOX")
-        client.start("SEARCH RETURN (SAVE) ALL")
-        await asyncio.wait_for(searching.wait(), PATIENCE)
-        await client.close()
-        assert await server.services.connections._gone_within(PATIENCE)
-    assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
-
-
 # --- hostile peers ---------------------------------------------------------------------------------------------------
 
 
@@ -183,7 +91,7 @@ async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
         assert len(bomb) < 1 << 20
         client.start_compression()
         client._deflate = None
-        connection = _connection(server)
+        connection = server.session.connection
         other = await server.login(ADA)
         client.send(bomb)
         for _ in range(50):
@@ -237,38 +145,6 @@ async def test_huge_sets_cost_what_exists(start: Start) -> None:
         await client.ok("UID STORE 1:4294967295 +FLAGS.SILENT (\\Seen)")
         await client.ok("UID COPY 1:4294967295 Trash")
         await client.close()
-
-
-async def test_what_is_done_to_many_messages_is_one_commit(start: Start) -> None:
-    async with start() as server:
-        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(80)))
-        client = await server.login(ADA)
-        await client.ok("SELECT INBOX")
-        while _known(server) < 10_000:
-            await client.ok("COPY 1:* INBOX")
-        count = _known(server)
-        commands = (
-            "UID FETCH 1:* (BODY[HEADER.FIELDS (X-None)])",  # sets \Seen
-            "UID STORE 1:* +FLAGS.SILENT (\\Flagged)",
-            "UID COPY 1:* Archive",
-            "UID MOVE 1:* Trash",
-            "SELECT Trash",
-            "UID STORE 1:* +FLAGS.SILENT (\\Deleted)",
-            "EXPUNGE",
-        )
-        committed = []
-        for command in commands:
-            before = await asyncio.to_thread(server.transport.index.applied_seq)
-            await client.ok(command)
-            committed.append(await asyncio.to_thread(server.transport.index.applied_seq) - before)
-        assert committed == [1, 1, 1, 1, 0, 1, 1]
-        assert (await client.ok("STATUS Archive (MESSAGES)")) == [b"* STATUS Archive (MESSAGES %d)" % count]
-        assert (await client.ok("STATUS Trash (MESSAGES)")) == [b"* STATUS Trash (MESSAGES 0)"]
-        await client.close()
-
-
-def _known(server: Running) -> int:
-    return len(_session(server).mailbox.view)
 
 
 # --- limits on connections and logins --------------------------------------------------------------------------------
@@ -443,7 +319,7 @@ async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) ->
     async with serving(root) as server:
         client = await server.login(ADA)
         client.send(b"a APPEND INBOX {20+}\r\nSubject: x\r\n")
-        await until(lambda: _session(server).upload is not None)
+        await until(lambda: server.session.upload is not None)
         closing = asyncio.create_task(server.keeper.close())
         await asyncio.sleep(0.1)
         assert not closing.done()
@@ -504,8 +380,8 @@ async def test_caches_keep_to_the_settings(start: Start) -> None:
         await client.ok("SELECT INBOX")
         await client.ok("FETCH 1:* (ENVELOPE BODY.PEEK[])")
         await client.ok("SEARCH BODY nothing")
-        mailboxes = _session(server).mailboxes
-        state = _session(server).mailbox.state
+        mailboxes = server.session.mailboxes
+        state = server.session.mailbox.state
         assert 0 < mailboxes._bodies._used <= 20_000
         assert mailboxes._texts._used <= 1000
         assert state.cost + state.derived <= 6000
