@@ -1,5 +1,5 @@
-"""Twenty sessions do what they like with three mailboxes while mail comes in; every response is checked, and at the end
-all agree with the store."""
+"""Twenty sessions, some with QRESYNC, some with UIDONLY, do what they like with three mailboxes while mail comes in;
+every response is checked, and at the end all agree with the store."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ class Walker:
         self._server = server
         self._dice = random.Random(number)
         self._qresync = number % 2 == 1
+        self._uid_only = number % 5 == 4
         self._number = number
 
     async def start(self) -> CheckedClient:
-        client = CheckedClient(await self._server.login(ADA), qresync=self._qresync)
+        client = CheckedClient(await self._server.login(ADA), qresync=self._qresync, uid_only=self._uid_only)
         if self._qresync:
             await client.run("ENABLE QRESYNC")
+        if self._uid_only:
+            await client.run("ENABLE UIDONLY")
         return client
 
     async def walk(self) -> CheckedClient:
@@ -53,7 +56,7 @@ class Walker:
         known = [uid for uid in client.mailbox.uids if uid is not None]
         some = f"{dice.randint(1, count)}:{dice.randint(1, count)}" if count else "1:*"
         some_uids = ",".join(str(dice.choice(known)) for _ in range(dice.randint(1, 5))) if known else "1"
-        uid, chosen = ("UID ", some_uids) if dice.random() < 0.5 else ("", some)
+        uid, chosen = ("UID ", some_uids) if dice.random() < 0.5 or self._uid_only else ("", some)
         kind = dice.choices(
             ("select", "fetch", "body", "store", "copy", "move", "append", "expunge", "uidexpunge", "idle", "noop",
              "search", "reconnect"),

@@ -1,7 +1,8 @@
 """A client that believes nothing: it keeps its own picture of the mailbox and checks every response.
 
 The rules are those of RFC 3501 5.2, 7.3 and 7.4, RFC 7162 3.2 and RFC 9051 7.5: numbers are positions, UIDs ascend,
-EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there.
+EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there. Under
+UIDONLY (RFC 9586) no response has a number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from tests.support.imapd import ImapClient
 
 _NUMBERED = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)(?: \((.*)\))?\Z", re.DOTALL)
+_BY_UID = re.compile(rb"\* (\d+) UIDFETCH \((.*)\)\Z", re.DOTALL)
 _UID = re.compile(rb"UID (\d+)")
 _FLAGS = re.compile(rb"FLAGS \(([^()]*)\)")
 _MODSEQ = re.compile(rb"MODSEQ \((\d+)\)")
@@ -48,9 +50,10 @@ class Mailbox:
 
 
 class CheckedClient:
-    def __init__(self, client: ImapClient, *, qresync: bool) -> None:
+    def __init__(self, client: ImapClient, *, qresync: bool, uid_only: bool = False) -> None:
         self.client = client
         self.qresync = qresync
+        self.uid_only = uid_only
         self.mailbox: Mailbox | None = None
         self._highest_seen = 0
         self._told_highest: int | None = None
@@ -85,6 +88,7 @@ class CheckedClient:
             self._hear_code(code)
         elif (numbered := _NUMBERED.match(line)) and self.mailbox is not None:
             number = int(numbered[1])
+            assert not self.uid_only or numbered[2] == b"EXISTS", "a number under UIDONLY"
             if numbered[2] == b"EXISTS":
                 self._exists(number)
             elif numbered[2] == b"EXPUNGE":
@@ -93,8 +97,11 @@ class CheckedClient:
                 self._expunge(number)
             else:
                 self._fetch(number, numbered[3])
+        elif (by_uid := _BY_UID.match(line)) and self.mailbox is not None:
+            assert self.uid_only, "UIDFETCH without UIDONLY"
+            self._fetch(self._number_of(int(by_uid[1])), b"UID %b %b" % by_uid.groups())
         elif (vanished := _VANISHED.match(line)) and self.mailbox is not None:
-            assert self.qresync, "VANISHED without QRESYNC"
+            assert self.qresync or self.uid_only, "VANISHED without QRESYNC"
             assert not frozen or vanished[1], "VANISHED while numbers must not change"
             self._vanished(expand(vanished[2]), earlier=bool(vanished[1]))
         else:
@@ -137,9 +144,23 @@ class CheckedClient:
         """Of the unknown messages, the first after all known UIDs below this one."""
         assert self.mailbox is not None
         uids = self.mailbox.uids
+        if self.uid_only:
+            uids.remove(None)
+            return
         below = max((at for at, known in enumerate(uids) if known is not None and known < uid), default=-1)
         place = next(at for at in range(below + 1, len(uids)) if uids[at] is None)
         del uids[place]
+
+    def _number_of(self, uid: int) -> int:
+        """Where the message of a UIDFETCH stands. One that is not known yet must be among the unknown ones; which of
+        them nobody can tell without numbers, so these are kept at the end."""
+        assert self.mailbox is not None
+        uids = self.mailbox.uids
+        if uid not in uids:
+            assert None in uids, f"UIDFETCH of {uid}, which is not there"
+            uids.remove(None)
+            uids.insert(sum(known is not None and known < uid for known in uids), uid)
+        return 1 + uids.index(uid)
 
     def _fetch(self, number: int, items: bytes) -> None:
         assert self.mailbox is not None

@@ -14,7 +14,6 @@ from adapter.servers.imap.commands_select import send_vanished
 from adapter.store import queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
-from protocol.errors import MailError
 from protocol.imap import commands
 from protocol.imap import response_codes as codes
 from protocol.imap.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem
@@ -52,8 +51,8 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         async for chunk in fetching.chunks():
             session.send(chunk)
             await session.connection.breathe()
-    except MailError as error:
-        # In the middle of a literal no word can be said any more.
+    except Exception as error:
+        # In the middle of a literal no word can be said any more: the client would take it for content.
         session.broken(error)
         session.connection.abort()
         return no("Fetch failed", codes.SERVERBUG)

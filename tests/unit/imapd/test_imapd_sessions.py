@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
 from adapter.servers.imap import connection
+from adapter.servers.imap.bodies import Bodies, Span
 from adapter.servers.imap.connection import Connection
 from adapter.servers.imap.mailboxes import Mailboxes
+from protocol.errors import MailError, Reason
 from tests.support.corpus import varied_message
 from tests.support.imapd import ImapClient, Running, Start
 from tests.support.mailboxes import told
@@ -40,6 +42,30 @@ async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypat
         untagged, status = await client.finish(tag)
         assert untagged[-1] == b"* SEARCH"
         assert status.startswith(b"OK")
+        await client.close()
+
+
+@pytest.mark.parametrize("trouble", [MailError(Reason.UNKNOWN), ZeroDivisionError()])
+async def test_a_literal_that_can_not_be_finished_ends_the_connection(
+    start: Start, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """Whatever would be said instead the client would take for content."""
+
+    def broken(self: Bodies, message_id: str, span: Span) -> Iterator[bytes]:
+        yield b"x" * 1000
+        raise trouble
+
+    monkeypatch.setattr(Bodies, "_chunks", broken)
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", b"A: b\r\n\r\n" + b"y" * (1 << 20))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        client.start("FETCH 1 (BODY.PEEK[])")
+        said = b""
+        while line := await client.line():
+            said += line
+        # As much of it as had been sent, and nothing else.
+        assert (b"* 1 FETCH (BODY[] {%d}\r\n" % ((1 << 20) + 8) + b"x" * 1000).startswith(said)
         await client.close()
 
 
