@@ -17,7 +17,7 @@ from adapter.servers import networks
 from adapter.servers.imap import append, idle
 from adapter.servers.imap.answer import Answer, failed
 from adapter.servers.imap.dispatch import HANDLERS
-from protocol.errors import MailError, ProtocolError
+from protocol.errors import MailError, ProtocolError, Reason
 from protocol.imap import response_codes as codes
 from protocol.imap import responses
 from protocol.imap.capabilities import Situation, offered
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+#: Their details repeat what the client sent, which is nobody else's business.
+_OF_NAMES = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
 #: Commands that put messages somewhere: what is missing is told by TRYCREATE (RFC 3501 7.1).
 _INTO = frozenset(("APPEND", "COPY", "UID COPY", "MOVE", "UID MOVE", "REPLACE", "UID REPLACE"))
 
@@ -198,7 +200,7 @@ class Session:
             answer = Answer(str(error), status=b"BAD")
         except MailError as error:
             answer = failed(error, into=line.name in _INTO)
-            if error.detail:
+            if error.detail and error.reason not in _OF_NAMES:
                 _log.info("%s %s: %s", self.peer, line.name, error.detail)
         except Exception:
             _log.exception("%s %s failed", self.peer, line.name)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import os
 import time
 import zlib
@@ -294,6 +295,31 @@ async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
         listed = await client.ok('LIST "" "*"')
         assert not any(b"bob" in line for line in listed)
         await client.close()
+
+
+async def test_the_log_does_not_repeat_what_a_client_sends(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1))
+        client = await server.login(ADA)
+        caplog.clear()
+        await client.ok("SELECT INBOX")
+        await client.ok("CREATE Secret")
+        for command in (
+            "CREATE Secret", "CREATE a//Secret", "DELETE Secret2", "RENAME Secret2 x", "RENAME Trash Secret",
+            "RENAME Secret Secret/x", "SELECT Secret2", "STATUS Secret2 (MESSAGES)", "EXAMINE a//Secret",
+            "APPEND Secret2 {3}", "SUBSCRIBE a//Secret", "SECRET", "LIST (SECRET) a b", "SEARCH SECRET",
+        ):  # fmt: skip
+            assert not (await client.run(command))[1].startswith(b"OK"), command
+        await client.ok("SELECT INBOX")
+        for command in ("COPY 1 Secret2", "UID MOVE 1 Secret2", "STORE 1 FLAGS (secret" + "t" * 200 + ")"):
+            assert (await client.run(command))[1].startswith(b"NO"), command
+        for command in ("SEARCH TEXT secret", "STORE 1 FLAGS (secret)", "FETCH 1 BODY[HEADER.FIELDS (Secret)]"):
+            await client.ok(command)
+        await client.close()
+        assert await server.services.connections._gone_within(PATIENCE)
+    assert "SELECT in " in caplog.text
+    assert "secret" not in caplog.text.lower()
 
 
 async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Start) -> None:
