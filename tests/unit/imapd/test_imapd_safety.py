@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import os
+import socket
 import time
 import zlib
 from dataclasses import replace
@@ -69,6 +70,22 @@ async def test_who_takes_nothing_is_given_up(start: Start) -> None:
         stuck.start("FETCH 1 BODY.PEEK[]")
         assert await server.services.connections._gone_within(PATIENCE)
         await stuck.close()
+
+
+async def test_a_peer_that_vanished_is_noticed(start: Start) -> None:
+    """What is sent to it is not confirmed; the kernel knows, and is told how long that may last."""
+    async with start(imap={"keep_alive": 0.2}) as server:
+        client = await server.login(ADA)
+        transport = server.session.connection._transport
+        assert transport is not None
+        opened = transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 300_000
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        client.start("IDLE")  # without a mailbox: something is sent all the same
+        assert (await client.line()).startswith(b"+ ")
+        assert await client.line() == b"* OK Still here\r\n"
+        await client.close()
 
 
 async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
