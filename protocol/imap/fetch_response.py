@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import chain
 
-from protocol.imap.strings import string
-
 # Formats of the items for fetch_rows: %d takes a column of numbers, %b one of encoded values.
 UID = b"UID %d"  # RFC 3501 7.4.2
 FLAGS = b"FLAGS %b"  # RFC 3501 7.4.2; flag_table.FlagTable.encoded
@@ -26,9 +24,9 @@ BODY = b"BODY %b"  # RFC 3501 7.4.2; fragments.encode_structure(extended=False)
 BODYSTRUCTURE = b"BODYSTRUCTURE %b"  # RFC 3501 7.4.2; fragments.encode_structure(extended=True)
 MODSEQ = b"MODSEQ (%d)"  # RFC 7162 3.1.4.2
 EMAILID = b"EMAILID (%b)"  # RFC 8474 5.1
-THREADID = b"THREADID %b"  # RFC 8474 5.2; object_id()
+THREADID = b"THREADID (%b)"  # RFC 8474 5.2
 SAVEDATE = b"SAVEDATE %b"  # RFC 8514 4.2; date_time() or NIL
-PREVIEW = b"PREVIEW %b"  # RFC 8970 3.2; preview()
+PREVIEW = b"PREVIEW %b"  # RFC 8970 3.2; a string
 
 FETCH_END = b")\r\n"
 
@@ -89,14 +87,3 @@ def date_time(seconds: int) -> bytes:
         then = date.fromordinal(_EPOCH + min(max(day, _FIRST_DAY), _LAST_DAY))
         written = _days[day] = b'"%2d-%b-%04d ' % (then.day, _MONTHS[then.month - 1], then.year)
     return written + _MINUTES[rest // 60] + _SECONDS[rest % 60]
-
-
-# RFC 8970 3.2
-def preview(text: str | None, *, utf8: bool) -> bytes:
-    """NIL if there is none yet (LAZY), an empty string if there is nothing to show."""
-    return b"NIL" if text is None else string(text.encode("utf-8", "replace"), utf8)
-
-
-# RFC 8474 5.2
-def object_id(value: str | None) -> bytes:
-    return b"NIL" if value is None else b"(" + value.encode("ascii") + b")"

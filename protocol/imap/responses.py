@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.errors import MailError, Reason
 from protocol.imap import response_codes as codes
 from protocol.imap.flag_table import FlagTable
 from protocol.imap.fragments import nstring
@@ -57,15 +56,6 @@ def continuation(line: str) -> bytes:
 # RFC 3501 7.5, 6.2.2: the challenge of an authentication exchange; an empty one keeps the space
 def challenge(base64: bytes) -> bytes:
     return b"+ " + base64 + b"\r\n"
-
-
-# RFC 5530 3; RFC 3501 6.3.11 and 6.4.7 for TRYCREATE
-def failure(tag: bytes, error: MailError, *, into: bool = False) -> bytes:
-    """The tagged NO for an operation that failed; ``into``: the folder that is missing was a destination."""
-    code = error.reason.imap.encode("ascii")
-    if into and error.reason is Reason.NO_SUCH_FOLDER:
-        code = codes.TRYCREATE
-    return no(tag, error.public, code)
 
 
 # RFC 3501 7.2.1

@@ -42,7 +42,7 @@ _FORMATS: Final = {
     Attribute.BODY: form.BODY,
     Attribute.BODYSTRUCTURE: form.BODYSTRUCTURE,
     Attribute.EMAILID: form.EMAILID,
-    Attribute.THREADID: b"THREADID (%b)",  # RFC 8474 5.2
+    Attribute.THREADID: form.THREADID,
 }
 _WHOLE: Final = Section()
 _MOST_ITEMS: Final = 32

@@ -142,10 +142,6 @@ class FolderState:
         """Message number of the first unseen message; 0 if there is none (RFC 3501 6.3.1)."""
         return next((number for number, mask in enumerate(self.columns.masks, 1) if not mask & SEEN), 0)
 
-    def unseen(self) -> int:
-        masks = self.columns.masks
-        return sum([not mask & SEEN for mask in masks])
-
     def flagged_since(self, modseq: int) -> list[int]:
         """UIDs whose mod-sequence is above, ascending (RFC 7162 3.1.4.1, 3.2.5)."""
         return [uid for uid, changed in zip(self.columns.uids, self.columns.modseqs) if changed > modseq]
@@ -253,10 +249,6 @@ class FolderCache:
 
     def __len__(self) -> int:
         return len(self._folders)
-
-    def known(self, folder_id: int) -> FolderState | None:
-        """The folder, if it is in memory."""
-        return self._folders.get(folder_id)
 
     async def get(self, folder_id: int) -> FolderState:
         state = self._folders.get(folder_id)

@@ -70,18 +70,6 @@ def test_codes(code: bytes, expected: bytes) -> None:
     assert code == expected
 
 
-@pytest.mark.parametrize("reason", list(Reason))
-def test_every_failure_has_an_answer(reason: Reason) -> None:
-    sent = responses.failure(b"A1", MailError(reason, "/secret/path"))
-    assert sent == b"A1 NO [%b] %b\r\n" % (reason.imap.encode(), reason.public.encode())
-
-
-def test_missing_destination() -> None:
-    error = MailError(Reason.NO_SUCH_FOLDER)
-    assert responses.failure(b"A1", error, into=True) == b"A1 NO [TRYCREATE] No such folder\r\n"
-    assert b"[OVERQUOTA]" in responses.failure(b"A1", MailError(Reason.OVER_QUOTA), into=True)
-
-
 @pytest.mark.parametrize(
     ("name", "rev1", "utf8"),
     [

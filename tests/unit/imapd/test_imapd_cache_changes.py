@@ -278,11 +278,11 @@ async def test_unseen_modseq_and_vanished(store: Transport) -> None:
     append(store, "INBOX", message())
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
-        assert (state.first_unseen(), state.unseen()) == (4, 1)
+        assert state.first_unseen() == 4
         before = state.modseq
         await mailboxes.commit(op.ChangeFlags(ADA, state.id, [2], "set", DELETED))
         assert state.flagged_since(before) == [2]
-        assert (state.first_unseen(), state.unseen()) == (2, 2)
+        assert state.first_unseen() == 2
         await mailboxes.commit(op.Expunge(ADA, state.id, [2]))
         assert await mailboxes.vanished(state.id, before) == ["2"]
         assert list(state.masks([1, 2, 3])) == [SEEN, 0, SEEN]

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from adapter.servers.imap import connection
+from adapter.servers.imap.answer import Answer, failed
 from adapter.servers.imap.bodies import Bodies, Span
 from adapter.servers.imap.connection import Connection
 from adapter.servers.imap.mailboxes import Mailboxes
@@ -173,3 +174,17 @@ async def test_the_end_just_after_idle_is_told(after_idle: AfterIdle) -> None:
 
     async with after_idle(end) as client:
         assert (await client.line()).startswith(b"* BYE [UNAVAILABLE]")
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_failure_has_an_answer(reason: Reason) -> None:
+    answer = failed(MailError(reason, "/secret/path"))
+    assert answer == Answer(reason.public, reason.imap.encode(), b"NO")
+
+
+def test_missing_destination() -> None:
+    assert failed(MailError(Reason.NO_SUCH_FOLDER), into=True).code == b"TRYCREATE"
+    assert failed(MailError(Reason.OVER_QUOTA), into=True).code == b"OVERQUOTA"
