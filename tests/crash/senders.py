@@ -45,27 +45,32 @@ class Sender(threading.Thread):
         self.number = number
         self.port = port
         self.stop = stop
+        self.next = 0  # the letter that is not acknowledged yet
         self.sent: collections.Counter[int] = collections.Counter()
         self.acknowledged: set[int] = set()
         self.finished = False
 
     def run(self) -> None:
-        number = 0
-        while not self.stop.is_set() or self.sent[number]:  # the letter begun is retried to completion
+        while self._has_more():
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
                     connection.settimeout(20)
-                    number = self._converse(connection, number)
+                    self._converse(connection)
             except (OSError, Refused):
                 time.sleep(0.05)
         self.finished = True
 
-    def _converse(self, connection: socket.socket, number: int) -> int:
+    def _has_more(self) -> bool:
+        """The letter begun is retried to completion."""
+        return not self.stop.is_set() or self.sent[self.next] > 0
+
+    def _converse(self, connection: socket.socket) -> None:
         reader = connection.makefile("rb")
         expect(reader.readline(), b"220")
         connection.sendall(b"HELO client.test\r\n")
         expect(reader.readline(), b"250")
-        while not self.stop.is_set() or self.sent[number]:
+        while self._has_more():
+            number = self.next
             recipient = self.addresses[(self.number + number) % len(self.addresses)]
             connection.sendall(f"MAIL FROM:<x@y.test>\r\nRCPT TO:<{recipient}>\r\nDATA\r\n".encode())
             for code in (b"250", b"250", b"354"):
@@ -73,9 +78,9 @@ class Sender(threading.Thread):
             self.sent[number] += 1
             connection.sendall(letter(self.number, number) + b".\r\n")
             expect(reader.readline(), b"250")
+            # Never sent again: a copy of it would hide that it was lost.
             self.acknowledged.add(number)
-            number += 1
-        return number
+            self.next += 1
 
 
 class Refused(Exception):  # noqa: N818 - a signal inside this module
