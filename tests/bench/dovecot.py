@@ -6,10 +6,13 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.fronts import free_port, wait_for_port
+
+PASSWORD = "bench"  # of everybody
 
 _CONFIG = """
 base_dir = {run}
@@ -25,7 +28,7 @@ mail_uid = {user}
 mail_gid = {group}
 passdb {{
   driver = static
-  args = password=bench
+  args = password={password}
 }}
 userdb {{
   driver = static
@@ -54,12 +57,6 @@ def available() -> bool:
     return os.geteuid() == 0 and shutil.which("dovecot") is not None and os.path.exists("/usr/lib/dovecot/lmtp")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def running(directory: str) -> Iterator[tuple[int, int, str]]:
     """Yields the ports of LMTP and IMAP, and the directory with one folder for each user."""
@@ -74,22 +71,17 @@ def running(directory: str) -> Iterator[tuple[int, int, str]]:
         if not mode & 0o001:  # scratch directories let nobody else pass
             os.chmod(parent, mode | 0o011)
         parent = os.path.dirname(parent)
-    lmtp, imap = _free_port(), _free_port()
+    lmtp, imap = free_port(), free_port()
     config = f"{directory}/dovecot-bench.conf"
     with open(config, "w", encoding="utf-8") as file:
-        file.write(_CONFIG.format(run=run, mail=mail, user=owner.pw_uid, group=owner.pw_gid, lmtp=lmtp, imap=imap))
+        ports = {"lmtp": lmtp, "imap": imap}
+        user = {"user": owner.pw_uid, "group": owner.pw_gid, "password": PASSWORD}
+        file.write(_CONFIG.format(run=run, mail=mail, **user, **ports))
     server = subprocess.Popen(["dovecot", "-F", "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(100):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", lmtp), 1):
-                break
-            time.sleep(0.1)
+        for port in (lmtp, imap):
+            wait_for_port(port, Path(run, "log"))
         yield lmtp, imap, mail
     finally:
         server.terminate()
         server.wait(20)
-
-
-def stored(mail: str) -> int:
-    """Messages in all mailboxes."""
-    return sum(len(files) for folder, _, files in os.walk(mail) if os.path.basename(folder) in ("new", "cur"))

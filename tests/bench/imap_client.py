@@ -83,6 +83,19 @@ class RawClient:
         self._socket.close()
 
 
+def count_messages(port: int, user: str, password: str) -> int:
+    """In the inbox, as the server tells."""
+    client = RawClient(port, user, password)
+    try:
+        answer = client.run("STATUS INBOX (MESSAGES)")
+    finally:
+        client.close()
+    found = re.search(rb"\(MESSAGES (\d+)\)", answer)
+    if found is None:
+        raise RuntimeError(answer)
+    return int(found[1])
+
+
 def lmtp_deliver(port: int, address: str, message: bytes) -> float:
     """Hand over one message; when it was acknowledged."""
     with socket.create_connection(("127.0.0.1", port)) as connection:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from adapter.accounts import Credentials
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
+from tests.support.fronts import free_port, wait_for_port
 
 ADA, BOB, PASSWORD = "ada@example.test", "bob@example.test", "secret"
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -79,20 +79,6 @@ def _pss(pid: int) -> int:
     return 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for_port(port: int) -> None:
-    for _ in range(200):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"nobody listens on port {port}")
-
-
 # --- ours ------------------------------------------------------------------------------------------------------------
 
 
@@ -112,14 +98,16 @@ def fill_markpost(directory: str, messages: Sequence[bytes]) -> str:
 @contextlib.contextmanager
 def markpost(root: str) -> Iterator[Server]:
     imap, lmtp = free_port(), free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adapter.cli", "serve", "--root", root,
-         "--imap", f"127.0.0.1:{imap}", "--lmtp", f"127.0.0.1:{lmtp}"],
-        cwd=_REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "MARKPOST_SERVER_LOG_LEVEL": "warning", "MARKPOST_LIMITS_CONNECTIONS_PER_USER": "5000"},
-    )  # fmt: skip
+    log = Path(f"{root}.log")
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "adapter.cli", "serve", "--root", root,
+             "--imap", f"127.0.0.1:{imap}", "--lmtp", f"127.0.0.1:{lmtp}"],
+            cwd=_REPOSITORY, stdout=subprocess.DEVNULL, stderr=errors,
+            env={**os.environ, "MARKPOST_SERVER_LOG_LEVEL": "warning", "MARKPOST_LIMITS_CONNECTIONS_PER_USER": "5000"},
+        )  # fmt: skip
     try:
-        wait_for_port(imap)
+        wait_for_port(imap, log)
         yield Server("markpost", imap, lmtp, process)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -199,7 +187,7 @@ def dovecot(home: str) -> Iterator[Server]:
     Path(config).write_text(_DOVECOT.format(home=home, imap=imap, lmtp=lmtp))
     process = subprocess.Popen(["dovecot", "-F", "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for_port(imap)
+        wait_for_port(imap, Path(f"{home}/dovecot.log"))
         yield Server("dovecot", imap, lmtp, process)
     finally:
         process.send_signal(signal.SIGTERM)

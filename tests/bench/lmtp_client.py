@@ -72,7 +72,10 @@ class Connection:
 
     def readable(self) -> bool:
         """Take what has come; whether the message is answered."""
-        self.pending += self.socket.recv(65536)
+        received = self.socket.recv(65536)
+        if not received:
+            raise ConnectionError("closed")
+        self.pending += received
         while (end := self.pending.find(b"\n")) >= 0:
             line, self.pending = self.pending[: end + 1], self.pending[end + 1 :]
             self.replies += 1
