@@ -130,14 +130,16 @@ class Commands:
         session, transaction = self._session, self._open_transaction
         if argument:
             raise SmtpError(replies.NO_ARGUMENTS)
-        session.say(replies.START_DATA.wire)
+        # First: should that fail, the client has not been asked for the message, and what comes next are commands.
         incoming = transaction.incoming = messages.begin(session, transaction)
+        session.say(replies.START_DATA.wire)
         await self._pump(DataReader(incoming.intake), incoming)
         return await messages.complete(session, transaction, incoming)
 
     async def bdat(self, argument: bytes) -> Answer:
         session, transaction = self._session, self._open_transaction
         chunk = parse_bdat(argument)
+        session.in_step = False  # the octets of the chunk come whatever happens here
         if transaction.incoming is None:
             transaction.incoming = messages.begin(session, transaction)
         incoming = transaction.incoming

@@ -46,7 +46,7 @@ class Incoming:
         self._rewrites = rewrites
         self._spool: Spool | None = store.transport.spool()
         self._header: bytes | None = None
-        self._collected: list[bytes] | None = None
+        self._collected: bytearray | None = None
         self._refusal: Reply | None = None
 
     @property
@@ -75,8 +75,8 @@ class Incoming:
         if self.refusal is not None:
             await self.discard()
         elif self._collected is not None:
-            self._collected.append(body)
-            if sum(map(len, self._collected)) > MAX_REWRITTEN:
+            self._collected += body
+            if len(self._collected) > MAX_REWRITTEN:
                 await self._give_up_rewriting()
         elif body:
             await self._write(body)
@@ -85,7 +85,7 @@ class Incoming:
         """The message is complete."""
         if self._collected is None or self.refusal is not None or self._header is None or self._rewrite is None:
             return
-        body = b"".join(self._collected)
+        body = bytes(self._collected)
         self._collected = None
         loop = asyncio.get_running_loop()
         await self._write(self._trace + await loop.run_in_executor(self._store.pool, self._rewrite, self._header, body))
@@ -115,13 +115,13 @@ class Incoming:
             return b""
         self._header = edited
         if self._rewrite is not None and self._rewrites(edited):
-            self._collected = []
+            self._collected = bytearray()
             return b""
         return self._trace + edited
 
     async def _give_up_rewriting(self) -> None:
-        pieces, self._collected = self._collected or [], None
-        await self._write(b"".join((self._trace, self._header or b"", *pieces)))
+        body, self._collected = self._collected or b"", None
+        await self._write(b"".join((self._trace, self._header or b"", body)))
 
     async def _write(self, data: bytes) -> None:
         spool = self._spool

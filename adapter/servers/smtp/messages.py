@@ -16,7 +16,7 @@ from adapter.servers.smtp.submission import header_editor
 from adapter.servers.smtp.transaction import Transaction
 from protocol.smtp import lmtp, trace
 from protocol.smtp.intake import Intake, LineEnds
-from protocol.smtp.replies import Reply
+from protocol.smtp.replies import INTERNAL_ERROR, Reply
 from protocol.smtp.states import Event, Service
 
 if TYPE_CHECKING:
@@ -97,28 +97,19 @@ async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) 
 
 
 async def complete(session: SmtpSession, transaction: Transaction, incoming: Incoming) -> list[Reply]:
-    """The message is all there: commit it. One reply, or with LMTP one for each recipient (RFC 2033 4.2)."""
-    await incoming.finish()
-    size = incoming.size
-    outcome: Reply | dict[str, Reply] | None = incoming.refusal
-    if isinstance(outcome, Reply):
-        _log.info("%s %s refused: from <%s>, %s", session.peer, transaction.id, transaction.sender, outcome.text)
-    else:
-        keep_sent = session.account is not None and session.store.settings.submission.keep_sent
-        outcome = await deliver(
-            session.store,
-            transaction,
-            incoming,
-            session.peer,
-            session.account,
-            keep_sent=keep_sent,
-            one_answer=session.edge.service is not Service.LMTP,
-        )
-        if isinstance(outcome, dict):
-            delivered = [each for each in reports.wanted(transaction) if outcome[each.address].positive]
-            if delivered:
-                hostname = session.edge.services.hostname
-                await reports.report(session.store, transaction, delivered, incoming.header, hostname)
+    """The message is all there: commit it. One reply, or with LMTP one for each recipient (RFC 2033 4.2).
+
+    RFC 5321 4.1.1.4: whatever comes of it, the transaction is over and the next may begin.
+    """
+    size = 0
+    outcome: Reply | dict[str, Reply]
+    try:
+        await incoming.finish()
+        size = incoming.size
+        outcome = await _settle(session, transaction, incoming)
+    except Exception:
+        _log.exception("%s %s failed", session.peer, transaction.id)
+        outcome = INTERNAL_ERROR
     await session.end_transaction()
     session.state.advance(Event.END)
     if session.edge.service is Service.LMTP:
@@ -129,6 +120,29 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
         session.message_accepted()
     _count(session.edge.service.value, given, size)
     return given
+
+
+async def _settle(session: SmtpSession, transaction: Transaction, incoming: Incoming) -> Reply | dict[str, Reply]:
+    """Refuse the message, or deliver it and report that to those who asked."""
+    if incoming.refusal is not None:
+        why = incoming.refusal.text
+        _log.info("%s %s refused: from <%s>, %s", session.peer, transaction.id, transaction.sender, why)
+        return incoming.refusal
+    outcome = await deliver(
+        session.store,
+        transaction,
+        incoming,
+        session.peer,
+        session.account,
+        keep_sent=session.account is not None and session.store.settings.submission.keep_sent,
+        one_answer=session.edge.service is not Service.LMTP,
+    )
+    if isinstance(outcome, dict):
+        delivered = [each for each in reports.wanted(transaction) if outcome[each.address].positive]
+        if delivered:
+            hostname = session.edge.services.hostname
+            await reports.report(session.store, transaction, delivered, incoming.header, hostname)
+    return outcome
 
 
 def _count(service: str, given: list[Reply], size: int) -> None:

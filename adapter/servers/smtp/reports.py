@@ -31,7 +31,18 @@ def wanted(transaction: Transaction) -> list[Recipient]:
 async def report(
     store: Store, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
-    """Tell the sender that these recipients have the message."""
+    """Tell the sender that these recipients have the message. Raises nothing: they have it all the same."""
+    try:
+        await _report(store, transaction, delivered, header, hostname)
+    except MailError as error:
+        _log.warning("%s delivered, but the report could not be: %s", transaction.id, error)
+    except Exception:
+        _log.exception("%s delivered, but the report failed", transaction.id)
+
+
+async def _report(
+    store: Store, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
+) -> None:
     try:
         targets = store.recipients.find(transaction.mail.path)
     except MailError:
@@ -60,7 +71,4 @@ async def report(
         relay = [RelayRecipient(transaction.sender, frozenset())] if outside else []
         return Deliver(store.transport.stage(octets), "", [target.address for target in targets or ()], relay=relay)
 
-    try:
-        await store.commits.run(prepare, len(octets))
-    except MailError as error:
-        _log.warning("%s delivered, but the report could not be: %s", transaction.id, error)
+    await store.commits.run(prepare, len(octets))

@@ -85,6 +85,10 @@ class SmtpSession(Stream):
             self.ticket = services.admission.admit(self.peer_address)
             self._store = services.store
             if self.edge.implicit_tls:
+                if self.ticket is None:  # a handshake for each would be the costliest thing of all
+                    _log.warning("%s turned away: %s", self.peer, replies.TOO_MANY_CONNECTIONS.text)
+                    self.abort()
+                    return
                 await self.secure(from_start=True)
             turned_away = self._turned_away()
             if turned_away is not None:
@@ -271,7 +275,7 @@ class SmtpSession(Stream):
                 command,
                 error,
             )
-            return replies.reply_to(error)
+            return replies.reply_to(error) if self.in_step else replies.SHUTTING_DOWN
         except (PeerGoneError, TimeoutError, TooSlowError, InterruptedWaitError):
             raise
         except Exception:

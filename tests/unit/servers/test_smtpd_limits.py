@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections.abc import Callable
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,13 @@ from adapter.config import Seconds, Size
 from adapter.servers.smtp.pace import Pace
 from adapter.settings import Limits, Settings
 from adapter.store import disk
+from adapter.transport.operations.base import Operation
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
+from tests.support.certificates import make_certificate
 from tests.support.messages import message
-from tests.support.smtpd import ConnectionEnded, SmtpClient, make_store, serving
-from tests.support.stores import ADA
+from tests.support.smtpd import ConnectionEnded, SmtpClient, make_store, serving, trusting
+from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE, until
 
 
@@ -114,6 +119,15 @@ async def test_connections_from_one_address(root: Path) -> None:
         first.close()
         await until(lambda: running.services.admission.total < 2)
         assert (await (await running.connect()).reply()).code == 220
+
+
+async def test_no_handshake_for_those_who_are_too_many(root: Path, tmp_path: Path) -> None:
+    settings = dataclasses.replace(limited(connections_per_ip=1), tls=make_certificate(tmp_path))
+    async with serving(root, settings, ["submissions"]) as running:
+        first = await running.connect("submissions", context=trusting())
+        assert (await first.reply()).code == 220
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await running.connect("submissions", context=trusting())
 
 
 @pytest.mark.setting("limits.connections", "limits.exempt")
@@ -276,22 +290,63 @@ async def test_a_command_that_fails_unexpectedly(root: Path, monkeypatch: pytest
         assert (await client.ask(f"RCPT TO:<{ADA}>")).code == 250
 
 
+@pytest.mark.parametrize("kind", ["smtp", "lmtp"])
+async def test_a_message_that_fails_unexpectedly_ends_its_transaction(
+    root: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    recipients = [f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>"]
+    async with serving(root) as running:
+        client = await running.hello(kind)
+        with monkeypatch.context() as patched:
+            patched.setattr("adapter.servers.smtp.messages.deliver", _fail(RuntimeError("secret")))
+            assert await client.codes("MAIL FROM:<x@y.test>", *recipients, "DATA") == [250, 250, 250, 354]
+            client.send(message() + b".\r\n")
+            replies = [await client.reply() for _ in recipients[kind != "lmtp" :]]
+        assert {(reply.code, reply.enhanced) for reply in replies} == {(451, "4.3.0")}
+        assert "secret" not in replies[0].text
+        assert (await client.mail(message())).code == 250
+        assert len(running.inbox()) == 1
+        assert running.inbox(BOB) == []
+
+
+async def test_a_message_that_cannot_be_begun_is_not_taken_for_commands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(root) as running:
+        client = await running.hello()
+        monkeypatch.setattr("adapter.servers.smtp.messages.begin", _fail(MailError(Reason.UNKNOWN)))
+        # 451 in the place of 354: the client does not send the message.
+        assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA", "NOOP") == [250, 250, 451, 250]
+        # A chunk comes without being asked for.
+        client.send(b"BDAT 6 LAST\r\nNOOP\r\n")
+        assert (await client.reply()).code == 421
+        assert await client.ended()
+
+
 async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Transport.submit
+    original = Transport.commit_all
+    reached, released = threading.Event(), threading.Event()
 
-    def slow(self: Transport, operation: Any) -> Any:
-        import time
+    def slow(self: Transport, operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
+        reached.set()
+        assert released.wait(PATIENCE)
+        return original(self, operations)
 
-        time.sleep(1.6)
-        return original(self, operation)
-
-    monkeypatch.setattr(Transport, "submit", slow)
-    settings = limited(idle=Seconds(1.0), data_idle=Seconds(1.0), first_command=Seconds(1.0))
-    async with serving(root, settings) as running:
-        client = await running.hello()
-        assert (await client.mail(message())).code == 250
+    monkeypatch.setattr(Transport, "commit_all", slow)
+    idle = 0.2
+    async with serving(root, limited(idle=Seconds(idle), data_idle=Seconds(idle))) as running:
+        client = await running.connect()
+        octets = message()
+        # In one packet: between these the server waits for nothing.
+        envelope = b"EHLO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\n"
+        client.send(envelope + b"BDAT %d LAST\r\n" % len(octets) + octets)
+        await until(reached.is_set)
+        await asyncio.sleep(3 * idle)
+        released.set()
+        assert [(await client.reply()).code for _ in range(5)] == [220, 250, 250, 250, 250]
+        assert len(running.inbox()) == 1
 
 
 async def test_settings_of_one_server_do_not_touch_another(root: Path, tmp_path: Path) -> None:

@@ -199,6 +199,20 @@ async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> Non
     assert len(server.inbox(ADA)) == 1
 
 
+async def test_a_report_that_fails_does_not_bring_the_message_again(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(report: object) -> bytes:
+        raise ValueError
+
+    monkeypatch.setattr("protocol.smtp.dsn.build", broken)
+    client = await logged_in(server)
+    assert await client.codes(f"MAIL FROM:<{ADA}>", f"RCPT TO:<{BOB}> NOTIFY=SUCCESS", "DATA") == [250, 250, 354]
+    client.send(from_ada() + b".\r\n")
+    assert (await client.reply()).code == 250
+    assert len(server.inbox(BOB)) == 1
+
+
 # --- the copy a client uploads itself --------------------------------------------------------------------------------
 
 
