@@ -50,6 +50,8 @@ class Commits:
         self._transport = transport
         self._small: _Jobs = queue.SimpleQueue()
         self._large: _Jobs = queue.SimpleQueue()
+        self._mutex = threading.Lock()
+        self._closed = False
         self._done: deque[tuple[asyncio.Future[Any], Future[Any] | MailError]] = deque()
         self._scheduled = False
         self._threads = [
@@ -63,10 +65,12 @@ class Commits:
             thread.start()
 
     def close(self) -> None:
-        """Finish what was handed in. Blocks."""
-        self._small.put(None)
-        for _ in self._threads[1:]:
-            self._large.put(None)
+        """Finish what was handed in, and take nothing more. Blocks."""
+        with self._mutex:
+            self._closed = True
+            self._small.put(None)
+            for _ in self._threads[1:]:
+                self._large.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -74,7 +78,10 @@ class Commits:
         """Commit the operation that ``prepare``, called on a thread, makes of so many octets. Raises MailError."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Result] = loop.create_future()
-        (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare))
+        with self._mutex:  # behind the last word of close() nobody would find it
+            if self._closed:
+                raise MailError(Reason.MAINTENANCE)
+            (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare))
         return await waiter
 
     def _work_on_small(self) -> None:

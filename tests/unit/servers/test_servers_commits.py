@@ -99,3 +99,14 @@ async def test_a_store_that_is_closed_takes_nothing_more(tmp_path: Path, size: i
             await waiting
         assert caught.value.reason is Reason.MAINTENANCE
         assert rows(transport) == []
+
+
+@pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
+async def test_nobody_waits_for_commits_that_are_closed(tmp_path: Path, size: int) -> None:
+    with new_store(tmp_path / "store", ADA) as transport:
+        commits = Commits(transport, 1)
+        await asyncio.to_thread(commits.close)
+        with pytest.raises(MailError) as caught:
+            async with asyncio.timeout(PATIENCE):
+                await commits.run(delivery(transport, "late"), size)
+        assert caught.value.reason is Reason.MAINTENANCE
