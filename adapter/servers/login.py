@@ -141,10 +141,11 @@ class Authenticator:
     # --- for exchanges ---------------------------------------------------------------------------------------------
 
     def attempt(self, user: str, peer: Peer) -> Attempt:
-        keys = [f"user {_account(user) or user}"]
-        if peer.address not in self._exempt:
-            keys.append(f"peer {networks.group(peer.address)}")
-        return self._throttle.attempt(*keys)
+        keys = [] if peer.address in self._exempt else [f"peer {networks.group(peer.address)}"]
+        if not user:  # a token says whose it is: those who name nobody are not one user
+            return self._throttle.attempt(*keys)
+        owner = f"user {_account(user) or user}"
+        return self._throttle.attempt(owner, *keys, forgiven=owner)
 
     async def prove(self, user: str, password: str, peer: Peer, attempt: Attempt) -> Success | Failure:
         digest = await asyncio.to_thread(self._digest, user, password)

@@ -26,9 +26,12 @@ class Throttle:
         """Go by these settings from now on; failures stay counted."""
         self._settings = settings
 
-    def attempt(self, *keys: str) -> Attempt:
-        """An attempt that counts for all of these keys; wait for its ``delay`` before anything is checked."""
-        return Attempt(self, keys)
+    def attempt(self, *keys: str, forgiven: str = "") -> Attempt:
+        """An attempt that counts for all of these keys; wait for its ``delay`` before anything is checked.
+
+        What ``forgiven``, one of them, has failed before is forgotten if it succeeds.
+        """
+        return Attempt(self, keys, forgiven)
 
     def _begin(self, name: str) -> float:
         failed, under_way = self._keys(name)
@@ -54,11 +57,12 @@ class Throttle:
 
 
 class Attempt:
-    """``failed`` says how it ended; None: it was given up, or nobody could tell. The first key is forgiven."""
+    """``failed`` says how it ended; None: it was given up, or nobody could tell."""
 
-    def __init__(self, throttle: Throttle, keys: tuple[str, ...]) -> None:
+    def __init__(self, throttle: Throttle, keys: tuple[str, ...], forgiven: str) -> None:
         self._throttle = throttle
         self._keys = keys
+        self._forgiven = forgiven
         self.delay = 0.0
         self.failed: bool | None = None
 
@@ -71,5 +75,5 @@ class Attempt:
     ) -> None:
         # A success clears the user's record but not the address's: else one good account would open the way for
         # guessing at all others.
-        for number, key in enumerate(self._keys):
-            self._throttle._end(key, self.failed, forgive=number == 0)
+        for key in self._keys:
+            self._throttle._end(key, self.failed, forgive=key == self._forgiven)

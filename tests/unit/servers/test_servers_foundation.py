@@ -78,9 +78,10 @@ def test_throttle_grows_forgets_and_counts_attempts_under_way() -> None:
 
     assert [fail("user a", "peer x") for _ in range(6)] == [0.0, 0.0, 1.0, 2.0, 4.0, 5.0]
     assert fail("user b", "peer x") == 5.0  # the address is remembered whoever it tries
-    with throttle.attempt("user a", "peer y") as attempt:
+    with throttle.attempt("user a", "peer x", forgiven="user a") as attempt:
         attempt.failed = False
     assert fail("user a", "peer z") == 0.0  # forgiven
+    assert fail("user c", "peer x") == 5.0  # the address is not: one good account would open the way to all others
     now = 1000.0
     assert fail("user b", "peer x") == 0.0
     with throttle.attempt("k") as one, throttle.attempt("k") as two, throttle.attempt("k") as three:
@@ -123,6 +124,20 @@ async def test_proven_logins_are_not_hashed_again_until_the_password_changes() -
         assert all(b"right" not in digest for digest in login._proven)
         active.clear()
         assert await login.check_password(ADA, "other", PEER) == Failure(Trouble.REFUSED)
+    finally:
+        login.close()
+
+
+async def test_those_who_name_nobody_are_not_one_user() -> None:
+    """A token says whose it is: strangers with bad ones hold up nobody else."""
+    login = Authenticator(Settings(login=Login(free_failures=1)), _Passwords(), lambda _: True)
+    try:
+        for _ in range(3):
+            with login.attempt("", PEER) as attempt:
+                attempt.failed = True
+        assert attempt.delay > 0
+        with login.attempt("", Peer("test-2", "192.0.2.2")) as other:
+            assert other.delay == 0
     finally:
         login.close()
 
