@@ -277,6 +277,8 @@ class _Relay:
                     notices = []
                     continue
                 _log.error("an outcome cannot be recorded, it is tried again: %s", error)
+            except Exception:
+                _log.exception("an outcome cannot be recorded, it is tried again")
             await _wait(self._stop, pause)
             if self._stop.is_set():
                 return

@@ -288,6 +288,26 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
     assert [taken.addresses for taken in sink.taken] == [[DAVE], [ERIN]]
 
 
+async def test_a_report_that_fails_unexpectedly_does_not_send_in_circles(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bounce.stage
+    attempts: list[object] = []
+
+    def stage(*arguments: Any) -> op.QueueReport | None:
+        attempts.append(arguments)
+        if len(attempts) == 1:
+            raise ValueError
+        return real(*arguments)
+
+    monkeypatch.setattr(bounce, "stage", stage)
+    async with Sink() as sink, relaying(transport, settings(sink)):
+        send(transport)
+        await until(lambda: not queue(transport))
+    assert len(attempts) == 2
+    assert len(sink.taken) == 1
+
+
 async def test_an_outbox_that_cannot_be_read_is_looked_at_again(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
