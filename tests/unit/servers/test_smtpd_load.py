@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import smtplib
@@ -79,6 +80,21 @@ def _deliver(port: int, count: int) -> None:
     with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         for number in range(count):
             client.sendmail("x@y.test", [ADA], message(f"Fast {number}"))
+
+
+def test_large_messages_under_way_hold_little_memory(server: Served) -> None:
+    connections, sent = 20, 8 * MIB
+    port = server.ports["smtp"]
+    _send_large(port, message(body="warm\r\n"))
+    before = server.memory()
+    piece = b"0123456789" * 100 + b"\r\n"
+    with contextlib.ExitStack() as scope:
+        for _ in range(connections):
+            client = scope.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n")
+            client.sendall(b"Subject: large\r\n\r\n" + piece * (sent // len(piece)))
+        grown = server.memory() - before
+    assert grown <= connections * 2 * MIB, f"{grown / MIB:.1f} MiB"
 
 
 class _Watch(threading.Thread):
