@@ -1,4 +1,4 @@
-"""A real Postfix in front: it takes mail by SMTP and hands it over by LMTP, over TCP and a unix socket."""
+"""A real Postfix in front: it takes mail by SMTP and hands it over by LMTP, over TCP (also TLS) and a unix socket."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from adapter.store import layout
 from adapter.transport.transport import Transport
+from tests.support.certificates import make_certificate
 from tests.support.fronts import open_directory
 from tests.support.messages import message
 from tests.support.postfix import Postfix, running_postfix
@@ -22,7 +23,7 @@ from tests.support.stores import rows
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [
-    pytest.mark.needs("postfix"),
+    pytest.mark.needs("postfix", "openssl"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Postfix must be started by root"),
 ]
 
@@ -30,16 +31,21 @@ pytestmark = [
 _MAIN = """
 myhostname = front.test
 message_size_limit = 30000000
-virtual_mailbox_domains = tcp.test, unix.test
+virtual_mailbox_domains = tcp.test, tls.test, unix.test
 virtual_mailbox_limit = 0
-transport_maps = inline:{{ {{ tcp.test = lmtp:inet:127.0.0.1:{port} }}, {{ unix.test = lmtp:unix:{path} }} }}
+transport_maps = inline:{{ {{ tcp.test = lmtp:inet:127.0.0.1:{port} }}, {{ unix.test = lmtp:unix:{path} }},
+  {{ tls.test = encrypted:inet:127.0.0.1:{port} }} }}
 default_transport = discard:
 lmtp_destination_recipient_limit = 50
 lmtp_send_xforward_command = no
 smtpd_relay_restrictions = reject_unauth_destination, reject_unverified_recipient
 unverified_recipient_reject_code = 550
 """
-_ACCOUNTS = [f"{name}@{domain}" for domain in ("tcp.test", "unix.test") for name in ("ada", "bob")]
+_MASTER = """
+encrypted unix - - n - - lmtp -o lmtp_tls_security_level=verify -o lmtp_tls_CAfile={certificate}
+  -o lmtp_tls_verify_cert_match=localhost
+"""
+_ACCOUNTS = [f"{name}@{domain}" for domain in ("tcp.test", "tls.test", "unix.test") for name in ("ada", "bob")]
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     scratch = tmp_path_factory.mktemp("postfix")
     make_store(scratch / "store", *_ACCOUNTS)
     config = scratch / "conf.toml"
-    config.write_text("[listen]\nsocket_mode = 0o666\n")
     with open_directory() as home:
+        tls = make_certificate(home, "localhost")
+        certificate = f'[tls]\ncertificate = "{tls.certificate}"\nkey = "{tls.key}"\n'
+        config.write_text(f"{certificate}[listen]\nsocket_mode = 0o666\n")
         listeners = ("--lmtp", "127.0.0.1:0", "--lmtp", str(home / "lmtp.sock"))
         with served(scratch / "store", "--config", str(config), *listeners, log=scratch / "log") as server:
             main = _MAIN.format(port=server.ports["lmtp"], path=home / "lmtp.sock")
-            with running_postfix(home, main) as postfix:
+            with running_postfix(home, main, _MASTER.format(certificate=tls.certificate)) as postfix:
                 yield Place(scratch / "store", server, postfix)
 
 
-@pytest.mark.parametrize("how", ["tcp", "unix"])
+@pytest.mark.parametrize("how", ["tcp", "tls", "unix"])
 def test_mail_through_postfix(place: Place, how: str) -> None:
     ada, bob, nobody = (f"{name}@{how}.test" for name in ("ada", "bob", "nobody"))
     with smtplib.SMTP("127.0.0.1", place.postfix.port, timeout=PATIENCE) as client:
@@ -90,7 +98,7 @@ def test_mail_through_postfix(place: Place, how: str) -> None:
     one = next(octets for octets in to_ada if b"Subject: One for two" in octets)
     assert one.endswith(b"\r\n\r\n.dot\r\n..dots\r\n")
     assert one in to_bob  # one file for both
-    assert b" with LMTP id " in one
+    assert (b" with LMTPS id " if how == "tls" else b" with LMTP id ") in one
     assert b"(local)" in one if how == "unix" else b"[127.0.0.1]" in one
     assert any(octets.endswith(big[-1000:]) and len(octets) > len(big) for octets in to_ada)
     assert sum(b"Subject: Number " in octets for octets in to_bob) == 20
