@@ -35,13 +35,14 @@ def offline(root: str, *, reason: str, deadline: float = DEADLINE, older: bool =
     with contextlib.closing(open_root(root)) as directories:
         check_layout(directories, older=older)
         before = offline_marker.read(directories)
-        if before is None:
-            offline_marker.write(directories, offline_marker.signed(reason, lasting=False))
+        own = offline_marker.signed(reason, lasting=False)
+        if before is None or not before.lasting:
+            offline_marker.write(directories, own)
         try:
             with _exclusive(directories, deadline):
                 yield directories
         finally:
-            if before is None:
+            if offline_marker.read(directories) == own:  # else somebody else wants mail to stay offline
                 offline_marker.remove(directories)
 
 
@@ -58,6 +59,8 @@ def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLI
         except BaseException:  # also when somebody loses patience
             if before is None:
                 offline_marker.remove(directories)
+            else:
+                offline_marker.write(directories, before)
             raise
         return marker
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,29 @@ def test_on_lasts_until_off(root: str) -> None:
     assert gate.turn_off(root)
     assert not gate.turn_off(root)
     Transport.open(root).close()
+
+
+def test_on_during_a_repair_outlasts_it(root: str) -> None:
+    with ThreadPoolExecutor(1) as aside:
+        with gate.offline(root, reason="repair"):
+            with pytest.raises(gate.NotOffline):
+                gate.turn_on(root, reason="too late", deadline=0.2)
+            assert "repair" in str(gate.status(root)[0]), "as it was before"
+            waiting = aside.submit(gate.turn_on, root, reason="disks", deadline=PATIENCE)
+            wait_until(lambda: "disks" in str(gate.status(root)[0]))
+        assert waiting.result(PATIENCE).why == "disks"
+    assert "disks" in _refused(root).detail, "who turned it off was told that mail is offline"
+    assert gate.turn_off(root)
+
+
+def test_two_repairs_take_turns(root: str) -> None:
+    with ThreadPoolExecutor(1) as aside, ExitStack() as second:
+        with gate.offline(root, reason="first"):
+            waiting = aside.submit(second.enter_context, gate.offline(root, reason="second", deadline=PATIENCE))
+            wait_until(lambda: "second" in str(gate.status(root)[0]))
+        waiting.result(PATIENCE)
+        assert "second" in _refused(root).detail, "servers know that they still have to wait"
+    assert gate.status(root)[0] is None
 
 
 def test_a_killed_gate_lets_mail_back_in(root: str) -> None:
