@@ -215,6 +215,12 @@ class Journal:
         if self._end:
             self._rotate()
 
+    def go_on_after(self, seq: int) -> None:
+        """Start a new segment behind this record, unless the journal has reached it: a snapshot holds what led here."""
+        if self.last_seq < seq:
+            self.last_seq = seq
+            self._rotate()
+
     def remove_segments_before(self, seq: int) -> list[int]:
         """Remove segments all of whose records are at or below ``seq`` (a snapshot holds what they led to)."""
         segments = self.segments()

@@ -32,6 +32,22 @@ def build(directories: Directories, journal: Journal, path: str) -> int:
         connection.close()
 
 
+def is_unfinished(directories: Directories, applied: int) -> bool:
+    """Whether a repair sealed its tables with a snapshot and died before journal and index followed.
+
+    Nobody else makes a snapshot of what the index does not hold yet. Going on with the old index would give new records
+    the numbers of those that the snapshot stands for.
+    """
+    newest = max(snapshots.available(directories), default=0)
+    return applied < newest and snapshots.verify(directories, newest)
+
+
+def finish(directories: Directories, journal: Journal) -> None:
+    """Let the journal go on behind the newest snapshot, and build the index from there."""
+    journal.go_on_after(max(snapshots.available(directories)))
+    replace_index(directories, journal)
+
+
 def replace_index(directories: Directories, journal: Journal) -> None:
     """Build the index anew and put it in the place of the old one, which goes to the index backups."""
     new_name = f"{layout.INDEX_FILE}.new"

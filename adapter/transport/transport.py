@@ -209,6 +209,11 @@ class Transport:
                 _log.warning("the machine stopped without a clean close: restoring from record %d on", suspect.seq)
                 rebuild.replace_index(self._directories, self._journal)
             opened = Index(self._directories)
+            if rebuild.is_unfinished(self._directories, opened.applied_seq()):
+                _log.warning("finishing a repair that died")
+                opened.close()
+                rebuild.finish(self._directories, self._journal)
+                opened = Index(self._directories)
             self._recovery = recovery.Recovery(self._directories, self._journal, opened)
             if suspect is not None:
                 records = list(self._journal.records(suspect.seq, self._journal.last_seq))

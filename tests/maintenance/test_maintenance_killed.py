@@ -6,16 +6,24 @@ import os
 import random
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from adapter.maintenance import gate
-from adapter.store import disk, identity, layout
+from adapter.maintenance.replay import BASE, Replay
+from adapter.store import disk, identity, layout, queries, snapshots
+from adapter.store.disk import Directories
 from adapter.transport.transport import Transport
+from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.maintenance.catalogue import CATALOGUE, damage
-from tests.maintenance.victims import Victims
+from tests.maintenance.lab_stores import CAROL
+from tests.maintenance.victims import Victims, records, write_records
+from tests.support.messages import message
+from tests.support.stores import ADA, deliver
+from tests.support.tables import tables
 
 #: By hand: "places" (each place in the program that changes the store, when it is first reached) or "steps" (all).
 _KILLS = os.environ.get("MARKPOST_KILLS", "")
@@ -125,6 +133,67 @@ def test_a_repair_that_dies_is_finished_by_the_next(
         shutil.rmtree(state)
 
 
+def _with_two_segments(root: Path) -> Path:
+    """A store whose journal went on in a second segment; returns the first."""
+    lab_stores.build(root)
+    with Transport.open(root) as transport:
+        with transport.still() as log:
+            log.rotate()
+        deliver(transport, ADA, octets=message("Later", to=ADA))
+    return sorted(lab.path(root, *layout.JOURNAL).glob("*.jsonl"))[0]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """Servers could open the store before the repair: they can after every step, and show all mail."""
+    root = tmp_path / "store"
+    first = _with_two_segments(root)
+    victims = Victims(root, random.Random(4))
+    before = lab.seen(root)
+    damage(victims, ["folder_directory_gone", "link_removed", "stray_file", "message_deleted", "flags_changed"])
+    if damaged:
+        lines = records(first)
+        number = next(at for at, line in enumerate(lines) if b'"do":"content"' not in line)
+        write_records(first, [*lines[:number], lines[number].replace(b'"', b"'", 1), *lines[number + 1 :]])
+    with Transport.open(root):
+        pass
+    steps = _Steps(root, tmp_path / "states")
+    monkeypatch.setattr(disk, "on_step", steps)
+    repaired = lab.repair(root)
+    monkeypatch.setattr(disk, "on_step", None)
+    assert repaired.report["verified"], repaired.report.get("left")
+    assert any(("_seal" if damaged else "_swap_index") in site for site, _ in steps.states)
+    expected = {place: {uid: row[0] for uid, row in shown.items() if uid} for place, shown in before.items()}
+    for site, state in steps.states:
+        gate.turn_off(str(state))  # the marker names this process, which did not die
+        try:
+            with Transport.open(state) as transport:
+                assert _messages(transport) == expected, site
+                deliver(transport, CAROL, octets=message("Life goes on", to=CAROL))
+        except MailError as error:
+            raise AssertionError(site) from error
+        scratch = state.with_suffix(".scratch")
+        scratch.mkdir()
+        replay = Replay(str(state), str(scratch))
+        facts = replay.run()
+        replay.directories.close()
+        assert facts.complete or (damaged and facts.source == "index"), site
+        told, index = tables(scratch / BASE), tables(lab.path(state, layout.INDEX_FILE))
+        for table in ("messages", "message_recipients", "mailbox_projections"):
+            assert told[table] == index[table], (site, "snapshots and journal tell of all that was done since")
+
+
+def _messages(transport: Transport) -> dict[tuple[str, str], dict[int, str]]:
+    with transport.reading() as connection:
+        return {
+            (owner.address, folder.name): {row.uid: row.message_id for row in queries.rows(connection, folder.id)}
+            for owner in queries.registrations(connection)
+            for folder in queries.folders(connection, owner.id)
+        }
+
+
 def test_mail_comes_back_whatever_a_dead_repair_left(tmp_path: Path) -> None:
     """A store that was about to get its new index opens, and nobody has to repair it first."""
     root = tmp_path / "store"
@@ -137,3 +206,28 @@ def test_mail_comes_back_whatever_a_dead_repair_left(tmp_path: Path) -> None:
     with Transport.open(root):
         pass
     assert lab.seen(root) == before
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_repair_that_died_once_its_tables_were_sealed(tmp_path: Path, begun: bool) -> None:
+    """Its snapshot counts: mail that comes now must not get the number of a record that the snapshot stands for."""
+    root = tmp_path / "store"
+    lab_stores.build(root)
+    before = lab.seen(root)
+    directories = Directories(str(root))
+    with closing(directories), closing(lab.index(root)) as connection:
+        (last,) = connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()
+        snapshots.write(directories, connection, last + 1)
+    if begun:
+        lab.path(root, *layout.JOURNAL, layout.journal_segment(last + 2)).touch()
+    with Transport.open(root) as transport:
+        deliver(transport, CAROL, octets=message("Life goes on", to=CAROL))
+    after = lab.seen(root)
+    assert len(after.pop((CAROL, "INBOX"))) == len(before.pop((CAROL, "INBOX"))) + 1
+    assert after == before
+    (tmp_path / "scratch").mkdir()
+    replay = Replay(str(root), str(tmp_path / "scratch"))
+    with closing(replay.directories):
+        assert replay.run().complete
+    told, index = tables(tmp_path / "scratch" / BASE), tables(lab.path(root, layout.INDEX_FILE))
+    assert {table: told[table] for table in snapshots.TABLES} == {table: index[table] for table in snapshots.TABLES}
