@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 
 import click
 
-from adapter.cli.failures import CommandError
+from adapter.cli.failures import TEMPORARY, CommandError
 from adapter.cli.options import root_option
+from protocol.errors import MailError
+
+_log = logging.getLogger(__name__)
 
 CONFIRMATION = "ALL-SERVICES-ARE-OFFLINE"
 CLEAN, FOUND, REFUSED = 0, 1, 3
@@ -33,7 +38,7 @@ def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
     """Look for everything that is wrong with the store, and change nothing. Mail may go on."""
     from adapter.maintenance import pipeline
 
-    with pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
+    with _unfinished(), pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
         run.check(report)
         _show(report.json() if as_json else None, report.table)
         status = FOUND if report.total else CLEAN
@@ -69,23 +74,36 @@ def repair(
             REFUSED,
         )
     decisions = dict(_decision(text) for text in decided)
-    with pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
-        if dry_run:
-            run.check(report)
-        else:
-            try:
+    with _unfinished(), pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
+        try:
+            if dry_run:
+                run.check(report, decisions)
+                kept = ""
+            else:
                 with gate.offline(root, reason="markpost repair", deadline=deadline) as held:
                     run.repair(held, report, decisions)
                     kept = report.keep(held) if report.total else ""
-            except gate.NotOffline as error:
-                raise CommandError(f"the store is not offline, {error}", REFUSED) from error
-            except BadDecision as error:
-                raise CommandError(f"{error}; nothing was repaired", REFUSED) from error
-            if kept:
-                click.echo(f"{_CLEAR}the report is kept in {root}/{kept}", err=True)
+        except gate.NotOffline as error:
+            raise CommandError(f"the store is not offline, {error}", REFUSED) from error
+        except BadDecision as error:
+            raise CommandError(f"{error}; nothing was repaired", REFUSED) from error
+        if kept:
+            click.echo(f"{_CLEAR}the report is kept in {root}/{kept}", err=True)
         _show(report.json() if as_json else None, report.table)
         left = report.severities["conflict"] or report.verified is False
     sys.exit(FOUND if left else CLEAN)
+
+
+@contextlib.contextmanager
+def _unfinished() -> Iterator[None]:
+    """A failure that nobody thought of, of Spark perhaps, must not end with the status that says: findings."""
+    try:
+        yield
+    except (MailError, CommandError, OSError):
+        raise
+    except Exception as error:
+        _log.exception("the work came to a sudden end")
+        raise CommandError(f"not finished ({type(error).__name__}): run it again", TEMPORARY) from error
 
 
 def _decision(text: str) -> tuple[str, str]:

@@ -86,12 +86,21 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     if master.startswith("local-cluster"):
         variables["SPARK_HOME"] = _home(scratch)
     with _environment(variables), _silence():
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            raise MailError(Reason.UNKNOWN, _why(master, error)) from error
     if not master.startswith("local"):
         session.sparkContext.addPyFile(_code_archive(scratch))
     workers = session.sparkContext.defaultParallelism
     session.sparkContext.parallelize(range(workers), workers).foreach(_load_program)
     return session
+
+
+def _why(master: str, error: Exception) -> str:
+    """One line: Java is too old, perhaps, or there is no such master."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"Spark cannot be started on {master}; it needs Java 17 or later and a master that can be reached: {first}"
 
 
 def _load_program(_: int) -> None:

@@ -55,6 +55,19 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome
     return CliRunner().invoke(main, [*command, "--root", str(tmp_path / "store")])
 
 
+def test_a_failure_does_not_look_like_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: pipeline.Pipeline, report: Report) -> None:
+        raise RuntimeError("an executor was lost")
+
+    monkeypatch.setattr(pipeline.Pipeline, "check", fail)
+    with new_store(tmp_path / "store"):
+        pass
+    result = CliRunner().invoke(main, ["check", "--root", str(tmp_path / "store")])
+    assert result.exit_code == 75
+    assert "not finished (RuntimeError)" in result.output
+    assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
+
+
 _STRAY = Outcome.expected(Finding("message-stray", "messages/notes.txt", detail="is no message by its name"))
 _CONFLICT = Outcome(
     Finding("credentials-orphan", ADA), "conflict", "was removed", f"--decide credentials-orphan:{ADA}=…"

@@ -233,3 +233,19 @@ def test_without_java_there_is_one_clear_line(tmp_path: Path, command: tuple[str
     assert "need Java 17 or later" in result.stderr
     with Transport.open(tmp_path / "store"):
         pass
+
+
+def test_a_java_that_is_too_old_is_one_clear_line(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store", ADA):
+        pass
+    java = tmp_path / "old" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'UnsupportedClassVersionError: and much more' >&2\nexit 1\n")
+    java.chmod(0o755)
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path / "old")}
+    result = _markpost("check", "--root", str(tmp_path / "store"), env=environment)
+    assert result.returncode == 75, "neither clean nor findings"
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "needs Java 17 or later" in result.stderr
+    assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
