@@ -3,14 +3,14 @@
 Every process that serves or changes the store holds the service lock shared. The gate writes the offline marker, which
 servers see within a second: they refuse newcomers, finish what is in flight, close, and let go. Then the gate takes the
 lock exclusively. Holding it is the proof: nobody else can change the store. If the gate's process dies, the kernel
-releases the lock and the marker counts for nothing, so mail comes back by itself.
+releases its locks and the marker counts for nothing, so mail comes back by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from adapter.store import locks, offline_marker
 from adapter.store.disk import Directories
@@ -36,14 +36,16 @@ def offline(root: str, *, reason: str, deadline: float = DEADLINE, older: bool =
         check_layout(directories, older=older)
         before = offline_marker.read(directories)
         own = offline_marker.signed(reason, lasting=False)
-        if before is None or not before.lasting:
-            offline_marker.write(directories, own)
-        try:
-            with _exclusive(directories, deadline):
-                yield directories
-        finally:
-            if offline_marker.read(directories) == own:  # else somebody else wants mail to stay offline
-                offline_marker.remove(directories)
+        with locks.offline_claim(directories) as claim:
+            claim()  # before the marker is there: it counts for as long as this is held
+            if before is None or not before.lasting:
+                offline_marker.write(directories, own)
+            try:
+                with _exclusive(directories, deadline, claim):
+                    yield directories
+            finally:
+                if offline_marker.read(directories) == own:  # else somebody else wants mail to stay offline
+                    offline_marker.remove(directories)
 
 
 def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLINE) -> Marker:
@@ -82,10 +84,11 @@ def status(root: str) -> tuple[Marker | None, list[str]]:
 
 
 @contextlib.contextmanager
-def _exclusive(directories: Directories, deadline: float) -> Iterator[None]:
+def _exclusive(directories: Directories, deadline: float, claim: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """``claim``: what comes first; another command may be at it."""
     end = time.monotonic() + deadline
     with locks.service_gate(directories) as try_lock:
-        while not try_lock():
+        while not (claim() and try_lock()):
             if time.monotonic() >= end:
                 holders = ", ".join(locks.service_holders(directories)) or "an unknown process"
                 raise NotOffline(f"still open after {deadline:.0f} s: {holders}")

@@ -38,6 +38,7 @@ CHECKPOINT_FILE = "checkpoint.json"
 MANIFEST_FILE = "manifest.json"
 INDEX_LOCK = "index.lock"
 SERVICE_LOCK = "service.lock"
+OFFLINE_LOCK = "offline.lock"
 OFFLINE_MARKER = "offline"
 UNDECIDED_FILE = "undecided.json"  # in maintenance: conflicts that a repair left to a person
 IDENTITY_FILE = ".mailbox"

@@ -146,6 +146,30 @@ def service_gate(directories: Directories) -> Iterator[Callable[[], bool]]:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def offline_claim(directories: Directories) -> Iterator[Callable[[], bool]]:
+    """For a command that takes mail offline: a function that tries to claim that it is at it; let go at the end."""
+    with directories.stable(layout.LOCKS) as directory:
+        fd = _open_lock(directory, layout.OFFLINE_LOCK)
+    try:
+        yield lambda: lock_descriptor(fd, blocking=False)
+    finally:
+        os.close(fd)
+
+
+def is_offline_claimed(directories: Directories) -> bool:
+    """Whether such a command is alive, in whatever container: the kernel knows, where process numbers tell nothing."""
+    with directories.stable(layout.LOCKS) as directory:
+        fd = _open_lock(directory, layout.OFFLINE_LOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: who else asks is not alive for that
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def service_holders(directories: Directories) -> list[str]:
     """Who holds the service lock, as ``process <pid> (<command>)``, from the kernel's list of locks."""
     with directories.stable(layout.LOCKS) as directory:

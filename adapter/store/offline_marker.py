@@ -1,7 +1,7 @@
 """The offline marker: who took the store offline, when, why and until when.
 
 ``maintenance on`` leaves a marker that lasts until ``maintenance off``. A command that works offline (repair) leaves
-one for as long as it runs; if it dies, the marker names a process that is no more and counts for nothing.
+one for as long as it runs and holds a lock meanwhile: if it dies, nobody holds that, and the marker counts for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from adapter.store import disk, layout
+from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
 
 
@@ -27,11 +27,6 @@ class Marker:
     since: str = ""
     pid: int = 0
     boot: str = ""
-
-    @property
-    def stale(self) -> bool:
-        """Left behind by a process that died."""
-        return not self.lasting and (self.boot != disk.boot_id() or not os.path.exists(f"/proc/{self.pid}"))
 
     def __str__(self) -> str:
         until = f", until {self.until}" if self.until else ""
@@ -56,7 +51,7 @@ def read(directories: Directories) -> Marker | None:
         marker = Marker(**orjson.loads(raw))
     except (ValueError, TypeError):
         return Marker(raw.decode("utf-8", "replace").strip() or "offline", lasting=True, who="?", since="?")
-    return None if marker.stale else marker
+    return marker if marker.lasting or locks.is_offline_claimed(directories) else None
 
 
 def write(directories: Directories, marker: Marker) -> None:

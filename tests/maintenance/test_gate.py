@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import orjson
 import pytest
 
 from adapter.maintenance import gate
@@ -122,6 +123,23 @@ def test_a_killed_gate_lets_mail_back_in(root: str) -> None:
     assert os.path.exists(f"{root}/maintenance/offline")
     Transport.open(root).close()
     assert gate.status(root)[0] is None
+
+
+def _sign_with(root: str, pid: int) -> None:
+    marker = Path(root, "maintenance", "offline")
+    marker.write_bytes(orjson.dumps({**orjson.loads(marker.read_bytes()), "pid": pid}))
+
+
+def test_the_number_of_a_process_tells_nothing(root: str) -> None:
+    """In another container it is another's, or nobody's."""
+    with gate.offline(root, reason="from elsewhere"):
+        _sign_with(root, 2**30)
+        assert "from elsewhere" in str(gate.status(root)[0])
+        left = Path(root, "maintenance", "offline").read_bytes()
+    Path(root, "maintenance", "offline").write_bytes(left)
+    _sign_with(root, os.getpid())
+    assert gate.status(root)[0] is None
+    Transport.open(root).close()
 
 
 def test_a_running_server_lets_go_and_comes_back(root: str) -> None:

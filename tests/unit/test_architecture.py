@@ -218,7 +218,7 @@ def foreign_disk_calls(module: str, source: str) -> list[str]:
 _PLACES = {
     "protocol-version.txt", "index.sqlite", "mailboxes", "snapshots", "staging", "locks", "addresses", "maintenance",
     "index-backups", "quarantine", "removing", "checkpoint.json", "manifest.json", "index.lock", "service.lock",
-    ".mailbox", ".name",
+    "offline.lock", ".mailbox", ".name",
 }  # fmt: skip
 _WORDS = {"messages", "attachments", "journal", "credentials", "passwd", "offline"}
 _MAY_NAME_PLACES = {
@@ -228,7 +228,6 @@ _MAY_NAME_PLACES = {
     "adapter/cli/maintenance.py": {"maintenance"},  # a reason
     # The kernel's view of processes and locks, not the store's.
     "adapter/store/locks.py": {"/proc/locks", "f-string with /"},
-    "adapter/store/offline_marker.py": {"os.path.exists()"},
 }
 _OF_THE_STORE = ("adapter/store/", "adapter/transport/")
 
