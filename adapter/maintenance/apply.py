@@ -27,9 +27,7 @@ from adapter.store.disk import Directories
 _ROWS = {kind for kinds in COMPARED.values() for kind in kinds}
 _INDEX = {*_ROWS, "uidnext-too-low", "counters-stale", "index-missing", "index-unreadable", "cache-stale"}
 _MISPLACED = {"message-misfiled", "blob-misfiled"}
-_LEAVING = {
-    "message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan", "staging-leftover",
-}  # fmt: skip
+_LEAVING = {"message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan"}
 _REGISTRATIONS = {"registration-directory-missing", "registration-directory-orphan", "registration-missing"}
 _FOLDERS = {
     "folder-row-without-path", "folder-two-ids", "folder-id-at-two-paths", "folder-identity-damaged",
@@ -41,6 +39,7 @@ _LINKS = {
 }  # fmt: skip
 _LOST = {"message-lost", "message-corrupt"}
 _LOST_BLOBS = {"blob-missing", "blob-corrupt"}
+LOST = _LOST | _LOST_BLOBS
 
 
 class Apply:
@@ -52,7 +51,7 @@ class Apply:
         self._tell = tell
         self._state = State(directories, survey.facts, survey.scratch)
         self._descriptions = Descriptions(survey.scratch)
-        self._mender = Mender(self._state, decisions, self._descriptions, passwords=survey.passwords)
+        self._mender = Mender(self._state, decisions, self._descriptions)
         self._wanted = Wanted(directories, survey.scratch)
 
     def run(self) -> None:
@@ -111,25 +110,25 @@ class Apply:
 
     def _content(self) -> None:
         survey = self._survey
-        for finding in survey.findings(_LEAVING):
-            where = quarantine.move(
-                self._directories, quarantine.parts(finding.place), finding.name, finding.detail or finding.kind
-            )
-            if finding.kind != "staging-leftover":
-                self._tell(Outcome.expected(finding) if not where else _moved(finding, where))
-            else:
-                self._tell(_moved(finding, where))
+        self._leave(_LEAVING)
         for finding in survey.findings(_MISPLACED):
             self._tell(self._file(finding))
-        for finding in survey.findings(_LOST | _LOST_BLOBS):
+        for finding in survey.findings(LOST):
             if finding.name:
                 why = finding.detail or "does not match its checksum"
                 quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
             self._wanted.add(finding.id)
         self._wanted.restore()
-        for finding in survey.findings(_LOST | _LOST_BLOBS):
+        for finding in survey.findings(LOST):
             if not self._wanted.has(finding.id):
                 self._tell(Outcome(finding, "repaired", "restored from the journal"))
+        self._leave({"staging-leftover"})  # now that nothing in it is wanted any more
+
+    def _leave(self, kinds: set[str]) -> None:
+        for finding in self._survey.findings(kinds):
+            why = finding.detail or finding.kind
+            where = quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
+            self._tell(_moved(finding, where))
 
     def _file(self, finding: Finding) -> Outcome:
         message = finding.kind.startswith("message")

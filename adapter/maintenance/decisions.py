@@ -36,6 +36,13 @@ _DECIDABLE: dict[str, Callable[[Finding], tuple[str, list[str]]]] = {
 }
 
 
+def subject(finding: Finding) -> str:
+    """What a finding is called where it is decided; empty if there is nothing to decide about its kind."""
+    if finding.kind not in _DECIDABLE:
+        return ""
+    return f"{finding.kind}:{_DECIDABLE[finding.kind](finding)[0]}"
+
+
 def offer(finding: Finding) -> str:
     """The options that decide a conflict, for people."""
     name, choices = _DECIDABLE[finding.kind](finding)

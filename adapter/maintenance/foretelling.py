@@ -1,36 +1,60 @@
-"""What becomes of findings before anything is done about them: which ones repair would leave to a person."""
+"""What becomes of findings before anything is done about them: what is left to a person, and what is lost."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
+
 from adapter.maintenance import decisions, mend_registrations
+from adapter.maintenance.apply import LOST
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
 from adapter.maintenance.message_rows import Descriptions
+from adapter.maintenance.restore import Wanted
 from adapter.maintenance.state import State
 from adapter.maintenance.survey import Survey
 from adapter.store.disk import Directories
 
 
 class Foretelling:
-    def __init__(self, look: Survey) -> None:
+    def __init__(self, look: Survey, decided: Mapping[str, str]) -> None:
+        """``decided``: what a person has decided, as repair would be told."""
         self._look = look
+        self._decided = decided
         self._directories = Directories(look.root)
         self._descriptions = Descriptions(look.scratch)
         self._mender: Mender | None = None
+        self._wanted: Wanted | None = None
 
     def close(self) -> None:
         if self._mender is not None:
             self._mender.state.close()
+        if self._wanted is not None:
+            self._wanted.close()
         self._descriptions.close()
         self._directories.close()
 
     def outcome(self, finding: Finding) -> Outcome:
+        if finding.kind in LOST and self._nowhere().has(finding.id):
+            return Outcome(finding, "loss", "nothing holds its content any more")
         why = ""
+        if decisions.subject(finding) in self._decided:
+            return Outcome(finding, "repaired", f"as decided: {self._decided[decisions.subject(finding)]}")
         if finding.kind == "credentials-orphan":
             why = mend_registrations.undecidable(self._opened(), finding)
         elif finding.kind == "folder-two-ids":
             why = self._opened().undecidable(finding)
         return Outcome(finding, "conflict", why, decisions.offer(finding)) if why else Outcome.expected(finding)
+
+    def _nowhere(self) -> Wanted:
+        """What neither journal nor staging can restore."""
+        if self._wanted is None:
+            self._wanted = Wanted(self._directories, self._look.scratch)
+            for finding in self._look.findings(LOST):
+                self._wanted.add(finding.id)
+            with contextlib.suppress(FileNotFoundError):  # there is no journal
+                self._wanted.restore(foretell=True)
+        return self._wanted
 
     def _opened(self) -> Mender:
         """Reads the tables of the look; nothing is committed to them."""

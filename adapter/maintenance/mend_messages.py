@@ -14,7 +14,7 @@ from adapter.maintenance.placing import Placing
 from adapter.store import disk, layout, names, queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
-from adapter.transport.effects import outbox, projections
+from adapter.transport.effects import content, outbox, projections
 from protocol.errors import MailError
 
 
@@ -122,8 +122,10 @@ def lose(mender: Mender, finding: Finding, why: str) -> Outcome:
     ).fetchall()
     if queued:
         changes.append(outbox.removal([(*row, "dropped", "the content is lost") for row in queued]))
-    changes.append({"do": "drop", "ids": [message_id], "blobs": []})
-    state.commit(changes)
+    drop = content.drop(state.connection, [message_id])
+    state.commit([*changes, drop])
+    for sha256 in drop["blobs"]:
+        quarantine.move(state.directories, layout.blob_directory(sha256), sha256, "its message is lost")
     for folder, uid in places:
         where = layout.folder_directory(folder.directory, folder.name)
         quarantine.move(state.directories, where, layout.projection_name(uid, message_id), "its message is lost")

@@ -7,7 +7,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from adapter.maintenance import decisions, memory, spark, workspace
@@ -85,9 +86,13 @@ class Pipeline:
         yield
         self.phases[phase] = round(self.phases.get(phase, 0.0) + time.monotonic() - began, 3)
 
-    def check(self, report: Report) -> None:
-        """Read-only, online: what was found while the store changed is looked at again, and must be there each time."""
+    def check(self, report: Report, chosen: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Read-only, online: what was found while the store changed is looked at again, and must be there each time.
+
+        ``chosen``: what repair would be told. Raises ``BadDecision``.
+        """
         found = last = self.look()
+        decisions.check(chosen, found.findings)
         with contextlib.closing(Seen(self.scratch)) as seen:
             for _ in range(_LOOKS_AGAIN):
                 if not last.found or not seen.left or not _in_use(last):
@@ -95,7 +100,7 @@ class Pipeline:
                 self.say("the store is in use: looking again at what was found")
                 last = self.look()
                 seen.look(last.findings())
-            with contextlib.closing(Foretelling(found)) as foretelling:
+            with contextlib.closing(Foretelling(found, chosen)) as foretelling:
                 for finding in found.findings():
                     if seen.each_time(finding):
                         report.tell(foretelling.outcome(finding))
@@ -176,6 +181,7 @@ def running(
     began = time.monotonic()
     with contextlib.closing(opening.open_root(root)) as directories:
         opening.check_version(directories)
+        opening.check_directories(directories, create=False)
         with workspace.scratch(directories, elsewhere) as scratch:
             pipeline = Pipeline(root, master, scratch, say, session)
             report = Report(command, root, master, scratch)

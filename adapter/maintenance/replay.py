@@ -12,6 +12,7 @@ import contextlib
 import gc
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,7 @@ from adapter.transport import checkpoint, effects
 
 BASE, COPY, FACTS, NOTES = "base.sqlite", "index-copy.sqlite", "facts.json", "notes.sqlite"
 AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
+_STARTS = 5
 _BATCH = 2000  # records of one transaction, where it may have to be taken back
 _ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
 #: What a record that belongs to another state, or is not one of ours, gives.
@@ -66,6 +68,15 @@ class Replay:
         self.root = root
 
     def run(self) -> Facts:
+        """Starts over where a snapshot was taken meanwhile and what it makes needless went from under our feet."""
+        for _ in range(_STARTS):
+            with contextlib.suppress(FileNotFoundError):
+                return self._run()
+            self.facts = Facts()
+            workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
+        return self._run()
+
+    def _run(self) -> Facts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
         last = checkpoint.read(self.directories)  # first of all: in a store in use it would get ahead of the copy
         trouble = self.facts.index_trouble = tables.copy_index(self.root, copy)
@@ -237,6 +248,12 @@ class Replay:
                 if first > expected and first > start + 1:
                     self._gap(f"records {expected} to {first - 1} are missing")
                 expected = first if number == 0 or first > expected else expected
+            if trouble := _trouble(self.directories, first):
+                facts.damaged_segments[name] = trouble
+                facts.next_seq = max(facts.next_seq, first)
+                if first == segments[-1] or segments[number + 1] > start + 1:
+                    self._gap(f"{name} {trouble}")
+                continue
             for line in self._lines(first):
                 try:
                     record = journal.decode(line)
@@ -269,6 +286,8 @@ class Replay:
     def _has_aborts(self) -> bool:
         """Whether any batch was taken back: only then records have to wait for those that follow them."""
         for first in self._segments():
+            if _trouble(self.directories, first):
+                continue
             with _open_segment(self.directories, first) as file:
                 before = b""
                 while data := file.read(1 << 20):
@@ -294,8 +313,16 @@ class Replay:
 
 
 def lines(directories: Directories, first: int) -> Iterator[bytes]:
-    with _open_segment(directories, first) as file:
-        yield from (line for line in file if line.strip(journal.PADDING))
+    if not _trouble(directories, first):
+        with _open_segment(directories, first) as file:
+            yield from (line for line in file if line.strip(journal.PADDING))
+
+
+def _trouble(directories: Directories, first: int) -> str:
+    """Why a segment cannot be read at all: a directory or a pipe of that name, perhaps. Empty if it can."""
+    with directories.open(layout.JOURNAL) as directory:
+        about = os.stat(layout.journal_segment(first), dir_fd=directory, follow_symlinks=False)
+    return "" if stat.S_ISREG(about.st_mode) else "is not a file"
 
 
 def _open_segment(directories: Directories, first: int) -> BinaryIO:

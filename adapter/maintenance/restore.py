@@ -36,59 +36,53 @@ class Wanted:
     def _got(self, name: str) -> None:
         self._list.execute("DELETE FROM wanted WHERE id = ?", (name,))
 
-    def restore(self) -> None:
-        """Look through the journal once; what stays wanted is nowhere."""
+    def restore(self, *, foretell: bool = False) -> None:
+        """Look through the journal once; what stays wanted is nowhere. ``foretell``: nothing is written."""
         if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
             return
         for effect in _contents(self._directories):
             message = effect["id"]
             session, name = effect["staged"]
-            if self.has(message) and _put(
-                self._directories,
-                layout.message_directory(message),
-                layout.message_name(message),
-                effect["file"],
-                None if effect["text"] is None else effect["text"].encode(),
-                (session, name),
-            ):
-                self._got(message)
+            if self.has(message):
+                text = None if effect["text"] is None else effect["text"].encode()
+                held = self._held(effect["file"], text, session, name)
+                if held is not None:
+                    if not foretell:
+                        self._put(layout.message_directory(message), layout.message_name(message), held)
+                    self._got(message)
             for sha256, _, data, staged in effect["blobs"]:
-                raw = None if data is None else b64decode(data, validate=True)
-                if self.has(sha256) and _put(
-                    self._directories, layout.blob_directory(sha256), sha256, sha256, raw, (session, staged)
-                ):
-                    self._got(sha256)
+                if self.has(sha256):
+                    raw = None if data is None else b64decode(data, validate=True)
+                    held = self._held(sha256, raw, session, staged)
+                    if held is not None:
+                        if not foretell:
+                            self._put(layout.blob_directory(sha256), sha256, held)
+                        self._got(sha256)
+
+    def _held(self, sha256: str, data: bytes | None, session: str, staged: str | None) -> bytes | None:
+        """The content that a record carries, or that it left in staging."""
+        if data is None and staged is not None:
+            with contextlib.suppress(OSError), self._directories.open(layout.staging_directory(session)) as staging:
+                data = disk.read_file(staging, staged)
+        return data if data is not None and hashlib.sha256(data).hexdigest() == sha256 else None
+
+    def _put(self, where: layout.Parts, name: str, data: bytes) -> None:
+        """Write a file that is not there."""
+        with self._directories.open(where, create=True) as target:
+            temporary = f".{name[:200]}.restored"
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(target, temporary)
+            disk.write_new(target, temporary, data, sync=True)
+            disk.rename(target, temporary, target, name)
 
 
 def _contents(directories: Directories) -> Iterator[Effect]:
     with directories.open(layout.JOURNAL) as directory:
         found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
     for name in found:
-        for line in lines(directories, int(name.partition(".")[0])):
-            with contextlib.suppress(JournalDamaged):
-                for effect in journal.decode(line).effects:
-                    if effect["do"] == "content":
-                        yield effect
-
-
-def _put(
-    directories: Directories,
-    where: layout.Parts,
-    name: str,
-    sha256: str,
-    data: bytes | None,
-    staged: tuple[str, str | None],
-) -> bool:
-    """Write a file that is not there; whether its content could be had."""
-    if data is None and staged[1] is not None:
-        with contextlib.suppress(OSError), directories.open(layout.staging_directory(staged[0])) as staging:
-            data = disk.read_file(staging, staged[1])
-    if data is None or hashlib.sha256(data).hexdigest() != sha256:
-        return False
-    with directories.open(where, create=True) as target:
-        temporary = f".{name[:200]}.restored"
-        with contextlib.suppress(FileNotFoundError):
-            disk.unlink(target, temporary)
-        disk.write_new(target, temporary, data, sync=True)
-        disk.rename(target, temporary, target, name)
-    return True
+        with contextlib.suppress(FileNotFoundError):  # a store in use: what it held is in the files by now
+            for line in lines(directories, int(name.partition(".")[0])):
+                with contextlib.suppress(JournalDamaged):
+                    for effect in journal.decode(line).effects:
+                        if effect["do"] == "content":
+                            yield effect

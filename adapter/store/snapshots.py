@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -37,6 +38,7 @@ TABLES = (
 _LATER = {"bookmarks"}  # tables that snapshots of older programs lack
 _ROWS = 50_000
 _KEEP = 2
+_SNAPSHOT = re.compile(r"[0-9]{16}\Z")
 _UNFINISHED = ".new"
 _PATIENCE = 2.0  # seconds: whoever opens the store looks for a moment whether a snapshot is being written
 _MANIFEST = {"seq", "last_uidvalidity", "sha256"}
@@ -49,8 +51,9 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]
 
 def available(directories: Directories) -> list[int]:
     """Complete snapshots, oldest first."""
-    with directories.stable(layout.SNAPSHOTS) as parent:
-        return sorted(int(name) for name in os.listdir(parent) if name.isdigit())
+    with contextlib.suppress(FileNotFoundError), directories.stable(layout.SNAPSHOTS) as parent:
+        return sorted(int(name) for name in os.listdir(parent) if _SNAPSHOT.match(name))
+    return []
 
 
 def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:

@@ -59,9 +59,9 @@ def _quiet(_: str) -> None:
     pass
 
 
-def check(root: Path, say: Callable[[str], None] = _quiet) -> Result:
+def check(root: Path, say: Callable[[str], None] = _quiet, decisions: dict[str, str] | None = None) -> Result:
     with pipeline.running(str(root), "check", MASTER, say, session=session()) as (run, report, _):
-        run.check(report)
+        run.check(report, decisions or {})
         return Result(orjson.loads(b"".join(report.json())))
 
 

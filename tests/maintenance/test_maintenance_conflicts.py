@@ -91,6 +91,13 @@ def test_conflicts_are_left_alone_until_they_are_decided(tmp_path: Path) -> None
 
     before = tree(root)
     with pytest.raises(BadDecision, match="choose mbx-"):
+        lab.check(root, decisions={one.subject: "mbx-000000000000"})
+    some = lab.check(
+        root, decisions={one.subject: folder_label(one.path_id), f"credentials-orphan:{CAROL}": "register"}
+    )
+    assert [item["subject"] for item in _open(some)] == [f"{ADA}/Two", DAN]
+    assert tree(root) == before
+    with pytest.raises(BadDecision, match="choose mbx-"):
         lab.repair(root, {one.subject: "mbx-000000000000"})
     assert {key: value for key, value in tree(root).items() if key not in before.keys() ^ tree(root).keys()} == before
 
