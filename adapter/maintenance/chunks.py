@@ -23,7 +23,7 @@ import orjson
 from adapter.maintenance import tables
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.fragments import settled_stamp
-from adapter.store import disk, layout, snapshots
+from adapter.store import disk, layout, names, snapshots
 from adapter.store.disk import Directories
 
 Item = dict[str, Any]
@@ -147,8 +147,8 @@ def _cut(
     waiting: dict[int, list[str]] = {}
 
     def put() -> None:
-        for number, names in waiting.items():
-            pieces.add_to(number, {"what": what, "where": where, "names": names}, len(names))
+        for number, found in waiting.items():
+            pieces.add_to(number, {"what": what, "where": where, "names": found}, len(found))
         pieces.flush()
         waiting.clear()
 
@@ -241,8 +241,8 @@ def _put_links(pieces: Pieces, where: layout.Parts, stamp: str, names: list[str]
 
 
 def _put_many_links(pieces: Pieces, where: layout.Parts, stamp: str, waiting: dict[int, list[str]]) -> None:
-    for number, names in waiting.items():
-        pieces.add_to(number, {"what": "link", "where": where, "stamp": stamp, "names": names}, len(names))
+    for number, found in waiting.items():
+        pieces.add_to(number, {"what": "link", "where": where, "stamp": stamp, "names": found}, len(found))
     pieces.flush()
     waiting.clear()
 
@@ -255,16 +255,8 @@ def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[st
         os.scandir(fd) as found,
     ):
         for entry in found:
-            if entry.name.isascii() or _is_text(entry.name):
+            if entry.name.isascii() or names.is_text(entry.name):
                 yield entry.name, entry.is_dir(follow_symlinks=False)
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -56,15 +56,16 @@ class Blobs:
         self._directories = directories
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
+        """Raises ``MailError`` for whatever keeps it from being read, also a directory of that name or a bad sector."""
         try:
             with self._directories.open(layout.blob_directory(sha256)) as directory:
                 fd = disk.open_read(directory, sha256)
+            try:
+                return os.pread(fd, os.fstat(fd).st_size - offset if length < 0 else length, offset)
+            finally:
+                os.close(fd)
         except (OSError, ValueError) as error:
             raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
-        try:
-            return os.pread(fd, os.fstat(fd).st_size - offset if length < 0 else length, offset)
-        finally:
-            os.close(fd)
 
     def is_whole(self, sha256: str) -> bool:
         try:
@@ -75,8 +76,12 @@ class Blobs:
 
 
 def hash_file(directory: int, name: str) -> str:
-    with open(disk.open_read(directory, name), "rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+    fd = disk.open_read(directory, name)
+    try:
+        with open(fd, "rb", closefd=False) as file:
+            return file_digest(file, "sha256").hexdigest()
+    finally:
+        os.close(fd)
 
 
 def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:

@@ -70,7 +70,6 @@ class Mender:
     descriptions: Descriptions
     removed_folders: set[int] = field(default_factory=set)
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
-    passwords: set[str] = field(default_factory=set)
     found_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
 
     def folder(self, finding: Finding) -> Outcome:
@@ -78,7 +77,7 @@ class Mender:
         where = (*layout.mailbox_directory(mailbox), entry)
         here = self.at(mailbox, entry)
         there = self.identity_at(where)
-        if here is not None and not self._exists(where):
+        if here is not None and not self.exists(where):
             self.make_path(here)
             return Outcome(finding, "repaired", "made the directory, its identity and its links")
         if here is not None and (there is None or there.folder == here.id):
@@ -86,7 +85,7 @@ class Mender:
             return Outcome(finding, "repaired", "wrote the identity again")
         if here is not None and there is not None:
             return self._two_ids(finding, here, there, where)
-        if not self._exists(where):
+        if not self.exists(where):
             return Outcome(finding, "repaired", "gone already")
         elsewhere = queries.folder_by_id(self.state.connection, there.folder) if there else None
         if there is not None and elsewhere is None and there.folder in self.removed_folders:
@@ -101,24 +100,22 @@ class Mender:
 
     def _adopt(self, finding: Finding, where: layout.Parts, known: Identity | None) -> Outcome:
         """Give a path its row: with its own identity, or a new one if that is another's or lost."""
-        row = self.query(
-            "SELECT registration_id FROM mailbox_registrations WHERE directory = ? AND status <> 'purged'", where[1]
-        )
-        if not row:
+        owners = self.owners(where[1])
+        if not owners:
             return Outcome(finding, "conflict", "the mailbox it lies in has no registration")
         with self.state.directories.open(where) as directory:
             name = folder_name(directory, where[2])
-        if not name or names.folder_entry(name) != where[2]:
+        if not name:
             name = f"recovered-{os.urandom(3).hex()}"
             with self.state.directories.open(where[:-1]) as parent:
                 disk.rename(parent, where[2], parent, names.folder_entry(name))
             where = (*where[:-1], names.folder_entry(name))
         special = names.STANDARD_FOLDERS.get(name, ("", ""))[1] if known is None else known.special_use
-        if special and any(each.special_use == special for each in queries.folders(self.state.connection, row[0][0])):
+        if special and any(each.special_use == special for each in queries.folders(self.state.connection, owners[0])):
             special = ""
         folder = Folder(
             known.folder if known else ids.folder_id(),
-            row[0][0],
+            owners[0],
             where[1],
             name,
             special,
@@ -144,8 +141,8 @@ class Mender:
             for row in self.query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
         }
         before, used = set(shown.values()), set(shown)
-        pairs = [pair for pair in self._links(where) if shown.get(pair[0]) != pair[1]]
-        highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs)])
+        pairs = [pair for pair in self.links(where) if shown.get(pair[0]) != pair[1]]
+        highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < placing.MAX_UID)])
         floor = self.floors.get(folder.id, folder.uidnext)
         taking = _Taking(self.state, folder, changes)
         clashing: list[tuple[int, str]] = []
@@ -157,7 +154,7 @@ class Mender:
                 continue
             if isinstance(described, dict):
                 taking.content(described)
-            if uid in used or uid < floor:
+            if uid in used or not floor <= uid <= placing.MAX_UID:
                 clashing.append((uid, message_id))
             else:
                 used.add(uid)
@@ -222,7 +219,7 @@ class Mender:
             for (message_id,) in self.query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", other.id)
         }
         moved = 0
-        for uid, message_id in self._links(where):
+        for uid, message_id in self.links(where):
             if (uid, message_id) not in own and (message_id in theirs or self.state.facts.complete):
                 why = f"a link of {ids.folder_label(other.id)}"
                 quarantine.move(self.state.directories, where, layout.projection_name(uid, message_id), why)
@@ -237,9 +234,9 @@ class Mender:
         Under the UIDVALIDITY of the path its UIDs are known to clients, so those of the row give way.
         """
         rows = queries.rows(self.state.connection, row.id)
-        links = self._links(where)
+        links = self.links(where)
         taken = {uid: message_id for uid, message_id in links if self._describe(message_id)}
-        highest = max([0, *(uid for uid, _ in links), *(item.uid for item in rows)])
+        highest = max([0, *(uid for uid, _ in links if uid < placing.MAX_UID), *(item.uid for item in rows)])
         new = Folder(path.folder, row.registration, row.directory, row.name, row.special_use, path.uidvalidity)
         items: list[projections.Item] = []
         renamed = []
@@ -292,14 +289,14 @@ class Mender:
         except OSError:
             return None
 
-    def _exists(self, where: layout.Parts) -> bool:
+    def exists(self, where: layout.Parts) -> bool:
         try:
             with self.state.directories.open(where):
                 return True
         except OSError:
             return False
 
-    def _links(self, where: layout.Parts) -> list[tuple[int, str]]:
+    def links(self, where: layout.Parts) -> list[tuple[int, str]]:
         with self.state.directories.open(where) as directory:
             found = (layout.PROJECTION.match(name) for name in os.listdir(directory))
             return sorted((int(match.group(1)), match.group(2)) for match in found if match)
@@ -308,16 +305,26 @@ class Mender:
         """Whether a path shows messages that the folder does not."""
         rows = self.query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
         present = {row[0] for row in rows}
-        return any(message_id not in present and self._describe(message_id) for _, message_id in self._links(where))
+        return any(message_id not in present and self._describe(message_id) for _, message_id in self.links(where))
 
     def at(self, mailbox: str, entry: str) -> Folder | None:
-        rows = self.query("SELECT registration_id FROM mailbox_registrations WHERE directory = ?"
-                           " AND status <> 'purged'", mailbox)  # fmt: skip
-        for (registration,) in rows:
-            for folder in queries.folders(self.state.connection, registration):
+        """The folder whose row says that it lies there. Looked up by name: an account may have very many."""
+        for registration in self.owners(mailbox):
+            found: list[Folder] = []
+            if names.is_shortened(entry):
+                found = queries.folders(self.state.connection, registration)
+            elif names.is_text(name := names.folder_of_entry(entry)):
+                found = queries.folders_named(self.state.connection, registration, name)
+            for folder in found:
                 if names.folder_entry(folder.name) == entry:
                     return folder
         return None
+
+    def owners(self, mailbox: str) -> list[str]:
+        """The registrations whose directory this is; its name tells the address, by which they are found quickly."""
+        sql = "SELECT registration_id FROM mailbox_registrations WHERE directory = ? AND status <> 'purged'"
+        address = names.owner_of_entry(mailbox)
+        return [row[0] for row in self.query(f"{sql} AND address = ?", mailbox, address) or self.query(sql, mailbox)]
 
     def _describe(self, message_id: str) -> Effect | bool:
         """True: the rows have it. An effect: its file alone tells of it. False: there is no such message."""

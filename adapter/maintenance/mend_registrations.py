@@ -1,4 +1,7 @@
-"""Mending accounts: the registration, the mailbox's directory and the password, of which any may be missing."""
+"""Mending accounts: the registration, the mailbox's directory and the password, of which any may be missing.
+
+Each is read again first: who does not know the service lock may have changed it since it was looked at.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,22 @@ from adapter.transport import ids
 from adapter.transport.effects import folders, registrations
 from protocol.errors import MailError
 
-_STASH = "%~"  # in the name of a stashed mailbox's directory
-
 
 def directory(mender: Mender, finding: Finding) -> Outcome:
     """A directory that no registration owns, or a registration without one."""
     entry = finding.mailbox
+    is_owned = bool(mender.owners(entry))
     if finding.kind == "registration-directory-missing":
+        if not is_owned:
+            return Outcome(finding, "repaired", "nobody's any more")
         with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
             pass
         return Outcome(finding, "repaired", "made the directory")
+    if is_owned or not mender.exists(layout.mailbox_directory(entry)):
+        return Outcome(finding, "repaired", "registered already" if is_owned else "gone already")
     address, status = _whose(mender, entry)
-    if finding.kind == "registration-directory-orphan" and (status != "active" or address not in mender.passwords):
+    has_password = status == "active" and bool(_password_lines(mender, address))
+    if not has_password and not _has_mail(mender, entry):
         where = quarantine.move(mender.state.directories, layout.MAILBOXES, entry, "no registration owns it")
         return Outcome(finding, "repaired", f"moved to {where}")
     registration = _register(mender, address, status, entry)
@@ -36,7 +43,7 @@ def directory(mender: Mender, finding: Finding) -> Outcome:
 
 def _whose(mender: Mender, entry: str) -> tuple[str, str]:
     """The address a directory tells, and the status that its registration can have."""
-    told = names.address_of_entry(entry.partition(_STASH)[0])
+    told = names.owner_of_entry(entry)
     try:
         address = names.normalise_address(told)
     except MailError:
@@ -85,6 +92,8 @@ def credentials(mender: Mender, finding: Finding) -> Outcome:
     address = finding.subject
     if _is_registered(mender, address):
         return Outcome(finding, "repaired", "registered with its directory")
+    if not _password_lines(mender, address):
+        return Outcome(finding, "repaired", "gone already")
     decided = mender.decisions.get(f"{finding.kind}:{address}")
     if decided == decisions.REMOVE:
         return Outcome(finding, "repaired", f"its line moved to {_set_aside_password(mender, address)}")
@@ -103,16 +112,24 @@ def undecidable(mender: Mender, finding: Finding) -> str:
 def _set_aside_password(mender: Mender, address: str) -> str:
     """Nothing is deleted: the line goes to quarantine, readable by its owner only."""
     directories = mender.state.directories
-    with directories.open(layout.CREDENTIALS) as directory:
-        lines = disk.read_file(directory, layout.CREDENTIALS_FILE).decode("utf-8", "surrogateescape").splitlines()
     kept = f"{os.urandom(6).hex()}-{layout.CREDENTIALS_FILE}"
-    own = [line for line in lines if _user(line) == address]
+    own = _password_lines(mender, address)
     with directories.open(layout.QUARANTINE, create=True) as target:
         data = "".join(f"{line}\n" for line in own).encode("utf-8", "surrogateescape")
         disk.write_new(target, kept, data, mode=0o600, sync=True)
     with Credentials.open(directories.root) as passwords:
         passwords.remove(address)
     return layout.absolute(*layout.QUARANTINE, kept)
+
+
+def _password_lines(mender: Mender, address: str) -> list[str]:
+    """What the credentials say of an address."""
+    try:
+        with mender.state.directories.open(layout.CREDENTIALS) as directory:
+            data = disk.read_file(directory, layout.CREDENTIALS_FILE)
+    except OSError:
+        return []
+    return [line for line in data.decode("utf-8", "surrogateescape").splitlines() if _user(line) == address]
 
 
 def _user(line: str) -> str:
@@ -126,6 +143,12 @@ def _is_registered(mender: Mender, address: str) -> bool:
         "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status IN ('active', 'inactive')", address
     )
     return bool(rows)
+
+
+def _has_mail(mender: Mender, entry: str) -> bool:
+    """Whether any directory in a mailbox is known as a folder, or shows messages."""
+    where = layout.mailbox_directory(entry)
+    return any(known is not None or mender.links((*where, name)) for name, known in _identities(mender, entry).items())
 
 
 def _identities(mender: Mender, entry: str) -> dict[str, Identity | None]:

@@ -101,4 +101,8 @@ def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effec
 
 
 def arrived(message_id: str) -> int:
-    return calendar.timegm(time.strptime(message_id[4:20], "%Y%m%dT%H%M%SZ"))
+    """When a message came, by its id; 0 if that names no day there ever was."""
+    try:
+        return calendar.timegm(time.strptime(message_id[4:20], "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        return 0

@@ -19,6 +19,7 @@ from adapter.transport.flags import Flag
 if TYPE_CHECKING:
     from adapter.maintenance.mend_folders import Mender
 
+MAX_UID = 0xFFFFFFFF  # RFC 9051 section 2.3.1.1; the name of a link may say more
 _TOGETHER = 1000  # messages of one record
 
 
@@ -51,7 +52,10 @@ class Placing:
         taken = wanted in place.messages or self._mender.query(
             "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ?", folder.id, wanted
         )
-        uid = wanted if wanted >= floor and not taken else max(place.next_uid, wanted + 1)
+        if floor <= wanted <= MAX_UID and not taken:
+            uid = wanted
+        else:
+            uid = max(place.next_uid, wanted + 1 if wanted < MAX_UID else 0)
         place.next_uid = max(place.next_uid, uid + 1)
         place.messages[uid] = message_id, wanted
         self._size += 1

@@ -10,11 +10,13 @@ import orjson
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
+_LONGEST = 200  # octets of a name
+
 
 def move(directories: Directories, where: layout.Parts, name: str, why: str) -> str:
     """Move one entry of a directory; returns where it is now, empty if it was gone already."""
     mark = os.urandom(6).hex()
-    kept = f"{mark}-{name[:200]}"
+    kept = f"{mark}-{_cut(name)}"
     note = {
         "was": layout.absolute(*where, name),
         "why": why,
@@ -29,6 +31,11 @@ def move(directories: Directories, where: layout.Parts, name: str, why: str) -> 
     except FileNotFoundError:
         return ""
     return layout.absolute(*layout.QUARANTINE, kept)
+
+
+def _cut(name: str) -> str:
+    """What fits into a directory entry, with room for the mark."""
+    return os.fsencode(name)[:_LONGEST].decode("utf-8", "ignore")
 
 
 def parts(place: str) -> layout.Parts:

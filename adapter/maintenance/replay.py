@@ -58,6 +58,10 @@ class Facts:
         return self.source == "journal"
 
 
+class _Overtaken(Exception):  # noqa: N818 - what happened to us
+    """The newest snapshot holds more than the copy of the index."""
+
+
 class Replay:
     def __init__(self, root: str, scratch: str, earlier: str = "") -> None:
         """``earlier``: the scratch directory of a look whose tables may be gone on from."""
@@ -66,11 +70,13 @@ class Replay:
         self.directories = Directories(root)
         self.facts = Facts()
         self.root = root
+        self._applied = -1  # of the index, when it was copied last
+        self._moves = False  # whether that was another number than the time before
 
     def run(self) -> Facts:
         """Starts over where a snapshot was taken meanwhile and what it makes needless went from under our feet."""
         for _ in range(_STARTS):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, _Overtaken):
                 return self._run()
             self.facts = Facts()
             workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
@@ -81,6 +87,7 @@ class Replay:
         last = checkpoint.read(self.directories)  # first of all: in a store in use it would get ahead of the copy
         trouble = self.facts.index_trouble = tables.copy_index(self.root, copy)
         applied = tables.applied_seq(copy)
+        self._moves, self._applied = applied != self._applied, applied
         self._check_snapshots()
         self._fill(base, applied if not trouble else None)  # an index in use: the journal may be ahead of the copy
         facts = self.facts
@@ -124,7 +131,10 @@ class Replay:
                 if bulk is not None:
                     bulk.postpone_indexes()
                 start = snapshots.load_latest(self.directories, connection)
-            if limit is not None and limit < start:  # of a repair that died before its index was in place
+            if limit is not None and limit < start:
+                if self._moves:  # a snapshot was taken since the index was copied, unless that stands still
+                    raise _Overtaken
+                # of a repair that died before its index was in place
                 self.facts.index_trouble, limit = "older than what the journal can bring up to date", None
             self._replay(connection, start, limit, bulk)
             self.facts.unchanged = self.facts.last_seq == known

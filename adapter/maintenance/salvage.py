@@ -64,6 +64,8 @@ _SEED = {
 def take_over(source: str, scratch: str, connection: sqlite3.Connection) -> int:
     """Add every row of the index at ``source`` that can be read and is not there yet; returns how many."""
     taken = 0
+    if not tables.is_file(source):
+        return 0
     try:
         damaged, path = _open(source, scratch)
     except (OSError, *_UNREADABLE):

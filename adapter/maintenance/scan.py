@@ -274,11 +274,12 @@ def _describe_folder(directory: int, where: layout.Parts) -> Row:
 
 
 def folder_name(directory: int, entry: str) -> str:
-    """The name a directory tells; empty if it is shortened and its full name is lost."""
-    if not names.is_shortened(entry):
-        return names.folder_of_entry(entry)
+    """The name a directory tells; empty if no folder can have it, or it is shortened and the full name is lost."""
     try:
-        name = disk.read_file(directory, layout.FULL_NAME_FILE).decode()
-    except (OSError, UnicodeDecodeError):
+        if names.is_shortened(entry):
+            name = disk.read_file(directory, layout.FULL_NAME_FILE).decode()
+        else:
+            name = names.folder_of_entry(entry)
+        return name if names.normalise_folder(name) == name and names.folder_entry(name) == entry else ""
+    except (OSError, UnicodeDecodeError, MailError):
         return ""
-    return name if names.folder_entry(name) == entry else ""

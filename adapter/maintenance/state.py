@@ -136,6 +136,7 @@ class State:
             if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
                 disk.rename(root, f"{layout.INDEX_FILE}-journal", backups, f"{kept}-journal")
             if disk.exists(root, layout.INDEX_FILE):
-                disk.link(root, layout.INDEX_FILE, backups, kept)
+                is_file = tables.is_file(layout.absolute(self.directories.root, layout.INDEX_FILE))
+                (disk.link if is_file else disk.rename)(root, layout.INDEX_FILE, backups, kept)
             disk.rename(root, new_name, root, layout.INDEX_FILE)
             disk.sync_directory(root)

@@ -50,7 +50,6 @@ class Survey:
     counts: dict[str, int] = field(default_factory=dict)  # what was looked at
     journal_at: int = 0  # size of the journal when the scan began
     found: Counter[str] = field(default_factory=Counter)
-    passwords: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     table_sums: tally.Sums = field(default_factory=dict)  # of all tables but the cache
     _others: list[Finding] = field(default_factory=list)
@@ -105,6 +104,7 @@ class _Look:
         self._say = say
         scratch = survey.scratch
         self._sums: list[tally.Sums] = []
+        self._content: list[str] = []  # pieces
         self._options = {
             "root": survey.root,
             "scratch": scratch,
@@ -123,6 +123,7 @@ class _Look:
         survey.journal_at = journal_size(survey.root)
         began = time.monotonic()
         content = chunks.content(survey.root, survey.scratch, survey.places)
+        self._content = content.paths
         messages = content.counts.get("message", 0)
         self.time("list", began)
         began = time.monotonic()
@@ -151,17 +152,25 @@ class _Look:
         differing = tally.differing(tally.total(self._sums))
         if survey.facts.index_trouble:
             differing.discard(tally.CACHE)
+        if tally.MESSAGE in differing and survey.facts.source in ("salvage", "nothing"):
+            self._describe()
         if differing:
             self._join(differing)
         survey._others = [
             *_of_the_whole(survey.facts),
             *_staging(survey.root),
-            *_credentials(survey.root, self._options["base"], survey.passwords),
+            *_credentials(survey.root, self._options["base"]),
         ]
         survey.found.update(finding.kind for finding in survey._others)
         for place in (fragments.FOUND_PLACE, JOINS):
             survey.found.update(row["kind"] for row in parquet_rows(f"{survey.scratch}/{place}", ["kind"]))
         self.time("join", began)
+
+    def _describe(self) -> None:
+        """Files tell what neither index nor journal do. Executors read them once more, unless they have said so."""
+        if self._options["describe"] != "yes":
+            self._options["describe"] = "yes"
+            self._run(self._content)
 
     def _join(self, differing: set[str]) -> None:
         from adapter.maintenance import reconcile
@@ -197,9 +206,9 @@ class _Look:
 
 
 def journal_size(root: str) -> int:
-    """Octets of all records; the padding behind the last one does not count."""
+    """Octets of all records; the padding behind the last one does not count. 0 if it cannot be told."""
     with (
-        contextlib.suppress(FileNotFoundError),
+        contextlib.suppress(OSError),
         contextlib.closing(Directories(root)) as directories,
         directories.open(layout.JOURNAL) as directory,
     ):
@@ -268,11 +277,12 @@ def _staging(root: str) -> Iterator[Finding]:
             yield Finding("staging-leftover", name, place=layout.STAGING[0], name=name)
 
 
-def _credentials(root: str, base: str, passwords: set[str]) -> Iterator[Finding]:
+def _credentials(root: str, base: str) -> Iterator[Finding]:
     """Passwords of addresses that are not registered."""
     from adapter.maintenance import tables
 
-    with contextlib.closing(Directories(root)) as directories, contextlib.suppress(FileNotFoundError):
+    passwords = set()
+    with contextlib.closing(Directories(root)) as directories, contextlib.suppress(OSError):
         with directories.open(layout.CREDENTIALS) as directory:
             data = disk.read_file(directory, layout.CREDENTIALS_FILE)
         for line in data.decode("utf-8", "replace").splitlines():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator
 
@@ -48,6 +49,8 @@ def copy_index(root: str, target: str) -> str:
     source = layout.absolute(root, layout.INDEX_FILE)
     if not os.path.lexists(source):
         return "missing"
+    if not is_file(source):  # SQLite would wait for somebody who writes to a pipe
+        return "is not a file"
     try:
         with contextlib.closing(connect(source)) as live, contextlib.closing(private(create(target))) as copy:
             live.execute("PRAGMA busy_timeout=30000")
@@ -61,6 +64,10 @@ def copy_index(root: str, target: str) -> str:
         for suffix in ("-journal", ""):
             workspace.copy_file(f"{source}{suffix}", f"{target}{suffix}")
     return examine(target)
+
+
+def is_file(path: str) -> bool:
+    return stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode)
 
 
 def _copy(live: sqlite3.Connection, copy: sqlite3.Connection) -> None:

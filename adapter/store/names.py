@@ -105,6 +105,15 @@ def address_entry(address: str) -> str:
     return _escape(address, _SAFE_ADDRESS)
 
 
+def is_text(name: str) -> bool:
+    """Whether a name, of a file perhaps, is UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def address_of_entry(entry: str) -> str:
     return _unescape(entry)
 
@@ -112,6 +121,12 @@ def address_of_entry(entry: str) -> str:
 def stash_entry(address: str, registration: str) -> str:
     """Where a stashed mailbox lies; ``%~`` never occurs in an escaped address, so it collides with none."""
     return f"{address_entry(address)}%~{registration}"
+
+
+def owner_of_entry(entry: str) -> str:
+    """The address that the directory of a mailbox, stashed perhaps, tells; the entry itself if that tells no text."""
+    address = address_of_entry(entry.partition("%~")[0])
+    return address if is_text(address) else entry
 
 
 def normalise_folder(name: str) -> str:

@@ -124,6 +124,12 @@ def folders(connection: sqlite3.Connection, registration: str) -> list[Folder]:
     return [Folder(*row) for row in rows]
 
 
+def folders_named(connection: sqlite3.Connection, registration: str, name: str) -> list[Folder]:
+    """The folder of that name, if there is one."""
+    rows = connection.execute(f"{_FOLDER} WHERE f.registration_id = ? AND f.name = ?", (registration, name)).fetchall()
+    return [Folder(*row) for row in rows]
+
+
 def subscriptions(connection: sqlite3.Connection, registration: str) -> list[str]:
     rows = connection.execute("SELECT name FROM subscriptions WHERE registration_id = ? ORDER BY name", (registration,))
     return [row[0] for row in rows.fetchall()]

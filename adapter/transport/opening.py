@@ -41,16 +41,22 @@ def check_layout(directories: Directories, *, older: bool = False) -> None:
         if os.fstatvfs(directories.root_fd).f_flag & os.ST_RDONLY:
             why = "is on a file system that is mounted read-only"
         raise MailError(Reason.UNKNOWN, f"{directories.root} {why}")
+    check_directories(directories, create=True)
+
+
+def check_directories(directories: Directories, *, create: bool) -> None:
+    """Refuse a store in which something else is in the place of a directory; make those it lacks, if wanted."""
     for parts in layout.DIRECTORIES:
         try:
-            with directories.stable(parts, create=True):
+            with directories.stable(parts, create=create):
                 pass
         except NotADirectoryError:
             place = layout.absolute(directories.root, *parts)
             raise MailError(Reason.UNKNOWN, f"{place} is not a directory") from None
         except OSError as error:
-            place = layout.absolute(directories.root, *parts)
-            raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
+            if create or not isinstance(error, FileNotFoundError):
+                place = layout.absolute(directories.root, *parts)
+                raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
 
 
 def check_version(directories: Directories, *, older: bool = False) -> None:

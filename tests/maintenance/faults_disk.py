@@ -46,6 +46,11 @@ def message_overwritten(v: Victims) -> None:
     file.write_bytes(raw)
 
 
+@fault("disk", "message-lost")
+def message_gone_for_good(v: Victims) -> None:
+    v.file_path(v.only_copy()).unlink()
+
+
 @fault("disk", "message-misfiled")
 def message_misfiled(v: Victims) -> None:
     file = v.file_path(v.content(journaled=False))
@@ -85,6 +90,13 @@ def blob_deleted(v: Victims) -> None:
 @fault("disk", "blob-corrupt")
 def blob_overwritten(v: Victims) -> None:
     blob = v.blob_path(v.part())
+    blob.chmod(0o644)
+    blob.write_bytes(b"rotten")
+
+
+@fault("disk", "blob-corrupt")
+def blob_gone_for_good(v: Victims) -> None:
+    blob = v.blob_path(v.only_part())
     blob.chmod(0o644)
     blob.write_bytes(b"rotten")
 

@@ -48,6 +48,12 @@ def build(root: Path, *, snapshot: bool = False) -> None:
         transport.run(op.Expunge(ADA, inbox.id))
         send_away(transport, "Elsewhere")
         deliver(transport, CAROL, octets=message("For Carol", message_id="<carol@x>", to=CAROL))
+        append(transport, "Archive", *_too_large_for_the_journal(), keywords=("large",))
+
+
+def _too_large_for_the_journal() -> tuple[bytes, bytes]:
+    """A message and a part that nothing but their files hold."""
+    return message("Large", "bottle\r\n" * 60_000), message("Large part", attachments=[bytes(range(256)) * 1200])
 
 
 def build_random(root: Path, chance: random.Random) -> None:
@@ -63,9 +69,15 @@ def build_random(root: Path, chance: random.Random) -> None:
 def _one_operation(transport: Transport, chance: random.Random, number: int) -> None:
     address = chance.choice(ACCOUNTS)
     name = chance.choice(("INBOX", *_FOLDERS))
-    what = chance.choice(("deliver",) * 5 + ("append", "flags", "copy", "move", "expunge", "folder") + ("rare",) * 2)
+    what = chance.choice(
+        ("deliver",) * 5 + ("large", "append", "flags", "copy", "move", "expunge", "folder") + ("rare",) * 2
+    )
     if what == "deliver":
         deliver(transport, *chance.sample(ACCOUNTS, chance.randint(1, 3)), octets=_octets(chance, number))
+    elif what == "large":
+        append(
+            transport, name, chance.choice(_too_large_for_the_journal()), address=address, flags=chance.randrange(32)
+        )
     elif what == "append":
         words = tuple(chance.sample(["todo", "Später", "x"], chance.randint(0, 2)))
         append(transport, name, _octets(chance, number), address=address, flags=chance.randrange(32), keywords=words)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its ti
 
 
 def _write(root: str, stop: str, told: Queue[Any]) -> None:
-    """Deliver, flag, move, expunge, collect, make and rename folders and accounts, until told to stop."""
+    """Deliver, flag, expunge, collect, make and rename folders and accounts, take snapshots, until told to stop."""
     chance = random.Random(1)
     done = 0
     with Transport.open(root) as transport, Credentials.open(transport) as credentials:
@@ -36,6 +36,8 @@ def _write(root: str, stop: str, told: Queue[Any]) -> None:
                 continue
             done += 1
             time.sleep(0.01)
+            if done % 30 == 0:
+                transport.snapshot()  # and what it makes needless goes
             if done == 20:
                 told.put("under way")
     told.put(done)

@@ -15,6 +15,7 @@ from adapter.maintenance import gate
 from adapter.maintenance.replay import BASE, Replay
 from adapter.store import disk, identity, layout, queries, snapshots
 from adapter.store.disk import Directories
+from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
@@ -22,7 +23,7 @@ from tests.maintenance.catalogue import CATALOGUE, damage
 from tests.maintenance.lab_stores import CAROL
 from tests.maintenance.victims import Victims, records, write_records
 from tests.support.messages import message
-from tests.support.stores import ADA, deliver
+from tests.support.stores import ADA, append, deliver
 from tests.support.tables import tables
 
 #: By hand: "places" (each place in the program that changes the store, when it is first reached) or "steps" (all).
@@ -171,7 +172,8 @@ def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
         try:
             with Transport.open(state) as transport:
                 assert _messages(transport) == expected, site
-                deliver(transport, CAROL, octets=message("Life goes on", to=CAROL))
+                transport.run(op.CreateFolder(CAROL, "Since"))
+                append(transport, "Since", message("Life goes on", to=CAROL), address=CAROL)
         except MailError as error:
             raise AssertionError(site) from error
         scratch = state.with_suffix(".scratch")

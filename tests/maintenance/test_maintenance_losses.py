@@ -8,17 +8,22 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from adapter.content import front_matter
-from adapter.store import layout
+from adapter.maintenance import pipeline
+from adapter.maintenance.message_rows import Descriptions
+from adapter.store import layout, snapshots
 from adapter.transport import operations as op
+from adapter.transport.operations.registration import DeregisterMode
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.support.messages import message
-from tests.support.stores import ADA, append, folder, new_store, rows
+from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
+from tests.support.tables import tables as rows_of
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -47,6 +52,40 @@ def _same_folders(before: lab.Seen, after: lab.Seen) -> None:
         then = _without_flags(shown)
         assert {uid: now.get(uid) for uid in then} == then, place
         assert not [uid for uid in now.keys() - then.keys() if now[uid][0] in known], place
+
+
+def _with_history(root: Path) -> None:
+    """Part of it in the newest of two snapshots, whose journal is gone, part of it in the journal behind."""
+    accounts = {mode: f"{mode}@example.test" for mode in get_args(DeregisterMode)}
+    lab_stores.build(root, snapshot=True)
+    with Transport.open(root) as transport:
+        for number, (mode, address) in enumerate(accounts.items()):
+            transport.run(op.Register(address))
+            deliver(transport, address, BOB, octets=message(f"To {mode}", to=address))
+            transport.run(op.Deregister(address, mode))
+            if number < 2:
+                transport.snapshot()
+        transport.run(op.Subscribe(BOB, "Nowhere"))
+        transport.run(op.ChangeFlags(BOB, folder(transport, address=BOB).id, [1], "add", 3, ["late"]))
+
+
+def test_the_index_is_lost(tmp_path: Path) -> None:
+    """Every row of every table is back: registrations with their status, UIDs, flags, mod-sequences, history."""
+    root = tmp_path / "store"
+    _with_history(root)
+    before, seen = rows_of(lab.path(root, layout.INDEX_FILE)), lab.seen(root)
+    assert {row[2] for row in before["mailbox_registrations"]} == {"active", "inactive", "stashed", "purged"}
+    assert all(before[table] for table in snapshots.TABLES if table != "bookmarks")
+    assert not lab.path(root, *layout.JOURNAL, layout.journal_segment(1)).exists(), "it does not reach back so far"
+    lab.path(root, layout.INDEX_FILE).unlink()
+    repaired = lab.repair(root)
+    assert repaired.kinds == {"index-missing": 1}
+    assert repaired.report["source"] == "journal"
+    assert repaired.report["verified"], repaired.report.get("left")
+    after = rows_of(lab.path(root, layout.INDEX_FILE))
+    for table in snapshots.TABLES:
+        assert after[table] == before[table], table
+    assert lab.seen(root) == seen
 
 
 @pytest.mark.parametrize("build", [lab_stores.build, _random_store])
@@ -86,6 +125,28 @@ def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
     with Transport.open(root) as transport:
         append(transport, "INBOX", message("three"))
         assert [row.uid for row in rows(transport)] == [1, 2, 3]
+
+
+def test_only_the_end_of_the_journal_is_left(tmp_path: Path) -> None:
+    """Messages that only their files tell of are read by executors, however much of a journal there is."""
+    root = tmp_path / "store"
+    _with_history(root)
+    before = lab.seen(root)
+    lab.path(root, layout.INDEX_FILE).unlink()
+    _remove(root, layout.SNAPSHOTS)
+    with pipeline.running(str(root), "check", lab.MASTER, lambda _: None, session=lab.session()) as (run, _, _):
+        found = run.look()
+        assert found.facts.source == "salvage"
+        with closing(Descriptions(found.scratch)) as descriptions:
+            unknown = [each.id for each in found.findings({"message-not-indexed"})]
+            assert len(unknown) > 10
+            assert all(descriptions.get(message_id) for message_id in unknown)
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    assert repaired.report["severities"]["loss"] == 0
+    after = lab.seen(root)
+    active = {place: shown for place, shown in before.items() if place[0] in lab_stores.ACCOUNTS}
+    _same_folders(active, {place: after[place] for place in active})
 
 
 def test_the_journal_is_lost_and_the_index_damaged(tmp_path: Path) -> None:
@@ -160,7 +221,9 @@ def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
     _same_folders(before, lab.seen(root))
 
 
-def test_a_message_that_nothing_holds_any_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["For Carol", "Message 5"])
+def test_a_message_that_nothing_holds_any_more(tmp_path: Path, subject: str) -> None:
+    """With its parts, if it had any."""
     root = tmp_path / "store"
     lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
@@ -170,9 +233,11 @@ def test_a_message_that_nothing_holds_any_more(tmp_path: Path) -> None:
         if segment.stat().st_size:
             segment.unlink()
     before = lab.view(root)
-    victim = next(lab.path(root, *layout.MESSAGES).rglob("*.md"))
+    files = lab.path(root, *layout.MESSAGES).rglob("*.md")
+    victim = next(each for each in files if f"\nsubject: {subject}\n" in each.read_text())
     victim.unlink()
     repaired = lab.repair(root)
+    assert repaired.kinds == {"message-lost": 1}
     assert repaired.report["severities"]["loss"] == 1
     assert repaired.report["verified"], repaired.report
     after = lab.view(root)

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -24,8 +25,7 @@ def _links(pieces: list[chunks.Pieces]) -> list[list[int]]:
     """The UIDs in each piece."""
     found = []
     for path in pieces[0].paths:
-        items = [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
-        found.append([chunks.uid_of(name) for item in items for name in item["names"]])
+        found.append([chunks.uid_of(name) for item in _items(path) for name in item["names"]])
     return found
 
 
@@ -50,6 +50,49 @@ def test_links_are_cut_by_their_uids(tmp_path: Path, monkeypatch: pytest.MonkeyP
     large = sorted((min(piece), max(piece)) for piece in pieces if max(piece) > 1000)
     assert len(large) > 5
     assert all(first[1] < second[0] for first, second in itertools.pairwise(large)), "a range for each"
+
+
+def test_one_day_with_all_the_mail_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_LARGEST", 40)
+    monkeypatch.setattr(chunks, "_SMALLEST", 10)
+    monkeypatch.setattr(chunks, "_SAMPLE", 200)
+    monkeypatch.setattr(chunks, "_HELD_NAMES", 30)
+    made = {"2026-11-16": 1000, "2026-11-17": 3, "2026-11-18": 5}
+    for day, count in made.items():
+        where = tmp_path / "messages" / day
+        where.mkdir(parents=True)
+        for number in range(count):
+            (where / f"msg-{day.replace('-', '')}T080000Z-{number:020x}.md").touch()
+    places = chunks.Places()
+    looks = []
+    for look in ("one", "two"):
+        (tmp_path / look).mkdir()
+        looks.append([_items(path) for path in chunks.content(str(tmp_path), str(tmp_path / look), places).paths])
+    assert looks[0] == looks[1], "a later look finds the same pieces"
+    sizes = [sum(len(item["names"]) for item in items) for items in looks[0]]
+    assert sum(sizes) == sum(made.values())
+    assert max(sizes) <= 2 * 40
+    assert len(sizes) >= 25
+    assert {len(items) for items in looks[0] if len({item["where"][1] for item in items}) > 1} == {2}, (
+        "short days share"
+    )
+
+
+def test_very_many_empty_folders_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_WEIGHT", 40)
+    for number in range(500):
+        Path(layout.absolute(str(tmp_path), *layout.mailbox_directory("one@x"), f"folder {number}")).mkdir(parents=True)
+        Path(layout.absolute(str(tmp_path), *layout.mailbox_directory(f"{number}@x"))).mkdir()
+    (tmp_path / "scratch").mkdir()
+    links, folders = chunks.mailboxes(str(tmp_path), str(tmp_path / "scratch"))
+    assert not links.paths
+    pieces = [_items(path) for path in folders.paths]
+    assert Counter(item["what"] for items in pieces for item in items) == {"folder": 500, "mailbox": 501}
+    assert max(map(len, pieces)) <= 40
+
+
+def _items(path: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
 
 
 def test_files_are_open_when_their_turn_comes(tmp_path: Path) -> None:

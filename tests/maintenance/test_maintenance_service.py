@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,40 @@ def _nothing_lost_or_doubled(root: Path, clients: load.Load) -> None:
 def _records(root: Path) -> Iterator[journal.Record]:
     for segment in sorted(lab.path(root, *layout.JOURNAL).glob("*.jsonl")):
         yield from map(journal.decode, records(segment))
+
+
+def _processes_in(place: Path) -> list[str]:
+    """Commands of those that were told of a directory."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):
+            if each.name.isdigit() and str(place) in (
+                command := (each / "cmdline").read_bytes().decode("utf-8", "replace")
+            ):
+                found.append(command)
+    return found
+
+
+def test_a_repair_that_is_killed_outright(tmp_path: Path) -> None:
+    """Mail is back at once, nothing of it goes on running, and the next run takes away what it left."""
+    root = tmp_path / "store"
+    with new_store(root, ADA, BOB) as transport:
+        for number in range(20):
+            deliver(transport, BOB, octets=message(f"Before {number}", to=BOB))
+    expected = _damage(root)
+    maintenance = lab.path(root, *layout.MAINTENANCE)
+    command = [sys.executable, "-m", "adapter.cli", "repair", "--root", str(root), *_CONFIRMED]
+    with subprocess.Popen(command, cwd=_REPOSITORY, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: list(maintenance.glob("run-*/look-1/*")))
+        process.kill()
+    assert list(maintenance.glob("run-*")), "it was at work"
+    with Transport.open(root) as transport:
+        deliver(transport, ADA)
+    wait_until(lambda: not _processes_in(maintenance), lambda: _processes_in(maintenance))
+    repaired = _markpost("repair", "--root", str(root), "--json", *_CONFIRMED)
+    assert repaired.returncode == 0, repaired.stderr
+    assert json.loads(repaired.stdout)["counts"] == expected
+    assert not list(maintenance.glob("run-*"))
 
 
 # --- maintenance on --------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Victims:
         self.new_accounts: set[str] = set()  # that repair is to register
         self.new_folders: set[tuple[str, str]] = set()  # account and name, that repair is to make
         self.lost: set[str] = set()  # messages that nothing holds any more
+        self.losses = 0  # findings that say so
         with closing(self.connect()) as connection:
             read = _reader(connection)
             self.accounts: list[tuple[str, str, str]] = read(
@@ -138,6 +139,25 @@ class Victims:
         """A blob that the journal has, and that nobody else damages."""
         chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if sha256 in self.data}))
         self.use("content", *(message for message, sha256 in self.parts if sha256 == chosen))
+        return chosen
+
+    def only_copy(self) -> str:
+        """A message that nothing but its file holds; it is lost with it."""
+        parts = {message for message, _ in self.parts}
+        chosen = self.take("content", self.kept, lambda each: each not in parts and each not in self.texts)
+        self.lost.add(chosen)
+        self.losses += 1
+        return chosen
+
+    def only_part(self) -> str:
+        """A blob that nothing but its file holds; the messages that need it are lost with it."""
+        chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if sha256 not in self.data}))
+        needing = {message for message, sha256 in self.parts if sha256 == chosen}
+        if not all(self.is_free("content", each) for each in needing):
+            raise Unfit
+        self.use("content", *needing)
+        self.lost |= needing
+        self.losses += 1
         return chosen
 
     # --- looking ---------------------------------------------------------------------------------------------------
