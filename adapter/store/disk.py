@@ -27,6 +27,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A pipe in the place of a file must not make a reader wait for somebody who writes to it.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SPACES: Final = b" " * (64 << 10)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -150,11 +151,15 @@ def _open_writable(directory: int, name: str, flags: int, create: bool) -> int:
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
-def write_at(fd: int, data: bytes, offset: int) -> None:
+def write_at(fd: int, data: bytes, offset: int, spaces: int = 0) -> None:
+    """Write ``data`` at a place, and so many spaces behind it."""
     step("append", fd, "")
-    written = os.pwrite(fd, data, offset)
+    whole, rest = divmod(spaces, len(_SPACES))
+    written = os.pwritev(fd, [data, *[_SPACES] * whole, _SPACES[:rest]], offset) if spaces else 0
     while written < len(data):
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)
+    for at in range(written, len(data) + spaces, len(_SPACES)):  # rarely: what was written was less than asked for
+        os.pwrite(fd, _SPACES[: len(data) + spaces - at], offset + at)
 
 
 def truncate(fd: int, size: int) -> None:

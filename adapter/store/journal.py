@@ -36,8 +36,8 @@ MAX_BATCH = 512  # records between an abort and the first record it may name
 _CRC_SUFFIX = len(b',"crc":"00000000"}')
 #: No record starts with any of these; NUL is what a power loss leaves of padding that was on its way to the disk.
 PADDING = b" \0"
-_PADDING_BYTES = 256 << 10
-_LARGE_APPEND = 64 << 10  # writing as much again would cost more than the padding saves
+_LEAST_PADDING, _MOST_PADDING = 256 << 10, 4 << 20
+_PADDED_BATCHES = 16  # as large as the one that has no room
 
 
 class JournalDamaged(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -166,9 +166,11 @@ class Journal:
             record.seq = number
         data = b"".join([piece for record in records for piece in record.pieces()])
         end = self._end + len(data)
-        room = end + _PADDING_BYTES if end > self._room and len(data) < _LARGE_APPEND else max(end, self._room)
+        room = self._room
+        if end > room:
+            room = end + min(max(_LEAST_PADDING, _PADDED_BATCHES * len(data)), _MOST_PADDING)
         try:
-            disk.write_at(self._fd, data.ljust(room - self._end) if end > self._room else data, self._end)
+            disk.write_at(self._fd, data, self._end, spaces=room - end if room > self._room else 0)
             disk.sync_data(self._fd)
         except OSError:
             self._take_back()

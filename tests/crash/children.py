@@ -165,11 +165,11 @@ def stepping(on_step: OnStep) -> Iterator[None]:
             data = memoryview(data)[half:]
         whole_write(fd, data)
 
-    def write_at_in_halves(fd: int, data: bytes, offset: int) -> None:
-        half = len(data.rstrip(b" ")) // 2  # in the middle of the records, not of the padding behind them
+    def write_at_in_halves(fd: int, data: bytes, offset: int, spaces: int = 0) -> None:
+        half = len(data) // 2
         whole_write_at(fd, data[:half], offset)
         announce("write-rest", fd, "")
-        whole_write_at(fd, data[half:], offset + half)
+        whole_write_at(fd, data[half:], offset + half, spaces)
 
     disk.on_step, disk.write_all, disk.write_at = announce, write_in_halves, write_at_in_halves
     try:

@@ -127,6 +127,21 @@ def test_a_file_replaced_by_several_threads_is_always_whole(directories: Directo
     assert os.listdir(directories.root) == ["file"]
 
 
+def test_what_is_written_at_a_place_is_whole_however_little_the_system_takes(
+    directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def little(fd: int, pieces: list[bytes], offset: int) -> int:
+        return os.pwrite(fd, b"".join(pieces)[:taken], offset)
+
+    monkeypatch.setattr(os, "pwritev", little)
+    for taken in (1, 9, 10, 11, 70_000, 200_000):
+        fd = disk.open_log(directories.root_fd, f"log-{taken}", create=True)
+        disk.write_at(fd, b"before", 0)
+        disk.write_at(fd, b"0123456789", 6, spaces=150_000)
+        os.close(fd)
+        assert Path(directories.root, f"log-{taken}").read_bytes() == b"before0123456789" + b" " * 150_000
+
+
 def test_every_primitive_announces_itself(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     monkeypatch.setattr(disk, "on_step", lambda action, fd, name: steps.append(action))

@@ -167,17 +167,19 @@ def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: by
     assert kept == ([tail] if b"\n" in tail else [])
 
 
-def test_small_records_are_written_into_padding_that_is_there(written: Journal, directories: Directories) -> None:
+def test_records_are_written_into_padding_that_is_there(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     size = segment(directories).stat().st_size
     for text in "bcd":
         written.append([record(text)])
     assert segment(directories).stat().st_size == size > len(octets(directories))
-    large = record("x" * (size + 1000))
-    written.append([large])
-    assert segment(directories).read_bytes() == octets(directories)  # a large one is not followed by as much again
-    written.append([record("e")])
-    assert len(list(written.records(0, 6))) == 6
+    large = "x" * (size + 1000)
+    written.append([record(large)])
+    size = segment(directories).stat().st_size
+    for text in ("e", large, large):  # there is room for others as large
+        written.append([record(text)])
+    assert segment(directories).stat().st_size == size > len(octets(directories))
+    assert [each.op for each in written.records(0, 8)] == [record("").op] * 8
 
 
 def test_the_padding_of_a_finished_segment_is_cut(written: Journal, directories: Directories) -> None:
