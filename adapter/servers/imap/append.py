@@ -192,6 +192,7 @@ async def _commit(
     if session.upload.trouble is not None:
         raise session.upload.trouble
     upload, session.upload = session.upload, None  # the thread closes the spools
+    quota = session.server.quotas.of(session.account)
 
     def prepare() -> op.Append:
         staged = _stage(transport, upload.spools)
@@ -199,7 +200,7 @@ async def _commit(
             op.AppendItem(each, system, keywords, None if message.date is None else int(message.date.timestamp()))
             for each, message, (system, keywords) in zip(staged, messages, flags, strict=True)
         ]
-        return op.Append(session.account, folder, items, replaces)
+        return op.Append(session.account, folder, items, replaces, quota if quota.limited else None)
 
     return await session.mailboxes.commit_staged(prepare, upload.size)
 

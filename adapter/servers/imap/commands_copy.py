@@ -30,9 +30,10 @@ async def copy(session: Session, command: commands.Copy) -> Answer:
         return no("Too many messages in one command", limited)
     if not rows.uids:
         return Answer("No messages to copy")
-    await _check_quota(session, rows.uids)
-    state = session.mailbox.state
-    copied = await session.mailboxes.commit(op.Copy(session.account, state.id, rows.uids, command.mailbox))
+    quota = session.server.quotas.of(session.account)
+    copied = await session.mailboxes.commit(
+        op.Copy(session.account, session.mailbox.state.id, rows.uids, command.mailbox, quota if quota.limited else None)
+    )
     return Answer("Copy completed", _copyuid(copied))
 
 
@@ -59,13 +60,6 @@ def _copyuid(copied: op.Copied) -> bytes:
         return b""
     source, destination = zip(*copied.uids, strict=True)
     return codes.copyuid(copied.uidvalidity, source, destination)
-
-
-async def _check_quota(session: Session, uids: Sequence[int]) -> None:
-    quota = session.server.quotas.of(session.account)
-    if quota.limited:
-        size = sum(session.mailbox.state.sizes(uids))
-        quota.check(list((await session.mailboxes.status(session.account)).values()), size, len(uids))
 
 
 # RFC 3501 6.4.3; RFC 4315 2.1

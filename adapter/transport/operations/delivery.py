@@ -148,6 +148,7 @@ class Append(Operation[list[Placed]]):
     folder: str
     items: Sequence[AppendItem]
     replaces: tuple[int, Sequence[int]] | None = None
+    quota: Quota | None = None
 
     def addresses(self) -> Iterable[str]:
         return (self.address,)
@@ -157,6 +158,8 @@ class Append(Operation[list[Placed]]):
 
     def plan(self, plan: Plan) -> list[Placed]:
         placed = []
+        if self.quota is not None:
+            self._check_room(plan, self.quota)
         for item in self.items:
             folder = plan.folder(self.address, self.folder)
             emit_content(plan, item.staged, "", [])
@@ -167,6 +170,13 @@ class Append(Operation[list[Placed]]):
         if self.replaces is not None:
             remove_messages(plan, plan.folder_by_id(self.address, self.replaces[0]), self.replaces[1])
         return placed
+
+    def _check_room(self, plan: Plan, quota: Quota) -> None:
+        """With the lock held; what goes makes room for what comes (RFC 8508 3.4)."""
+        going = queries.rows_of(plan.connection, *self.replaces) if self.replaces is not None else []
+        size = sum(item.staged.content.size for item in self.items) - sum(row.size for row in going)
+        own = queries.folders(plan.connection, plan.registration(self.address).id)
+        quota.check(own, size, len(self.items) - len(going))
 
 
 def check_relay(sender: str, recipients: Sequence[RelayRecipient]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from adapter.quotas import Quota
 from adapter.store import queries
 from adapter.store.queries import Folder
 from adapter.transport.effects import content, projections, state
@@ -86,12 +87,18 @@ class Copy(Operation[Copied]):
     folder: int
     uids: Sequence[int]
     to: str
+    quota: Quota | None = None
 
     def addresses(self) -> Iterable[str]:
         return (self.address,)
 
     def plan(self, plan: Plan) -> Copied:
-        copied, _ = _copy(plan, self.address, plan.folder_by_id(self.address, self.folder), self.uids, self.to)
+        source = plan.folder_by_id(self.address, self.folder)
+        if self.quota is not None:
+            rows = queries.rows_of(plan.connection, source.id, self.uids)
+            own = queries.folders(plan.connection, source.registration)
+            self.quota.check(own, sum(row.size for row in rows), len(rows))
+        copied, _ = _copy(plan, self.address, source, self.uids, self.to)
         return copied
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter.quotas import Quota
 from adapter.store import queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
@@ -190,3 +191,23 @@ def test_many_uids_at_once(store: Transport) -> None:
     result = store.run(op.ChangeFlags(ADA, inbox, wanted, "add", DELETED))
     assert [uid for uid, _, _ in result.changed] == list(range(2, number, 3))
     assert store.run(op.Expunge(ADA, inbox, wanted)).uids == list(range(2, number, 3))
+
+
+def test_a_quota_holds_for_what_is_committed_together(store: Transport) -> None:
+    """Two that come at once may both have seen room for one: the second is refused, and replacing needs no more."""
+    quota = Quota(messages=2)
+    items = [op.AppendItem(store.stage(message(f"{number}"))) for number in range(3)]
+    both = store.commit_all([op.Append(ADA, "INBOX", [item], quota=quota) for item in items])
+    assert [future.exception() for future in both[:2]] == [None, None]
+    refused = both[2].exception()
+    assert isinstance(refused, MailError)
+    assert refused.reason is Reason.OVER_QUOTA
+    inbox = folder(store).id
+    with pytest.raises(MailError) as copied:
+        store.run(op.Copy(ADA, inbox, [1], "Archive", quota))
+    assert copied.value.reason is Reason.OVER_QUOTA
+    another = op.AppendItem(store.stage(message("another")))
+    store.run(op.Append(ADA, "Drafts", [another], (inbox, [1, 2]), quota))
+    assert [len(rows(store)), len(rows(store, "Drafts"))] == [0, 1]
+    store.run(op.Copy(ADA, folder(store, "Drafts").id, [1], "INBOX", quota))
+    assert [len(rows(store)), len(rows(store, "Drafts"))] == [1, 1]
