@@ -155,7 +155,7 @@ async def test_time_to_first_command_and_idle_time(root: Path) -> None:
     async with serving(root, limited(first_command=Seconds(0.2))) as running:
         silent = await running.connect()
         assert "Idle for too long" in await _last_reply(silent)
-    async with serving(root, limited(idle=Seconds(0.5))) as running:
+    async with serving(root, limited(idle=Seconds(1.5))) as running:
         slow = await running.hello()
 
         async def drip() -> None:
