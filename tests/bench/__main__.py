@@ -11,13 +11,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--dir", help="where to work; default: a loop-mounted ext4 where possible, else a folder here")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, for a first look")
-    parser.add_argument("--large", action="store_true", help="repair of 500,000 messages as well: ten minutes more")
     arguments = parser.parse_args()
     with scratch.directory(arguments.dir) as directory:
         store.run(directory, scale=0.1 if arguments.quick else 1.0)
         smtp.run(directory, scale=0.1 if arguments.quick else 1.0)
         imap.run(directory, scale=0.1 if arguments.quick else 1.0)
-        repair.run(directory, quick=arguments.quick, large=arguments.large)
+        repair.run(directory, quick=arguments.quick)
 
 
 if __name__ == "__main__":
