@@ -17,6 +17,7 @@ from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport import ids
 from adapter.transport.effects import folders, projections
+from adapter.transport.operations.base import MAX_UID
 
 _TOGETHER = 5000  # messages of an adopted folder
 
@@ -142,7 +143,7 @@ class Mender:
         }
         before, used = set(shown.values()), set(shown)
         pairs = [pair for pair in self.links(where) if shown.get(pair[0]) != pair[1]]
-        highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < placing.MAX_UID)])
+        highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < MAX_UID)])
         floor = self.floors.get(folder.id, folder.uidnext)
         taking = _Taking(self.state, folder, changes)
         clashing: list[tuple[int, str]] = []
@@ -154,7 +155,7 @@ class Mender:
                 continue
             if isinstance(described, dict):
                 taking.content(described)
-            if uid in used or not floor <= uid <= placing.MAX_UID:
+            if uid in used or not floor <= uid <= MAX_UID:
                 clashing.append((uid, message_id))
             else:
                 used.add(uid)
@@ -236,7 +237,7 @@ class Mender:
         rows = queries.rows(self.state.connection, row.id)
         links = self.links(where)
         taken = {uid: message_id for uid, message_id in links if self._describe(message_id)}
-        highest = max([0, *(uid for uid, _ in links if uid < placing.MAX_UID), *(item.uid for item in rows)])
+        highest = max([0, *(uid for uid, _ in links if uid < MAX_UID), *(item.uid for item in rows)])
         new = Folder(path.folder, row.registration, row.directory, row.name, row.special_use, path.uidvalidity)
         items: list[projections.Item] = []
         renamed = []

@@ -15,11 +15,11 @@ from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import projections
 from adapter.transport.flags import Flag
+from adapter.transport.operations.base import MAX_UID
 
 if TYPE_CHECKING:
     from adapter.maintenance.mend_folders import Mender
 
-MAX_UID = 0xFFFFFFFF  # RFC 9051 section 2.3.1.1; the name of a link may say more
 _TOGETHER = 1000  # messages of one record
 
 
@@ -52,7 +52,7 @@ class Placing:
         taken = wanted in place.messages or self._mender.query(
             "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ?", folder.id, wanted
         )
-        if floor <= wanted <= MAX_UID and not taken:
+        if floor <= wanted <= MAX_UID and not taken:  # the name of a link may say more
             uid = wanted
         else:
             uid = max(place.next_uid, wanted + 1 if wanted < MAX_UID else 0)

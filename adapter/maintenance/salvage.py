@@ -17,6 +17,7 @@ from typing import Any
 
 from adapter.maintenance import tables
 from adapter.store import disk, index, layout, snapshots
+from adapter.transport.operations.base import MAX_UID
 
 _BATCH = 500
 _PROBES = 2000  # of one table
@@ -33,7 +34,6 @@ _REGISTRATION = re.compile(r"reg-[0-9a-f]{16}\Z")
 _QUEUE = re.compile(r"q-[0-9a-f]{20}\Z")
 _UIDS = re.compile(r"[1-9][0-9]*(?::[1-9][0-9]*)?(?:,[1-9][0-9]*(?::[1-9][0-9]*)?)*\Z")
 _HASH_OR_NOTHING = re.compile(r"(?:[0-9a-f]{64})?\Z")
-_MAX_UID = 0xFFFFFFFF
 _MAX_FOLDER = (1 << 48) - 1
 #: What a value of a column must look like; of other columns the type is looked at.
 _FORM: dict[str, re.Pattern[str]] = {
@@ -48,9 +48,9 @@ _FORM: dict[str, re.Pattern[str]] = {
 }
 _RANGE: dict[str, tuple[int, int]] = {
     "folder_id": (1, _MAX_FOLDER),
-    "uid": (1, _MAX_UID),
-    "uidnext": (1, _MAX_UID + 1),
-    "uidvalidity": (1, _MAX_UID),
+    "uid": (1, MAX_UID),
+    "uidnext": (1, MAX_UID + 1),
+    "uidvalidity": (1, MAX_UID),
     "flags": (0, 63),
 }
 _SEED = {
