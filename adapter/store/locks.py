@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 
 from filelock import lock_descriptor, unlock_descriptor
 
@@ -135,22 +136,20 @@ class Locks:
         return fd
 
 
-@contextlib.contextmanager
-def service_gate(directories: Directories) -> Iterator[Callable[[], bool]]:
+def service_gate(directories: Directories) -> AbstractContextManager[Callable[[], bool]]:
     """For maintenance: a function that tries to take the service lock exclusively; released at the end."""
-    with directories.stable(layout.LOCKS) as directory:
-        fd = _open_lock(directory, layout.SERVICE_LOCK)
-    try:
-        yield lambda: lock_descriptor(fd, blocking=False)
-    finally:
-        os.close(fd)
+    return _attempts(directories, layout.SERVICE_LOCK)
+
+
+def offline_claim(directories: Directories) -> AbstractContextManager[Callable[[], bool]]:
+    """For a command that takes mail offline: a function that tries to claim that it is at it; let go at the end."""
+    return _attempts(directories, layout.OFFLINE_LOCK)
 
 
 @contextlib.contextmanager
-def offline_claim(directories: Directories) -> Iterator[Callable[[], bool]]:
-    """For a command that takes mail offline: a function that tries to claim that it is at it; let go at the end."""
+def _attempts(directories: Directories, name: str) -> Iterator[Callable[[], bool]]:
     with directories.stable(layout.LOCKS) as directory:
-        fd = _open_lock(directory, layout.OFFLINE_LOCK)
+        fd = _open_lock(directory, name)
     try:
         yield lambda: lock_descriptor(fd, blocking=False)
     finally:
