@@ -27,6 +27,8 @@ from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
 _KEPT_ADDRESS_LOCKS = 256
+#: Seconds between two attempts: an eighth of the time waited so far, so that a free lock is not left lying for long.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.004
 
 
 def _open_lock(directory: int, name: str) -> int:
@@ -105,7 +107,7 @@ class Locks:
     def _take(self, rank: int, name: str, deadline: float) -> bool:
         if self._held and (rank, name) <= self._held[-1]:
             raise LockOrderError(f"{name} after {self._held[-1][1]}")
-        pause = 0.0002
+        began = time.monotonic()
         while True:
             fd = self._descriptor(rank, name)
             if lock_descriptor(fd, blocking=False):
@@ -115,10 +117,11 @@ class Locks:
                 unlock_descriptor(fd)  # the lock file was removed meanwhile: a new one counts
                 os.close(self._descriptors.pop(name))
                 continue
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 return False
+            pause = min(max(_SHORTEST_PAUSE, (now - began) / 8), _LONGEST_PAUSE)
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, protects nothing
-            pause = min(pause * 2, 0.004)
 
     def _release(self) -> None:
         while self._held:
