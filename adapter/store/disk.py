@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from adapter.store.layout import Parts
@@ -28,6 +28,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SPACES: Final = b" " * (64 << 10)
+_MOST_BUFFERS: Final = 1024  # in one system call: IOV_MAX of Linux
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -151,15 +152,20 @@ def _open_writable(directory: int, name: str, flags: int, create: bool) -> int:
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
-def write_at(fd: int, data: bytes, offset: int, spaces: int = 0) -> None:
-    """Write ``data`` at a place, and so many spaces behind it."""
+def write_at(fd: int, pieces: Iterable[bytes | memoryview], offset: int, spaces: int = 0) -> None:
+    """Write ``pieces`` one behind the other at a place, and so many spaces behind them."""
     step("append", fd, "")
     whole, rest = divmod(spaces, len(_SPACES))
-    written = os.pwritev(fd, [data, *[_SPACES] * whole, _SPACES[:rest]], offset) if spaces else 0
-    while written < len(data):
-        written += os.pwrite(fd, memoryview(data)[written:], offset + written)
-    for at in range(written, len(data) + spaces, len(_SPACES)):  # rarely: what was written was less than asked for
-        os.pwrite(fd, _SPACES[: len(data) + spaces - at], offset + at)
+    left = [*pieces, *[_SPACES] * whole, _SPACES[:rest]]
+    at = 0
+    while at < len(left):
+        written = os.pwritev(fd, left[at : at + _MOST_BUFFERS], offset)
+        offset += written
+        while at < len(left) and written >= len(left[at]):
+            written -= len(left[at])
+            at += 1
+        if written:  # rarely: what was written was less than asked for
+            left[at] = memoryview(left[at])[written:]
 
 
 def truncate(fd: int, size: int) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import zlib
@@ -68,8 +69,7 @@ class Record:
 
 def decode(line: bytes) -> Record:
     """Parse one complete line (with its line end). Raises :class:`JournalDamaged`."""
-    head = line[: -_CRC_SUFFIX - 1]
-    if line[len(head) :] != b',"crc":"%08x"}\n' % zlib.crc32(head):
+    if not _verifies(line):
         raise JournalDamaged("checksum does not match")
     try:
         body = orjson.loads(line)
@@ -85,12 +85,16 @@ def decode(line: bytes) -> Record:
         raise JournalDamaged("not a record") from error
 
 
+def _verifies(line: bytes) -> bool:
+    head = memoryview(line)[: -_CRC_SUFFIX - 1]
+    return line[len(head) :] == b',"crc":"%08x"}\n' % zlib.crc32(head)
+
+
 def _sequence(line: bytes) -> int:
     """The sequence number of a line whose checksum matches, else -1; much cheaper than :func:`decode`."""
-    head = line[: -_CRC_SUFFIX - 1]
-    if line[len(head) :] != b',"crc":"%08x"}\n' % zlib.crc32(head) or not head.startswith(b'{"seq":'):
+    if not line.startswith(b'{"seq":') or not _verifies(line):
         return -1
-    digits = head[7 : head.find(b",", 7)]
+    digits = line[7 : line.find(b",", 7)]
     return int(digits) if digits.isdigit() else -1
 
 
@@ -164,13 +168,14 @@ class Journal:
             self._rotate()
         for number, record in enumerate(records, self.last_seq + 1):
             record.seq = number
-        data = b"".join([piece for record in records for piece in record.pieces()])
-        end = self._end + len(data)
+        pieces = [piece for record in records for piece in record.pieces()]
+        size = sum(map(len, pieces))
+        end = self._end + size
         room = self._room
         if end > room:
-            room = end + min(max(_LEAST_PADDING, _PADDED_BATCHES * len(data)), _MOST_PADDING)
+            room = end + min(max(_LEAST_PADDING, _PADDED_BATCHES * size), _MOST_PADDING)
         try:
-            disk.write_at(self._fd, data, self._end, spaces=room - end if room > self._room else 0)
+            disk.write_at(self._fd, pieces, self._end, spaces=room - end if room > self._room else 0)
             disk.sync_data(self._fd)
         except OSError:
             self._take_back()
@@ -193,7 +198,7 @@ class Journal:
                     break
                 start += len(line)
         if start < self._end:
-            disk.write_at(self._fd, os.pread(self._fd, self._end - start, start), start)
+            disk.write_at(self._fd, [os.pread(self._fd, self._end - start, start)], start)
             disk.sync_data(self._fd)
 
     @property
@@ -265,6 +270,8 @@ class Journal:
                     break
                 self.last_seq += 1
                 self._end += len(line)
+        if not self._unread and os.pread(self._fd, 1, self._end) in PADDING:
+            return  # written by somebody who lived: only a power loss tears out of order
         torn = os.pread(self._fd, self._room - self._end, self._end).rstrip(PADDING)
         if not torn:
             return
@@ -400,16 +407,14 @@ class JournalTail:
 
 
 class _Lines(contextlib.AbstractContextManager["_Lines"]):
-    """Complete lines of a descriptor from an offset on; owns the descriptor."""
+    """Complete lines of a descriptor from an offset on, up to the padding; owns the descriptor."""
 
     def __init__(self, fd: int, offset: int) -> None:
-        self._file = open(fd, "rb", buffering=1 << 16)  # noqa: SIM115 - closed by __exit__
+        self._file = io.BufferedReader(io.FileIO(fd), 1 << 16)
         self._file.seek(offset)
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                return
+        while self._file.peek(1)[:1] not in PADDING and (line := self._file.readline()).endswith(b"\n"):
             yield line
 
     def __exit__(self, *_: object) -> None:

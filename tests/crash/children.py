@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -165,11 +165,12 @@ def stepping(on_step: OnStep) -> Iterator[None]:
             data = memoryview(data)[half:]
         whole_write(fd, data)
 
-    def write_at_in_halves(fd: int, data: bytes, offset: int, spaces: int = 0) -> None:
+    def write_at_in_halves(fd: int, pieces: Iterable[bytes | memoryview], offset: int, spaces: int = 0) -> None:
+        data = b"".join(pieces)
         half = len(data) // 2
-        whole_write_at(fd, data[:half], offset)
+        whole_write_at(fd, [data[:half]], offset)
         announce("write-rest", fd, "")
-        whole_write_at(fd, data[half:], offset + half, spaces)
+        whole_write_at(fd, [data[half:]], offset + half, spaces)
 
     disk.on_step, disk.write_all, disk.write_at = announce, write_in_halves, write_at_in_halves
     try:

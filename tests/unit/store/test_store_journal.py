@@ -182,6 +182,29 @@ def test_records_are_written_into_padding_that_is_there(written: Journal, direct
     assert [each.op for each in written.records(0, 8)] == [record("").op] * 8
 
 
+def test_what_others_append_is_taken_in_without_reading_the_padding(
+    written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    pread = os.pread
+
+    def noted(fd: int, size: int, at: int) -> bytes:
+        asked.append(size)
+        return pread(fd, size, at)
+
+    with closing(reopened(directories)) as other:
+        written.append([record("a")])
+        other.refresh()
+        assert segment(directories).stat().st_size > len(octets(directories)) + (128 << 10)
+        written.append([record("b")])
+        monkeypatch.setattr(os, "pread", noted)
+        other.refresh()
+        assert other.last_seq == 2
+        assert asked == [1, 1]
+        other.append([record("c")])
+    assert texts(written.records(0, 3)) == ["a", "b", "c"]
+
+
 def test_the_padding_of_a_finished_segment_is_cut(written: Journal, directories: Directories) -> None:
     with closing(reopened(directories)) as other:
         written.append([record("a")])

@@ -270,10 +270,10 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
     broken = [True]
     real = disk.write_at
 
-    def write_at(fd: int, data: bytes, offset: int, spaces: int = 0) -> None:
-        if broken[0] and b'"dequeue"' in data:
+    def write_at(fd: int, pieces: list[bytes], offset: int, spaces: int = 0) -> None:
+        if broken[0] and b'"dequeue"' in b"".join(pieces):
             raise OSError(28, "No space left on device")
-        real(fd, data, offset, spaces)
+        real(fd, pieces, offset, spaces)
 
     monkeypatch.setattr(disk, "write_at", write_at)
     async with Sink() as sink, relaying(transport, settings(sink)):
