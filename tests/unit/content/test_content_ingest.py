@@ -381,7 +381,7 @@ def test_a_mapped_file(tmp_path: Path) -> None:
 
 def test_a_message_that_would_not_come_back_is_kept_whole() -> None:
     raw = b"Subject: x\r\n\r\nhello\r\n"
-    with patch("adapter.content.ingest.rebuild", return_value=b"something else"):
+    with patch("adapter.content.ingest.segment_octets", return_value=[b"something else"]):
         result = ingest(raw, id=_ID, arrived=_ARRIVED)
     assert kinds(result) == [BLOB]
     assert rebuild(result.file, result.recipe, Blobs(result)) == raw
@@ -390,7 +390,7 @@ def test_a_message_that_would_not_come_back_is_kept_whole() -> None:
 
 
 def test_an_error_while_checking_is_a_failed_check() -> None:
-    with patch("adapter.content.ingest.rebuild", side_effect=MailError(Reason.BAD_CONTENT)):
+    with patch("adapter.content.ingest.segment_octets", side_effect=MailError(Reason.BAD_CONTENT)):
         assert kinds(ingest(b"Subject: x\r\n\r\nhello\r\n", id=_ID, arrived=_ARRIVED)) == [BLOB]
 
 
