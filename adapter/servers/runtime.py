@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from adapter.servers import endpoints, logs
+from adapter.servers import allocator, endpoints, logs
 from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
 from adapter.servers.board import Board
@@ -111,6 +111,7 @@ def run(
 
 
 def _serve(common: _Common, settings: Settings, overseer: Overseer) -> None:
+    allocator.keep_memory()
     logs.write_behind()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve_until_told(common, settings, overseer))
