@@ -22,6 +22,7 @@ from adapter.store.turns import Turns
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 30.0
+_APPLIED = "SELECT value FROM meta WHERE key = 'applied_seq'"
 
 
 class IndexMissing(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -151,7 +152,11 @@ class Index:
             self._all_readers = readers
 
     def applied_seq(self) -> int:
-        return int(self.query("SELECT value FROM meta WHERE key = 'applied_seq'")[0][0])
+        return int(self.query(_APPLIED)[0][0])
+
+    def applied_seq_for_writer(self) -> int:
+        """Only for the holder of the index lock: what is read here need not be read again by its transaction."""
+        return int(self.writer.execute(_APPLIED).fetchall()[0][0])
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -28,7 +28,7 @@ from protocol.errors import MailError, Reason
 
 _KEPT_ADDRESS_LOCKS = 256
 #: Seconds between two attempts: an eighth of the time waited so far, so that a free lock is not left lying for long.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.004
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0004, 0.004
 
 
 def _open_lock(directory: int, name: str) -> int:

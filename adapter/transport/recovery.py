@@ -40,7 +40,7 @@ class Recovery:
         """Apply what other processes journaled and, dying, did not apply. Returns how many records that were."""
         if self._in_step == self._journal.last_seq:
             return 0
-        applied = self._index.applied_seq()
+        applied = self._index.applied_seq_for_writer()
         check_reaches(self._journal, applied)
         count = 0
         if applied < self._journal.last_seq:
