@@ -39,6 +39,8 @@ _CRC_SUFFIX = len(b',"crc":"00000000"}')
 PADDING = b" \0"
 _LEAST_PADDING, _MOST_PADDING = 256 << 10, 4 << 20
 _PADDED_BATCHES = 16  # as large as the one that has no room
+#: From so many octets on, a batch makes no room for others: to write all of it twice takes longer than its fsync gains.
+_LARGE_BATCH = 256 << 10
 
 
 class JournalDamaged(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -173,7 +175,8 @@ class Journal:
         end = self._end + size
         room = self._room
         if end > room:
-            room = end + min(max(_LEAST_PADDING, _PADDED_BATCHES * size), _MOST_PADDING)
+            padding = min(max(_LEAST_PADDING, _PADDED_BATCHES * size), _MOST_PADDING)
+            room = end if size >= _LARGE_BATCH else end + padding
         try:
             disk.write_at(self._fd, pieces, self._end, spaces=room - end if room > self._room else 0)
             disk.sync_data(self._fd)

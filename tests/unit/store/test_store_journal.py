@@ -173,13 +173,18 @@ def test_records_are_written_into_padding_that_is_there(written: Journal, direct
     for text in "bcd":
         written.append([record(text)])
     assert segment(directories).stat().st_size == size > len(octets(directories))
-    large = "x" * (size + 1000)
-    written.append([record(large)])
+    larger = "x" * 200_000
+    for text in (larger, larger):
+        written.append([record(text)])
     size = segment(directories).stat().st_size
-    for text in ("e", large, large):  # there is room for others as large
+    for text in ("e", larger, larger):  # there is room for others as large
         written.append([record(text)])
     assert segment(directories).stat().st_size == size > len(octets(directories))
-    assert [each.op for each in written.records(0, 8)] == [record("").op] * 8
+    written.append([record("x" * size)])  # but not for the largest
+    assert segment(directories).stat().st_size == len(octets(directories))
+    written.append([record("f")])
+    assert segment(directories).stat().st_size > len(octets(directories))
+    assert [each.op for each in written.records(0, 11)] == [record("").op] * 11
 
 
 def test_what_others_append_is_taken_in_without_reading_the_padding(
