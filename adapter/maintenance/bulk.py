@@ -14,6 +14,7 @@ import sqlite3
 from typing import Any
 
 from adapter.store.journal import Effect
+from adapter.transport.effects import dsn_requests
 
 _WAITING = 2000  # deliveries
 _WAITING_THREADS = 100_000
@@ -60,6 +61,7 @@ class Bulk:
         self._attachments: list[_Row] = []
         self._projections: list[_Row] = []
         self._states: list[_Row] = []
+        self._dsn_requests: list[_Row] = []
         self._about: dict[str, tuple[str, int]] = {}  # message -> its thread and size
         self._folders: dict[int, list[int]] = {}
 
@@ -69,6 +71,8 @@ class Bulk:
             self._content(effect)
         elif effect["do"] == "project":
             self._project(effect)
+        elif effect["do"] == "dsn-request":
+            self._dsn_requests += dsn_requests.rows(effect)
         else:
             self.flush()
             if effect["do"] == _NEEDING:
@@ -134,7 +138,7 @@ class Bulk:
         self._flush_threads()
 
     def _flush_rows(self) -> None:
-        if not self._messages and not self._projections:
+        if not (self._messages or self._projections or self._dsn_requests):
             return
         many = self._connection.executemany
         many("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", self._messages)
@@ -143,6 +147,7 @@ class Bulk:
         many("INSERT INTO message_attachments VALUES (?, ?, ?, ?, ?, ?, ?)", self._attachments)
         many("INSERT INTO mailbox_projections VALUES (?, ?, ?, ?, ?)", self._projections)
         many("INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq) VALUES (?, ?, ?, ?, ?)", self._states)
+        many(dsn_requests.INSERT, self._dsn_requests)
         many(_FOLDER, [(*counts, folder) for folder, counts in self._folders.items()])
         self._start()
 

@@ -26,6 +26,7 @@ COMPARED = {
     "thread_summaries": ("threads-stale", "threads-stale", "threads-stale"),
     "outbox": ("outbox-wrong", "outbox-wrong", "outbox-wrong"),
     "bookmarks": ("bookmark-wrong", "bookmark-wrong", "bookmark-wrong"),
+    "dsn_requests": ("dsn-request-wrong", "dsn-request-wrong", "dsn-request-wrong"),
 }
 _COUNTERS = {"messages", "unseen", "deleted", "size"}
 

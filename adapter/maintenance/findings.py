@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
     "threads-stale": Kind("harmless", "the rows counted", "count again"),
     "outbox-wrong": Kind("repaired", _INDEX, "correct the row"),
     "bookmark-wrong": Kind("repaired", _INDEX, "correct the row"),
+    "dsn-request-wrong": Kind("repaired", _INDEX, "correct the row"),
     # mailbox objects on disk
     "registration-directory-missing": Kind("repaired", _INDEX, "make the directory"),
     "registration-directory-orphan": Kind("repaired", _INDEX, "move the directory to quarantine"),

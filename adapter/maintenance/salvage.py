@@ -94,7 +94,7 @@ def _open(source: str, scratch: str) -> tuple[sqlite3.Connection, str]:
     _copy(source, path, b"")
     with contextlib.suppress(*_UNREADABLE), contextlib.closing(tables.connect(path)) as as_it_is:
         found = {row[0] for row in as_it_is.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if found >= set(snapshots.TABLES):
+        if found >= set(snapshots.TABLES) - snapshots.LATER:
             return tables.connect(path, write=True), path
     fresh, path = f"{scratch}/fresh.sqlite", f"{scratch}/salvage-again.sqlite"
     index.create(fresh).close()

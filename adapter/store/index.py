@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from adapter.store.turns import Turns
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 30.0
 _APPLIED = "SELECT value FROM meta WHERE key = 'applied_seq'"
+_COMMENT = re.compile(r"--.*")  # in the schema, where none stands in a string
 
 
 class IndexMissing(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -52,7 +54,7 @@ def create(path: str) -> sqlite3.Connection:
 
 def complete(connection: sqlite3.Connection) -> None:
     """Add the tables that an index of an older program lacks."""
-    for statement in _schema().split(";"):
+    for statement in _COMMENT.sub("", _schema()).split(";"):
         if "CREATE TABLE IF NOT EXISTS" in statement:
             connection.execute(statement)
 

@@ -156,3 +156,15 @@ CREATE TABLE cache_messages (
     outline         BLOB NOT NULL,            -- where the parts lie in the octets
     preview         TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- What the sender asked of the delivery (RFC 3461), for each recipient who has the message here; only where anything was.
+-- The last table: the pages where those of older programs begin stay the same.
+CREATE TABLE IF NOT EXISTS dsn_requests (
+    message_id      TEXT NOT NULL,
+    recipient       TEXT NOT NULL,            -- as the sender named it
+    notify          TEXT,                     -- as it is passed on; NULL where it was not given
+    orcpt           TEXT,
+    ret             TEXT,
+    envid           TEXT,
+    PRIMARY KEY (message_id, recipient)
+) WITHOUT ROWID;

@@ -34,8 +34,9 @@ TABLES = (
     "thread_summaries",
     "outbox",
     "bookmarks",
+    "dsn_requests",
 )
-_LATER = {"bookmarks"}  # tables that snapshots of older programs lack
+LATER = {"bookmarks", "dsn_requests"}  # tables that snapshots of older programs lack
 _ROWS = 50_000
 _KEEP = 2
 _SNAPSHOT = re.compile(r"[0-9]{16}\Z")
@@ -154,7 +155,7 @@ def verify(directories: Directories, seq: int) -> bool:
         manifest = _manifest(directories, seq)
         with directories.open(layout.snapshot_directory(seq)) as directory:
             return all(_sha256(directory, name) == sha256 for name, sha256 in manifest["sha256"].items()) and {
-                f"{table}.parquet" for table in TABLES if table not in _LATER
+                f"{table}.parquet" for table in TABLES if table not in LATER
             } <= manifest["sha256"].keys() <= {f"{table}.parquet" for table in TABLES}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

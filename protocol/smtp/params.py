@@ -86,6 +86,10 @@ class RcptCommand:
     notify: frozenset[str] | None = None  # RFC 3461 4.1; empty for NEVER
     orcpt: OriginalRecipient | None = None
 
+    @property
+    def orcpt_parameter(self) -> str | None:
+        return None if self.orcpt is None else self.orcpt.parameter
+
 
 def parse_mail(argument: bytes, offered: Collection[str] = MAIL_PARAMETERS) -> MailCommand:
     """``FROM:<path> [parameters]``; raises SmtpError."""

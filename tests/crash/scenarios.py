@@ -16,6 +16,7 @@ from adapter.transport.operations.base import AnyOperation
 from adapter.transport.operations.messages import How
 from adapter.transport.staging import INLINE_BYTES
 from adapter.transport.transport import Transport
+from protocol.smtp.params import Ret
 from tests.crash import letters
 from tests.crash.world import (
     ADA,
@@ -118,6 +119,12 @@ def relay(transport: Transport) -> AnyOperation:
     return op.Deliver(staged, BOB, [ADA], keep_sent=True, relay=elsewhere)
 
 
+def asked_to_report(transport: Transport) -> AnyOperation:
+    wishes = [op.RecipientRequest(address, [address], frozenset({"SUCCESS"}), "rfc822;X@Y") for address in (ADA, BOB)]
+    requests = op.DsnRequests(wishes, Ret.FULL, "Envelope")
+    return op.Deliver(transport.stage(letters.plain(123)), BOB, [ADA, BOB], requests=requests)
+
+
 def try_later(transport: Transport) -> AnyOperation:
     items = [op.Requeued(item, 1_900_000_000, 1, "451 later", delay_warned=True) for item in queue_ids(transport)]
     return op.UpdateQueue(items, op.QueueReport(transport.stage(letters.plain(121)), ADA))
@@ -200,6 +207,7 @@ SCENARIOS = (
     Scenario("unsubscribe", [run(op.Subscribe(ADA, "Sent", on=False))]),
     Scenario("collect", [collect]),
     Scenario("relay", [relay]),
+    Scenario("deliver as asked", [asked_to_report]),
     Scenario("outbox try later", [try_later]),
     Scenario("outbox give up", [give_up]),
     Scenario("mirror", [mirror(130)]),

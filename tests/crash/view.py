@@ -116,6 +116,9 @@ def _take(index: sqlite3.Connection, base: Known) -> View:
     return {
         "bookmarks": sorted(index.execute("SELECT owner, item, value FROM bookmarks").fetchall()),
         "outbox": outbox,
+        "dsn requests": sorted(
+            (names.get(message), *row) for message, *row in index.execute("SELECT * FROM dsn_requests")
+        ),
         "registrations": registrations,
         "folders": folders,
         "messages": sorted(messages),

@@ -151,6 +151,11 @@ def bookmark_invented(v: Victims) -> None:
     v.run("INSERT INTO bookmarks VALUES ('nobody', 'nothing', '0')")
 
 
+@fault("rows", "dsn-request-wrong")
+def dsn_request_invented(v: Victims) -> None:
+    v.run(f"INSERT INTO dsn_requests VALUES ('{_UNKNOWN}', 'eve@x.test', 'SUCCESS', NULL, NULL, 'forged')")
+
+
 @fault("rows", "cache-stale")
 def cache_wrong(v: Victims) -> None:
     message_id = v.take("content", v.cached, lambda each: each in v.kept)  # a damaged file has nothing to compare with

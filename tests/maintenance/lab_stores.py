@@ -47,8 +47,15 @@ def build(root: Path, *, snapshot: bool = False) -> None:
         transport.run(op.ChangeFlags(ADA, inbox.id, [3], "add", 8))
         transport.run(op.Expunge(ADA, inbox.id))
         send_away(transport, "Elsewhere")
+        _deliver_as_asked(transport)
         deliver(transport, CAROL, octets=message("For Carol", message_id="<carol@x>", to=CAROL))
         append(transport, "Archive", *_too_large_for_the_journal(), keywords=("large",))
+
+
+def _deliver_as_asked(transport: Transport) -> None:
+    """The sender wants to be told (RFC 3461)."""
+    asked = op.DsnRequests([op.RecipientRequest(BOB, [BOB], frozenset({"SUCCESS"}), "rfc822;Bob@X")], envid="E-1")
+    transport.run(op.Deliver(transport.stage(message("Asked", to=BOB)), ADA, [BOB], requests=asked))
 
 
 def _too_large_for_the_journal() -> tuple[bytes, bytes]:

@@ -13,6 +13,7 @@ from adapter.servers.networks import Peer
 from adapter.servers.services import Store
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.transaction import Recipient, Transaction
+from adapter.transport.effects.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed
 from protocol.errors import MailError, Reason
@@ -39,8 +40,7 @@ async def deliver(
     targets = transaction.targets()
     folders = {target.address: target.folder for target in targets.values() if target.folder is not None}
     elsewhere = [
-        RelayRecipient(each.address, each.command.notify, each.command.orcpt and each.command.orcpt.parameter)
-        for each in transaction.remote()
+        RelayRecipient(each.address, each.command.notify, each.command.orcpt_parameter) for each in transaction.remote()
     ]
     holders = [*targets, account] if account and keep_sent else targets
     quotas = {each: quota for each in holders if (quota := store.recipients.quota(each)).limited}
@@ -60,6 +60,7 @@ async def deliver(
             envelope=_envelope(transaction, account, lifetime) if elsewhere else None,
             quotas=quotas,
             lenient=lenient,
+            requests=_requests(transaction),
         )
 
     try:
@@ -96,6 +97,23 @@ def _envelope(transaction: Transaction, account: str | None, lifetime: float) ->
         return_to=account or "",
         lifetime=lifetime,
     )
+
+
+def _requests(transaction: Transaction) -> DsnRequests | None:
+    """What the sender asked of the delivery to recipients here (RFC 3461); None: nothing, as is usual."""
+    mail = transaction.mail
+    asked = mail.ret is not None or mail.envid is not None
+    recipients = [
+        RecipientRequest(
+            each.address,
+            [target.address for target in each.targets],
+            each.command.notify,
+            each.command.orcpt_parameter,
+        )
+        for each in transaction.recipients
+        if each.targets and (asked or each.command.notify is not None or each.command.orcpt is not None)
+    ]
+    return DsnRequests(recipients, mail.ret, mail.envid) if recipients else None
 
 
 def _reply(recipient: Recipient, delivery: Delivery, accepted: Reply, transaction: Transaction, peer: Peer) -> Reply:

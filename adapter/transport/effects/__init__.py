@@ -12,7 +12,16 @@ from collections.abc import Callable
 
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
-from adapter.transport.effects import bookmarks, content, folders, outbox, projections, registrations, state
+from adapter.transport.effects import (
+    bookmarks,
+    content,
+    dsn_requests,
+    folders,
+    outbox,
+    projections,
+    registrations,
+    state,
+)
 from adapter.transport.effects.undo import Undo
 
 _FILES: dict[str, Callable[[Effect, Directories, Undo], None]] = {
@@ -40,6 +49,7 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
     "queue-update": outbox.index_update,
     "dequeue": outbox.index_removal,
     "bookmark": bookmarks.index,
+    "dsn-request": dsn_requests.index,
 }
 
 

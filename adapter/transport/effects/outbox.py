@@ -66,11 +66,12 @@ def effect(
         "requiretls": envelope.requiretls,
         "created": now,
         "expires": now + int(envelope.lifetime),
-        "items": [(queue_id, each.address, _notify(each.notify), each.orcpt) for queue_id, each in recipients],
+        "items": [(queue_id, each.address, notify_parameter(each.notify), each.orcpt) for queue_id, each in recipients],
     }
 
 
-def _notify(wanted: frozenset[str] | None) -> str | None:
+def notify_parameter(wanted: frozenset[str] | None) -> str | None:
+    """The value of NOTIFY=, for passing it on."""
     return None if wanted is None else ",".join(sorted(wanted)) or "NEVER"
 
 

@@ -1,5 +1,6 @@
 """The operations of the store: every mutation is one of these, and all go through the one writer."""
 
+from adapter.transport.effects.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
 from adapter.transport.operations.bookmarks import SetBookmarks
@@ -31,6 +32,7 @@ __all__ = [
     "Deliver",
     "Delivery",
     "Deregister",
+    "DsnRequests",
     "Expunge",
     "Expunged",
     "FinishQueue",
@@ -43,6 +45,7 @@ __all__ = [
     "Operation",
     "Placed",
     "QueueReport",
+    "RecipientRequest",
     "Register",
     "RelayEnvelope",
     "RelayRecipient",

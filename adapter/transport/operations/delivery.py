@@ -10,7 +10,8 @@ from adapter.quotas import Quota
 from adapter.store import disk, layout, names, queries
 from adapter.store.queries import Folder
 from adapter.transport import ids
-from adapter.transport.effects import content, outbox, projections
+from adapter.transport.effects import content, dsn_requests, outbox, projections
+from adapter.transport.effects.dsn_requests import DsnRequests
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.flags import SETTABLE, Flag, join_keywords
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
@@ -62,6 +63,7 @@ class Deliver(Operation[Delivery]):
     envelope: RelayEnvelope | None = None  # for those
     quotas: Mapping[str, Quota] = field(default_factory=dict)  # of addresses that have one
     lenient: Collection[str] = ()  # who may exceed it by one message
+    requests: DsnRequests | None = None  # what the sender asked of the delivery to recipients here
 
     def addresses(self) -> Iterable[str]:
         return {*self.recipients, self._owner} if self.keep_sent else set(self.recipients)
@@ -93,6 +95,8 @@ class Deliver(Operation[Delivery]):
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
+        if self.requests is not None:
+            self._keep_requests(plan, self.requests, folders)
         sent_folder = self._sent_folder(plan) if self.keep_sent else None  # read now: it may have just got a message
         sent = place(plan, self._owner, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
         queued = {address: ids.queue_id(plan.now) for address in elsewhere}
@@ -125,6 +129,12 @@ class Deliver(Operation[Delivery]):
         by_use = (folder for folder in own if folder.special_use == _SENT_USE)
         by_name = (folder for folder in own if folder.name == _SENT_NAME)
         return next(by_use, None) or next(by_name, None)
+
+    def _keep_requests(self, plan: Plan, requests: DsnRequests, delivered: Collection[str]) -> None:
+        """Of those who have the message; whoever is refused is told, and asks again."""
+        kept = [each for each in requests.recipients if any(mailbox in delivered for mailbox in each.mailboxes)]
+        if kept:
+            plan.emit(dsn_requests.effect(self.staged.content.id, requests, kept))
 
     def _history(self, folders: Iterable[str]) -> list[tuple[str, str]]:
         named = {address.casefold(): kind for kind, address in reversed(self.staged.content.recipients)}

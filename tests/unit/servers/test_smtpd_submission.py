@@ -170,6 +170,9 @@ async def test_mail_for_others_is_queued_with_its_envelope(tmp_path: Path) -> No
         with running.transport.reading() as connection:
             (queued,) = outbox_queries.queued(connection)
         assert (queued.recipient, queued.sender, queued.return_to) == ("Dave@elsewhere.test", "info@example.test", ADA)
+        with running.transport.reading() as connection:  # of the recipient here
+            kept = connection.execute("SELECT recipient, notify, orcpt, ret, envid FROM dsn_requests").fetchall()
+        assert kept == [(BOB, None, None, "HDRS", "abc")]
         assert (queued.ret, queued.envid, queued.orcpt) == ("HDRS", "abc", "rfc822;Dave@Elsewhere.test")
         assert running.inbox(BOB)[0].startswith(b"Return-Path: <info@example.test>\r\nReceived: ")
         assert len(running.inbox(ADA, "Sent")) == 1
@@ -190,6 +193,10 @@ async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> Non
     (report,) = server.inbox(ADA)
     parsed = email.message_from_bytes(report, policy=email.policy.default)
     assert parsed.get_content_type() == "multipart/report"
+    with server.transport.reading() as connection:  # and what was asked is kept
+        (asked,) = connection.execute("SELECT * FROM dsn_requests").fetchall()
+    (delivered,) = rows(server.transport, address=BOB)
+    assert asked == (delivered.message_id, BOB, "SUCCESS", "rfc822;Bob@Example.test", None, "order-7")
     for part in (b"Action: delivered", b"Original-Envelope-Id: order-7", b"rfc822;Bob@Example.test", b"Reported"):
         assert part in report
     assert report.startswith(b"Return-Path: <>\r\n")
