@@ -2,7 +2,8 @@
 
 One process at a time relays (a kernel lock says which; another takes over when it ends). Due recipients of one message
 go in one transaction. Answers are per recipient: done; tried again after a growing pause; or given up, and then the
-sender's report and the removal of the row are one commit.
+sender's report and the removal of the row are one commit. Where no report can be made the row is not removed: it is
+tried again, and then reported, later.
 
 Delivery is at least once. Between the smarthost's answer and our commit lies a moment in which a crash makes the same
 message go out again: the other order would lose it. For the same reason a row whose outcome cannot be committed (a full
@@ -19,6 +20,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from adapter.metrics import RELAYED
@@ -66,6 +68,10 @@ async def run(
                     await _Relay(transport, settings, stop, hostname or socket.gethostname(), clock).run()
                     return
             await _wait(stop, _TAKE_OVER)
+
+
+class _NoReport(Exception):  # noqa: N818 - a signal inside this module
+    """What is to be reported cannot be put into a message."""
 
 
 class _Work(NamedTuple):
@@ -246,9 +252,27 @@ class _Relay:
                     delays.append(Notice(row, "DELAY", answer))
                 requeued.append(self._requeue(row, answer, now, late))
         await asyncio.gather(
-            self._commit(lambda report: op.FinishQueue(finished, report), endings) if finished else _nothing(),
-            self._commit(lambda report: op.UpdateQueue(requeued, report), delays) if requeued else _nothing(),
+            self._end(finished, endings, now) if finished else _nothing(),
+            self._postpone(requeued, delays) if requeued else _nothing(),
         )
+
+    async def _end(self, finished: Sequence[op.Finished], notices: Sequence[Notice], now: float) -> None:
+        if await self._commit(lambda report: op.FinishQueue(finished, report), notices):
+            return
+        # Who has the message has it, told or not. Failures that nobody is told of would be mail that is lost.
+        untold = [notice for notice in _wanted(notices) if notice.event == "FAILURE"]
+        again = [self._requeue(notice.row, _untold(notice.answer), now, late=False) for notice in untold]
+        ids = {item.queue_id for item in again}
+        if rest := [item for item in finished if item.queue_id not in ids]:
+            await self._commit(lambda _: op.FinishQueue(rest))
+        if again:
+            await self._commit(lambda _: op.UpdateQueue(again))
+
+    async def _postpone(self, requeued: Sequence[op.Requeued], notices: Sequence[Notice]) -> None:
+        if not await self._commit(lambda report: op.UpdateQueue(requeued, report), notices):
+            unwarned = {notice.row.queue_id for notice in notices}
+            again = [replace(item, delay_warned=False) if item.queue_id in unwarned else item for item in requeued]
+            await self._commit(lambda _: op.UpdateQueue(again))
 
     def _requeue(self, row: QueueRow, answer: Answer, now: float, late: bool) -> op.Requeued:
         attempts = row.attempts + 1
@@ -259,20 +283,27 @@ class _Relay:
     async def _commit(
         self,
         operation: Callable[[op.QueueReport | None], op.FinishQueue | op.UpdateQueue],
-        notices: Sequence[Notice],
-    ) -> None:
-        """Until it is done: to forget the outcome would be to send the message again."""
-        notices = [notice for notice in notices if bounce.is_wanted(notice.row, notice.event)]
+        notices: Sequence[Notice] = (),
+    ) -> bool:
+        """Until it is done: to forget the outcome would be to send the message again. False: no report can be made.
+
+        Trouble of the disk is waited for here: it keeps more mail from going out that could not be recorded either.
+        """
+        notices = _wanted(notices)
         pause = 1.0
         while True:
             try:
-                report = await asyncio.to_thread(bounce.stage, self._transport, self._hostname, notices, self._clock())
-                if notices and report is None:
-                    _log.warning("%s: nobody to report to", notices[0].row.message_id)
+                report = await self._report(notices) if notices else None
                 await self._transport.commit(operation(report))
-                return
+                return True
+            except _NoReport:
+                _log.exception("%s: no report can be made", notices[0].row.message_id)
+                return False
             except (MailError, OSError) as error:
-                if isinstance(error, MailError) and error.reason in _NOBODY and notices:
+                if isinstance(error, MailError) and notices and not error.temporary:
+                    if error.reason not in _NOBODY:
+                        _log.error("%s: no report can be delivered: %s", notices[0].row.message_id, error)
+                        return False
                     _log.warning("%s: nobody to report to: %s", notices[0].row.message_id, error)
                     notices = []
                     continue
@@ -281,12 +312,31 @@ class _Relay:
                 _log.exception("an outcome cannot be recorded, it is tried again")
             await _wait(self._stop, pause)
             if self._stop.is_set():
-                return
+                return True
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _report(self, notices: Sequence[Notice]) -> op.QueueReport | None:
+        try:
+            report = await asyncio.to_thread(bounce.stage, self._transport, self._hostname, notices, self._clock())
+        except (MailError, OSError):
+            raise
+        except Exception as error:  # of this message: another attempt right now would end in the same way
+            raise _NoReport from error
+        if report is None:
+            _log.warning("%s: nobody to report to", notices[0].row.message_id)
+        return report
 
 
 async def _nothing() -> None:
     return
+
+
+def _untold(answer: Answer) -> Answer:
+    return replace(answer, text=f"{answer.text} (the sender could not be told)")
+
+
+def _wanted(notices: Sequence[Notice]) -> list[Notice]:
+    return [notice for notice in notices if bounce.is_wanted(notice.row, notice.event)]
 
 
 def _log_outcome(row: QueueRow, answer: Answer, host: str) -> None:

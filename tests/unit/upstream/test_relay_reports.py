@@ -17,6 +17,7 @@ from adapter.store.outbox_queries import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from adapter.upstream import bounce, relay
+from protocol.errors import MailError, Reason
 from protocol.smtp.params import OriginalRecipient, Ret
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, HOST, inbox, queue, read_report, relaying, send, settings
@@ -288,24 +289,85 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
     assert [taken.addresses for taken in sink.taken] == [[DAVE], [ERIN]]
 
 
-async def test_a_report_that_fails_unexpectedly_does_not_send_in_circles(
+class Unreportable:
+    """No report about mail for Dave can be composed, as long as it is ``broken``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.broken = True
+        self.attempts = 0
+        self._error = error or ValueError("a report of this cannot be made")
+        self._real = bounce.stage
+        monkeypatch.setattr(bounce, "stage", self._stage)
+
+    def _stage(self, *arguments: Any) -> op.QueueReport | None:
+        if self.broken and any(notice.row.recipient == DAVE for notice in arguments[2]):
+            self.attempts += 1
+            raise self._error
+        return self._real(*arguments)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), MailError(Reason.BAD_CONTENT, "odd")])
+async def test_a_failure_that_cannot_be_reported_is_tried_again_and_holds_up_nobody(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    unreportable = Unreportable(monkeypatch, error)
+    chosen = {"connections": 1, "first_retry": Seconds(1000), "longest_retry": Seconds(1000)}
+    async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink, **chosen)):
+        send(transport, DAVE)
+        await until(lambda: unreportable.attempts == 1)
+        send(transport, ERIN)  # there is one connection for both
+        [octets] = await reports(transport)
+        assert read_report(octets).recipients.keys() == {ERIN}
+        [row] = queue(transport)
+        assert (row.recipient, row.attempts, row.delay_warned) == (DAVE, 1, 0)
+        assert row.last_status == "550 5.1.1 no (the sender could not be told)"
+        assert row.next_attempt_at > time.time() + 600
+        unreportable.broken = False
+        transport.run(op.UpdateQueue([op.Requeued(row.queue_id, 0)]))
+        [_, octets] = await reports(transport, 2)
+    assert read_report(octets).recipients.keys() == {DAVE}
+    assert queue(transport) == []
+
+
+async def test_a_success_that_cannot_be_reported_does_not_send_in_circles(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = bounce.stage
-    attempts: list[object] = []
+    def script(verb: str, command: str) -> str | None:
+        return "550 5.1.1 no" if "erin" in command else None
 
-    def stage(*arguments: Any) -> op.QueueReport | None:
-        attempts.append(arguments)
-        if len(attempts) == 1:
-            raise ValueError
-        return real(*arguments)
+    unreportable = Unreportable(monkeypatch)
+    both = frozenset({"SUCCESS", "FAILURE"})
+    chosen = {"first_retry": Seconds(1000), "longest_retry": Seconds(1000)}
+    async with Sink(script, NO_DSN) as sink, relaying(transport, settings(sink, **chosen)):
+        send(transport, op.RelayRecipient(DAVE, both), op.RelayRecipient(ERIN, both), op.RelayRecipient("z@far.test"))
+        await until(lambda: [(row.recipient, row.attempts) for row in queue(transport)] == [(ERIN, 1)])
+        transport.run(op.UpdateQueue([op.Requeued(queue(transport)[0].queue_id, 0)]))
+        [octets] = await reports(transport)
+    assert unreportable.attempts == 1
+    assert read_report(octets).recipients.keys() == {ERIN}
+    assert [sorted(taken.addresses) for taken in sink.taken] == [[DAVE, "z@far.test"]]
 
-    monkeypatch.setattr(bounce, "stage", stage)
-    async with Sink() as sink, relaying(transport, settings(sink)):
+
+async def test_a_delay_that_cannot_be_reported_is_reported_at_the_next_attempt(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreportable = Unreportable(monkeypatch)
+    clock = Clock()
+    clock.hours = 5
+    chosen = {"first_retry": Seconds(1000), "longest_retry": Seconds(1000)}
+    async with (
+        Sink(refuse("450 4.2.0 later")) as sink,
+        relaying(transport, settings(sink, **chosen), clock=clock),
+    ):
         send(transport)
-        await until(lambda: not queue(transport))
-    assert len(attempts) == 2
-    assert len(sink.taken) == 1
+        await until(lambda: [row.attempts for row in queue(transport)] == [1])
+        [row] = queue(transport)
+        assert (row.delay_warned, row.last_status) == (0, "450 4.2.0 later")
+        unreportable.broken = False
+        transport.run(op.UpdateQueue([op.Requeued(row.queue_id, 0)]))
+        [octets] = await reports(transport)
+    assert read_report(octets).recipients[DAVE]["Action"] == "delayed"
+    assert [row.delay_warned for row in queue(transport)] == [1]
 
 
 async def test_an_outbox_that_cannot_be_read_is_looked_at_again(
