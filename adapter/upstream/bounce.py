@@ -72,7 +72,8 @@ def stage(transport: Transport, host: str, notices: Sequence[Notice], now: float
 def compose(transport: Transport, host: str, notices: Sequence[Notice], now: float) -> bytes:
     row = notices[0].row
     failed = any(notice.event == "FAILURE" for notice in notices)
-    header, message = _original(transport, row, whole=failed and row.ret != Ret.HEADERS.value)
+    ret = _ret(row)
+    header, message = _original(transport, row, whole=failed and ret is not Ret.HEADERS)
     report = dsn.Report(
         host=host,
         to=row.sender,
@@ -83,9 +84,16 @@ def compose(transport: Transport, host: str, notices: Sequence[Notice], now: flo
         header=header,
         message=message,
         envid=row.envid,
-        ret=None if row.ret is None else Ret(row.ret),
+        ret=ret,
     )
     return dsn.build(report)
+
+
+def _ret(row: QueueRow) -> Ret | None:
+    """RFC 8689 section 5: of a message with REQUIRETLS the header is returned, whatever else was asked for."""
+    if row.requiretls:
+        return Ret.HEADERS
+    return None if row.ret is None else Ret(row.ret)
 
 
 def _outcome(notice: Notice, now: float) -> dsn.Outcome:

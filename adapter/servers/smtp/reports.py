@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from adapter.servers.services import Store
 from adapter.servers.smtp.transaction import Recipient, Transaction
-from adapter.transport.effects.outbox import RelayRecipient
+from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver
 from protocol.errors import MailError
 from protocol.smtp import dsn, trace
@@ -68,7 +68,11 @@ async def _report(
     )
 
     def prepare() -> Deliver:
-        relay = [RelayRecipient(transaction.sender, frozenset())] if outside else []
-        return Deliver(store.transport.stage(octets), "", [target.address for target in targets or ()], relay=relay)
+        staged = store.transport.stage(octets)
+        if not outside:
+            return Deliver(staged, "", [target.address for target in targets or ()])
+        # RFC 8689 section 5: a report tells of the message, and is protected on its way as that was to be.
+        envelope = RelayEnvelope(requiretls=transaction.mail.requiretls, lifetime=store.settings.relay.expire_after)
+        return Deliver(staged, "", [], relay=[RelayRecipient(transaction.sender, frozenset())], envelope=envelope)
 
     await store.commits.run(prepare, len(octets))

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from adapter.config import Seconds
 from adapter.servers import sent_copy
 from adapter.settings import Account, Settings, Submission
 from adapter.store import outbox_queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.upstream.settings import RelaySettings
+from tests.support.certificates import make_certificate
 from tests.support.messages import message
 from tests.support.smtpd import Running, SmtpClient, from_ada, make_store, serving
 from tests.support.stores import ADA, BOB, rows
@@ -204,6 +206,25 @@ async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> Non
     client.send(from_ada() + b".\r\n")
     assert (await client.reply()).code == 250
     assert len(server.inbox(ADA)) == 1
+
+
+@pytest.mark.parametrize("parameter", ["", " REQUIRETLS"])
+async def test_a_report_to_the_outside_is_protected_as_the_message_was(tmp_path: Path, parameter: str) -> None:
+    make_store(tmp_path / "store")
+    relay = RelaySettings(host="127.0.0.1", port=9, expire_after=Seconds(1234))
+    async with serving(tmp_path / "store", Settings(relay=relay, tls=make_certificate(tmp_path)), ["smtp"]) as running:
+        client = await running.hello("smtp")
+        await client.start_tls()
+        assert await client.codes(
+            "EHLO far.test", f"MAIL FROM:<Dave@far.test>{parameter}", f"RCPT TO:<{BOB}> NOTIFY=SUCCESS", "DATA"
+        ) == [250, 250, 250, 354]  # fmt: skip
+        client.send(from_ada() + b".\r\n")
+        assert (await client.reply()).code == 250
+        with running.transport.reading() as connection:
+            (queued,) = outbox_queries.queued(connection)
+    assert (queued.sender, queued.recipient, queued.notify) == ("", "Dave@far.test", "NEVER")
+    assert queued.requiretls == bool(parameter)
+    assert queued.expires_at == queued.created_at + 1234
 
 
 async def test_a_report_that_fails_does_not_bring_the_message_again(

@@ -81,13 +81,20 @@ async def test_one_report_for_all_recipients_of_a_transaction(transport: Transpo
     assert read_report(octets).recipients.keys() == {DAVE, ERIN}
 
 
-@pytest.mark.parametrize("ret", [Ret.HEADERS, None])
-async def test_the_header_stands_for_a_message_that_is_large_or_not_wanted(
-    transport: Transport, ret: Ret | None
+@pytest.mark.parametrize(
+    ("letter", "envelope"),
+    [
+        (LETTER, op.RelayEnvelope(Ret.HEADERS)),
+        (LETTER + b"padding\r\n" * 200_000, op.RelayEnvelope()),
+        (LETTER, op.RelayEnvelope(Ret.FULL, requiretls=True)),  # RFC 8689 section 5
+    ],
+    ids=["not wanted", "large", "to be encrypted"],
+)
+async def test_the_header_stands_for_the_message(
+    transport: Transport, letter: bytes, envelope: op.RelayEnvelope
 ) -> None:
-    letter = LETTER if ret else LETTER + b"padding\r\n" * 200_000
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
-        send(transport, octets=letter, envelope=op.RelayEnvelope(ret))
+        send(transport, octets=letter, envelope=envelope)
         [octets] = await reports(transport)
     report = read_report(octets)
     assert report.returned.get_content_type() == "text/rfc822-headers"
