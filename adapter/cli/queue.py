@@ -15,8 +15,11 @@ from typing import Any
 
 import click
 
+from adapter import config
 from adapter.cli.failures import CommandError
-from adapter.cli.options import open_store, plural, root_option, size
+from adapter.cli.options import config_option, open_store, plural, root_option, size
+from adapter.config import ConfigError
+from adapter.settings import Settings
 from adapter.store import outbox_queries
 from adapter.store.outbox_queries import QueueRow
 from adapter.transport import operations as op
@@ -78,28 +81,39 @@ def retry(root: str, ids: tuple[str, ...], everything: bool) -> None:
 
 @queue.command(short_help="Remove these for good.")
 @root_option
+@config_option
 @_ids_argument
 @click.option("--notify", is_flag=True, help="Return the message to its sender as undeliverable.")
-def drop(root: str, ids: tuple[str, ...], notify: bool) -> None:
+def drop(root: str, config_file: str | None, ids: tuple[str, ...], notify: bool) -> None:
     """Remove these from the queue for good, by queue id or by message id."""
     if not ids:
         raise CommandError("say which: one or more ids, see markpost queue list")
+    reporter = _hostname(config_file) if notify else None
     count = 0
     with open_store(root) as transport:
         rows = _chosen(transport, ids)
         for _, group in groupby(sorted(rows, key=lambda row: row.message_id), key=lambda row: row.message_id):
-            count += _drop(transport, list(group), notify)
+            count += _drop(transport, list(group), reporter)
     if count:
         click.echo(f"{plural(count, 'recipient')} dropped")
     _complain(ids, rows)
 
 
-def _drop(transport: Transport, rows: Sequence[QueueRow], notify: bool) -> int:
+def _hostname(config_file: str | None) -> str:
+    """The name reports are made under, as those of the server are."""
+    try:
+        return config.load(Settings, config_file).server.hostname or socket.getfqdn()
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+
+
+def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) -> int:
+    """``reporter`` is who tells the senders; None: nobody does."""
     items = [op.Finished(row.queue_id, "dropped", _DROPPED.text) for row in rows]
     notices = [bounce.Notice(row, "FAILURE", _DROPPED) for row in rows if bounce.is_wanted(row, "FAILURE")]
-    if notify and notices:
+    if reporter is not None and notices:
         try:
-            report = bounce.stage(transport, socket.gethostname(), notices, time.time())
+            report = bounce.stage(transport, reporter, notices, time.time())
             if report is not None:
                 return len(transport.run(op.FinishQueue(items, report)))
         except MailError as error:

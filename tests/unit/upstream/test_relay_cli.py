@@ -95,6 +95,23 @@ def test_drop_and_tell_the_sender(transport: Transport) -> None:
     assert {(fields["Action"], fields["Status"]) for fields in told.values()} == {("failed", "5.3.0")}
 
 
+def test_the_sender_is_told_by_the_server_s_name(transport: Transport, tmp_path: Path) -> None:
+    file = tmp_path / "markpost.toml"
+    file.write_text('[server]\nhostname = "mail.far.test"\n')
+    sent = send(transport)
+    cli(transport, "drop", "--config", str(file), "--notify", *sent.queued.values())
+    [octets] = inbox(transport)
+    report = read_report(octets)
+    assert report.about["Reporting-MTA"] == "dns; mail.far.test"
+    assert report.message["From"].addresses[0].addr_spec == "MAILER-DAEMON@mail.far.test"
+    assert report.message["Message-ID"].endswith("@mail.far.test>")
+    file.write_text("[server]\nhostname = 5\n")
+    sent = send(transport)
+    refused = cli(transport, "drop", "--config", str(file), "--notify", *sent.queued.values(), status=1)
+    assert "server.hostname" in refused.stderr
+    assert len(queue(transport)) == 1
+
+
 @pytest.mark.parametrize("sender", ["", "gone@example.test"])
 def test_drop_with_nobody_to_tell(transport: Transport, sender: str) -> None:
     sent = send(transport, sender=sender)
