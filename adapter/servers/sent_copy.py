@@ -1,7 +1,7 @@
 """The copy a client uploads to Sent of a message that submission has put there already.
 
 Two copies are the same message if their Message-ID is the same and so are all octets but those that submission itself
-changes: trace fields, Bcc, and a Date or Message-ID that was missing.
+changes: trace fields, Bcc, a Date or Message-ID that was missing, and the HTML alternative that the account asks for.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from adapter.servers.smtp import html_alternative
+from adapter.servers.smtp.incoming import MAX_REWRITTEN
 from adapter.store import queries
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -35,11 +37,10 @@ class Existing(NamedTuple):
 
 def find(transport: Transport, address: str, folder: str, octets: Buffer) -> Existing | None:
     """The message in ``folder`` that ``octets``, about to be appended to it, are a copy of. Blocks."""
-    header, body = _split(bytes(octets[:_MAX_HEADER]))
-    message_id = _MESSAGE_ID.search(parse_headers(header, 0, len(header)).first("Message-ID") or b"")
+    copy = _Copy(octets)
+    message_id = _MESSAGE_ID.search(parse_headers(copy.header, 0, len(copy.header)).first("Message-ID") or b"")
     if message_id is None:
         return None
-    kept = _essence(header)
     with transport.reading() as connection:
         try:
             place = queries.folder(connection, queries.active_registration(connection, address).id, folder)
@@ -47,26 +48,41 @@ def find(transport: Transport, address: str, folder: str, octets: Buffer) -> Exi
             return None
         rows = connection.execute(_CANDIDATES, (message_id[0].decode("utf-8", "replace"), place.id)).fetchall()
     for uid, stored, size in rows:
-        if _same(transport, stored, size, kept, octets, body):
-            return Existing(place.uidvalidity, uid)
+        try:
+            if _same(transport, stored, size, copy):
+                return Existing(place.uidvalidity, uid)
+        except (MailError, OSError):
+            continue
     return None
 
 
-def _same(
-    transport: Transport, stored: str, size: int, kept: list[tuple[str, bytes]], octets: Buffer, body: int
-) -> bool:
-    try:
-        head = b"".join(transport.content.stream(stored, 0, min(size, _MAX_HEADER)))
-        header, start = _split(head)
-        if size - start != len(octets) - body or not _matches(_essence(header), kept):
-            return False
-        position = body
-        for chunk in transport.content.stream(stored, start, size):
-            if bytes(octets[position : position + len(chunk)]) != chunk:
-                return False
-            position += len(chunk)
-    except (MailError, OSError):
+class _Copy:
+    """What a client uploads: ``start`` is where its body begins, ``essence`` the fields that make the message."""
+
+    def __init__(self, octets: Buffer) -> None:
+        self.octets = octets
+        self.header, self.start = _split(bytes(octets[:_MAX_HEADER]))
+        self.essence = _essence(self.header)
+
+    def with_html(self, boundary: bytes) -> _Copy | None:
+        """As submission rewrites it, to the octet; None if it does not rewrite such a message."""
+        header = bytes(self.octets[: self.start])
+        if len(self.octets) - self.start > MAX_REWRITTEN or not html_alternative.is_markdown(header):
+            return None
+        return _Copy(html_alternative.add_html(header, bytes(self.octets[self.start :]), boundary))
+
+
+def _same(transport: Transport, stored: str, size: int, copy: _Copy) -> bool:
+    header, start = _split(b"".join(transport.content.stream(stored, 0, min(size, _MAX_HEADER))))
+    boundary = html_alternative.boundary_of(header)
+    found = copy if boundary is None else copy.with_html(boundary) or copy
+    if size - start != len(found.octets) - found.start or not _matches(_essence(header), found.essence):
         return False
+    position = found.start
+    for chunk in transport.content.stream(stored, start, size):
+        if bytes(found.octets[position : position + len(chunk)]) != chunk:
+            return False
+        position += len(chunk)
     return True
 
 

@@ -7,6 +7,7 @@ body keeps its octets. What is not Markdown, or cannot be carried in a part, is 
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 
 from adapter.content.rendering import markdown_to_html
@@ -15,6 +16,7 @@ from protocol.mime.scanner import scan
 from protocol.mime.text import decode_text
 
 _MAX_TEXT = 1 << 20
+_MADE = re.compile(rb'^Content-Type: multipart/alternative; boundary="(=_[0-9a-f]{32})"\r\n', re.MULTILINE)
 
 
 def is_markdown(header: bytes) -> bool:
@@ -25,8 +27,14 @@ def is_markdown(header: bytes) -> bool:
     return part.type == "text" and part.subtype == "markdown"
 
 
-def add_html(header: bytes, body: bytes) -> bytes:
-    """The message with an HTML alternative. CPU work."""
+def boundary_of(header: bytes) -> bytes | None:
+    """The boundary in a header block that :func:`add_html` may have made; None if it did not."""
+    found = _MADE.search(header)
+    return found[1] if found is not None else None
+
+
+def add_html(header: bytes, body: bytes, boundary: bytes | None = None) -> bytes:
+    """The message with an HTML alternative, always the same for one ``boundary``; without, it is new. CPU work."""
     octets = header + body
     root = scan(octets)
     if not header.endswith(b"\r\n\r\n") or root.encoding == "binary":
@@ -41,7 +49,7 @@ def add_html(header: bytes, body: bytes) -> bytes:
         (moved if field.lower.startswith("content-") else kept).append(header[position:end])
         has_version = has_version or field.lower == "mime-version"
         position = end
-    boundary = f"=_{secrets.token_hex(16)}".encode("ascii")
+    boundary = boundary or f"=_{secrets.token_hex(16)}".encode("ascii")
     encoded = base64.encodebytes(f"<!DOCTYPE html>\n<html><body>\n{html}\n</body></html>\n".encode())
     top = [*kept] if has_version else [*kept, b"MIME-Version: 1.0\r\n"]
     # A body in 8 bits needs its container to say so (RFC 2045 6.4).

@@ -281,3 +281,37 @@ async def test_a_copy_whose_fields_submission_added_is_recognised(server: Runnin
     assert (await client.mail(sent, BOB, sender=ADA)).code == 250
     assert sent_copy.find(server.transport, ADA, "Sent", sent) is not None
     assert sent_copy.find(server.transport, ADA, "Sent", sent.replace(b"To: ", b"Cc: ")) is None
+
+
+MARKDOWN = "Message-ID: <4@example.test>\r\nContent-Type: text/markdown; charset=utf-8\r\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "body"),
+    [
+        (MARKDOWN, "# Hello\r\n\r\n*Bob*\r\n"),
+        ("Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nMIME-Version: 1.0\r\n" + MARKDOWN, "# Gr\u00fc\u00dfe\r\n"),
+        (MARKDOWN + "Content-Transfer-Encoding: quoted-printable\r\nX-Last: 1\r\n", "Gr=C3=BC=C3=9Fe =\r\n**Bob**\r\n"),
+        (MARKDOWN, ""),
+    ],
+    ids=["bare", "eight bit", "encoded", "empty"],
+)
+async def test_a_copy_that_was_given_html_is_recognised(tmp_path: Path, extra: str, body: str) -> None:
+    make_store(tmp_path / "store")
+    async with serving(tmp_path / "store", Settings(account={ADA: Account(html_alternative=True)})) as running:
+        client = await logged_in(running)
+        sent = from_ada(extra=extra, body=body)
+        assert (await client.mail(sent, BOB, sender=ADA)).code == 250
+        (row,) = rows(running.transport, "Sent", ADA)
+        assert b"multipart/alternative" in running.inbox(ADA, "Sent")[0]
+        uploaded = sent.replace(b"Subject:", f"Bcc: {BOB}\r\nSubject:".encode())
+        for copy in (sent, uploaded, running.inbox(ADA, "Sent")[0]):
+            found = sent_copy.find(running.transport, ADA, "Sent", copy)
+            assert found is not None
+            assert found.uid == row.uid
+        for other in (
+            sent + b"more\r\n",
+            sent.replace(b"To: ", b"Cc: "),
+            sent.replace(b"text/markdown", b"text/plain"),
+        ):
+            assert sent_copy.find(running.transport, ADA, "Sent", other) is None
