@@ -111,7 +111,7 @@ class Limits:
     errors: int = 20  # the same
     first_command: Seconds = Seconds(60.0)  # SMTP; for IMAP see [imap]
     idle: Seconds = Seconds(300.0)  # the same, between commands
-    data_idle: Seconds = Seconds(180.0)  # while a message comes
+    data_idle: Seconds = Seconds(180.0)  # while a message comes; for all that still comes of one that is refused
     data_grace: Seconds = Seconds(60.0)  # data may come more slowly than data_rate for so long in total
     data_rate: Size = Size(256)  # octets a second
 

@@ -78,7 +78,7 @@ START_DATA = Reply(354, "", "End data with <CR><LF>.<CR><LF>")
 # 4xx: the same may succeed later. 421 also closes the connection.
 SHUTTING_DOWN = Reply(421, "4.3.2", "Service is going down, try again later")
 IDLE = Reply(421, "4.4.2", "Idle for too long, closing")
-TOO_SLOW = Reply(421, "4.4.2", "Data comes too slowly, closing")
+TOO_SLOW = Reply(421, "4.4.2", "Data comes too slowly or does not end, closing")
 TOO_MANY_CONNECTIONS = Reply(421, "4.7.0", "Too many connections, try again later")
 TOO_MANY_ERRORS = Reply(421, "4.7.0", "Too many errors, closing")
 TOO_MANY_COMMANDS = Reply(421, "4.7.0", "Too many commands without mail, closing")

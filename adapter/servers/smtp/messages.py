@@ -76,7 +76,7 @@ def _as_it_is(header: bytes) -> bytes:
 async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) -> None:
     """From the stream through ``reader`` until it is done. A client that is too slow is cut off.
 
-    Whatever this raises ends the session: the next octets are not commands.
+    Whatever this raises ends the session: the next octets are not commands. Why a message is refused is said before.
     """
     pace = Pace(session.limits)
     data = session.lines.take()
@@ -89,9 +89,16 @@ async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) 
             return
         await session.flush(session.limits.idle)
         started = session.loop.time()
+        refusal = None if incoming is None else incoming.refusal
+        if refusal is not None or incoming is None:
+            pace.refuse(started)
         try:
-            data = await session.receive(pace.patience)
+            if started >= pace.refused_until:  # octets that are there already would not be waited for
+                raise TimeoutError
+            data = await session.receive(min(pace.patience, pace.refused_until - started))
         except TimeoutError:
+            if refusal is not None:
+                session.say(refusal.wire)
             raise TooSlowError from None
         pace.took(session.loop.time() - started, len(data))
 

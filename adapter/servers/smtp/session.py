@@ -103,7 +103,7 @@ class SmtpSession(Stream):
             _log.info("%s timed out", self.peer)
             self.say(replies.IDLE.wire)
         except TooSlowError:
-            _log.info("%s sends too slowly", self.peer)
+            _log.info("%s sends too slowly, or without end", self.peer)
             self.say(replies.TOO_SLOW.wire)
         except InterruptedWaitError:
             self.say(replies.SHUTTING_DOWN.wire)

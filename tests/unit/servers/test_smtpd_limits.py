@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 import ssl
@@ -201,6 +202,42 @@ async def test_silence_within_data(root: Path) -> None:
         client = await running.hello()
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
         assert "too slowly" in await _last_reply(client)
+
+
+@pytest.mark.parametrize(
+    ("commands", "said"),
+    [
+        (["MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA"], ["5.3.4", "4.4.2"]),
+        (["MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "BDAT 99999999999"], ["5.3.4", "4.4.2"]),
+        (["BDAT 99999999999"], ["4.4.2"]),
+    ],
+)
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+async def test_a_refused_message_without_end_is_cut_off(
+    root: Path, commands: list[str], said: list[str], pause: float
+) -> None:
+    """However fast or slowly it comes."""
+    limits = {"message_size": Size(1000), "data_rate": Size(1), "data_idle": Seconds(0.3)}
+    async with serving(root, limited(**limits)) as running:
+        client = await running.hello()
+        client.send("".join(f"{command}\r\n" for command in commands))
+
+        async def go_on() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    client.send(b"No end of it.\r\n" * 100)
+                    await client.writer.drain()
+                    await asyncio.sleep(pause)
+
+        going_on = asyncio.create_task(go_on())
+        heard = []
+        with contextlib.suppress(ConnectionEnded):
+            while True:
+                heard.append(await client.reply())
+        going_on.cancel()
+        assert [reply.enhanced for reply in heard[len(commands) - 1 + ("DATA" in commands) :]] == said
+        assert heard[-1].code == 421
+        assert running.inbox() == []
 
 
 def test_only_the_clients_time_counts() -> None:
