@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator
+import re
+import ssl
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from adapter.settings import Settings, Smtp
-from tests.support.smtpd import ConnectionEnded, Running, SmtpClient, make_store, serving
+from adapter.config import Seconds
+from adapter.settings import Limits, Settings, Smtp
+from tests.support.certificates import make_certificate
+from tests.support.smtpd import ConnectionEnded, Running, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB
 
 _ENDS = [
@@ -77,9 +81,6 @@ async def test_bare_line_ends_are_normalised_or_kept_where_that_is_wanted(tmp_pa
 
 
 async def test_what_follows_starttls_in_the_clear_is_forgotten(tmp_path: Path) -> None:
-    from tests.support.certificates import make_certificate
-    from tests.support.smtpd import trusting
-
     make_store(tmp_path / "store")
     settings = dataclasses.replace(Settings(), tls=make_certificate(tmp_path))
     async with serving(tmp_path / "store", settings) as running:
@@ -105,10 +106,10 @@ _WORDS = [
 ]  # fmt: skip
 
 
-def _noise(source: random.Random) -> bytes:
+def _noise(source: random.Random, words: Sequence[bytes] = _WORDS) -> bytes:
     pieces = []
     for _ in range(source.randint(1, 25)):
-        word = source.choice(_WORDS)
+        word = source.choice(words)
         if source.random() < 0.2:
             octets = bytearray(word)
             for _ in range(source.randint(1, 3)):
@@ -122,23 +123,32 @@ async def _try(running: Running, kind: str, seed: int) -> None:
     source = random.Random(seed)
     client = await running.connect(kind)
     octets = _noise(source)
-    position = 0
     try:
-        while position < len(octets):
-            step = source.choice([1, 7, 100, len(octets)])
-            client.send(octets[position : position + step])
-            position += step
-            if source.random() < 0.1:
-                await asyncio.sleep(0)
+        await _send_in_pieces(client, octets, source)
         client.writer.write_eof()
-        while True:
-            reply = await client.reply()
-            assert 200 <= reply.code < 560, (seed, reply)
-            assert reply.code not in (451, 452), (seed, reply)  # nothing went wrong inside
+        await _only_valid_replies(client, seed)
     except (ConnectionEnded, ConnectionError):
         pass
     finally:
         client.close()
+
+
+async def _send_in_pieces(client: SmtpClient, octets: bytes, source: random.Random) -> None:
+    position = 0
+    while position < len(octets):
+        step = source.choice([1, 7, 100, len(octets)])
+        client.send(octets[position : position + step])
+        position += step
+        if source.random() < 0.1:
+            await asyncio.sleep(0)
+
+
+async def _only_valid_replies(client: SmtpClient, seed: int) -> None:
+    """Until the connection ends."""
+    while True:
+        reply = await client.reply()
+        assert 200 <= reply.code < 560, (seed, reply)
+        assert reply.code not in (451, 452), (seed, reply)  # nothing went wrong inside
 
 
 @pytest.mark.parametrize("kind", ["smtp", "submission", "lmtp"])
@@ -155,6 +165,59 @@ async def test_noise_gets_valid_replies_and_a_clean_close(
         assert running.inbox(BOB) == []
         client = await running.hello(kind)
         assert (await client.ask("NOOP")).code == 250
+
+
+_SUBMITTED = b"MAIL FROM:<%b>\r\nRCPT TO:<bob@example.test>\r\nDATA\r\nFrom: %b\r\n\r\nhello\r\n."
+_SUBMISSION_WORDS = [
+    *_WORDS,
+    *[b"MAIL FROM:<ada@example.test> RET=HDRS ENVID=x", b"RCPT TO:<bob@example.test> NOTIFY=NEVER", b"DATA"] * 3,
+    *[b"From: ada@example.test", b"From: bob@example.test", b"MAIL FROM:<bob@example.test>", b"\r\n."] * 2,
+    _SUBMITTED % (b"ada@example.test", b"ada@example.test"),
+    _SUBMITTED % (b"ada@example.test", b"bob@example.test"),
+    _SUBMITTED % (b"bob@example.test", b"ada@example.test"),
+    b"MAIL FROM:<ada@example.test> BODY=BINARYMIME REQUIRETLS",
+]  # fmt: skip
+#: Ends a message, a login or a transaction that the noise has begun; TLS knows no half-closed connections.
+_END_OF_NOISE = b"\r\n.\r\n*\r\nQUIT\r\n"
+
+
+async def _try_submission(running: Running, seed: int, *, login: bool) -> None:
+    source = random.Random(seed)
+    client = await running.hello("submission")
+    await client.start_tls()
+    assert (await client.ask("EHLO a")).code == 250
+    if login:
+        assert (await client.login()).code == 235
+    try:
+        await _send_in_pieces(client, _noise(source, _SUBMISSION_WORDS) + _END_OF_NOISE, source)
+        await _only_valid_replies(client, seed)
+    except (ConnectionEnded, ConnectionError, ssl.SSLError):
+        pass
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("login", [False, True])
+async def test_noise_within_tls_and_after_a_login(
+    tmp_path: Path, login: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(tmp_path / "store")
+    limits = Limits(data_idle=Seconds(1.0))  # which ends a chunk that is longer than the noise
+    async with serving(
+        tmp_path / "store", Settings(tls=make_certificate(tmp_path), limits=limits), ["submission"]
+    ) as running:
+        for start in range(0, 250, 25):
+            batch = range(start, start + 25)
+            await asyncio.gather(*(_try_submission(running, seed, login=login) for seed in batch))
+        assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+        delivered = [*running.inbox(BOB), *running.inbox(ADA), *running.inbox(ADA, "Sent")]
+        assert bool(delivered) == login
+        for octets in delivered:
+            header = octets.partition(b"\r\n\r\n")[0] + b"\r\n"
+            assert header.startswith((b"Return-Path: <ada@example.test>\r\n", b"Return-Path: <>\r\n"))
+            assert re.search(rb" with (?:ESMTPSA|SMTP) id \S+\r\n\t\(using TLS", header)  # SMTP: after HELO
+            assert re.findall(rb"^From:(.*)$", header, re.MULTILINE | re.IGNORECASE) == [b" ada@example.test\r"]
+        assert running.inbox(BOB, "Sent") == []
 
 
 async def test_a_flood_of_pipelined_commands_is_answered_in_order(tmp_path: Path) -> None:
