@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from protocol.mime.address import mailboxes
 from protocol.mime.headers import HeaderBlock, parse_headers
@@ -25,6 +26,7 @@ _QUOTED = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|=\?[^?\s]+\?[bBqQ]\?[^?\s]*\?=', r
 _COMMENT = re.compile(rb"\((?>(?:[^()\\]|\\.)*)\)", re.DOTALL)
 _MAX_AUTHORS = 4096  # octets of all their fields
 _BETWEEN = re.compile(rb"[,;:]")
+_JOINTS = (b".", b"@")  # spaces around them belong to an address (RFC 5322 4.4)
 
 
 def format_date(moment: datetime) -> str:
@@ -122,7 +124,10 @@ def authors(header: bytes) -> list[str] | None:
 
 
 def _is_ambiguous(value: bytes) -> bool:
-    """Whether an address list has more addresses than commas; a reader takes the first, another the last."""
+    """Whether an address list has more addresses than commas; a reader takes the first, another the last.
+
+    Words beside an address without angle brackets are part of it for some (``eve ada@example.test``).
+    """
     value = _QUOTED.sub(b"x", value)
     while (shorter := _COMMENT.sub(b"", value)) != value:
         value = shorter
@@ -131,9 +136,18 @@ def _is_ambiguous(value: bytes) -> bool:
     for element in _BETWEEN.split(value):
         _, opened, inside = element.partition(b"<")
         after = inside.partition(b">")[2]
-        if (b"<" in inside or after.strip()) if opened else element.count(b"@") > 1:
+        if opened:
+            if b"<" in inside or after.strip():
+                return True
+        elif element.count(b"@") > 1 or (b"@" in element and _has_words_beside(element)):
             return True
     return False
+
+
+def _has_words_beside(address: bytes) -> bool:
+    return any(
+        not left.endswith(_JOINTS) and not right.startswith(_JOINTS) for left, right in pairwise(address.split())
+    )
 
 
 def without_unsent(header: bytes) -> bytes:

@@ -102,6 +102,9 @@ def test_authors() -> None:
      ("Us: ada@x.test, Bob <bob@x.test>;", ["ada@x.test", "bob@x.test"]), ("<@a,@b:ada@x.test>", ["ada@x.test"]),
      ("<ada@x.test> <eve@x.test>", None), ("ada@x.test eve@x.test", None), ("Ada <ada@x.test> eve@x.test", None),
      ("<ada@x.test <eve@x.test>>", None), ('"open <ada@x.test> <eve@x.test>', None), ("(open <ada@x.test>", None),
+     ("eve ada@x.test", None), ("ada@x.test eve", None), ('"Eve" ada@x.test', None),
+     ("ada@x.test .test", ["ada@x.test.test"]),
+     ("(Ada) ada . l @ x . test (Lovelace)", ["ada.l@x.test"]), (" " * 4000 + "ada@x.test", ["ada@x.test"]),
      ("x" * 5000 + " <ada@x.test>", None), ("(" * 3000 + " <ada@x.test>", None)],
 )  # fmt: skip
 def test_an_author_that_can_be_read_in_two_ways_is_none(value: str, expected: list[str] | None) -> None:
