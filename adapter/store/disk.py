@@ -41,11 +41,13 @@ class Directories:
     """Directory descriptors below one root. Those that are never renamed or removed are kept open."""
 
     _KEEP = 320  # descriptors are few; the rest are opened for each use
+    _KEEP_A_WHILE = 64
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._kept: dict[Parts, int] = {}
+        self._kept_a_while = threading.local()
 
     def close(self) -> None:
         for fd in self._kept.values():
@@ -75,11 +77,32 @@ class Directories:
     @contextlib.contextmanager
     def open(self, parts: Parts, *, create: bool = False) -> Iterator[int]:
         """A descriptor for this use only: for directories that may be renamed or removed."""
+        kept: dict[Parts, int] | None = getattr(self._kept_a_while, "by_parts", None)
+        fd = None if kept is None else kept.get(parts)
+        if fd is not None:
+            yield fd
+            return
         fd = self._walk(parts, create)
+        if kept is not None and len(kept) < self._KEEP_A_WHILE:
+            kept[parts] = fd
+            yield fd
+            return
         try:
             yield fd
         finally:
             os.close(fd)
+
+    @contextlib.contextmanager
+    def keeping_open(self) -> Iterator[None]:
+        """What this thread opens in the block stays open until its end; none of it may be renamed or removed in it."""
+        kept: dict[Parts, int] = {}
+        self._kept_a_while.by_parts = kept
+        try:
+            yield
+        finally:
+            self._kept_a_while.by_parts = None
+            for fd in kept.values():
+                os.close(fd)
 
     @contextlib.contextmanager
     def stable(self, parts: Parts, *, create: bool = False) -> Iterator[int]:

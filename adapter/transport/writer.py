@@ -178,9 +178,7 @@ class Writer:
                     records = [record for _, record in planned]
                     self._journal.append(records)
                     journaled = records
-                    for record in records:
-                        for effect in record.effects:
-                            effects.apply_files(effect, self._directories, undo)
+                    effects.apply_files(records, self._directories, undo)
                     connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
         except _HalfPlanned:
             # Nothing is journaled yet. A savepoint around every plan would spare the others this second round, but

@@ -95,8 +95,7 @@ def _files_come_before_the_journal(patch: pytest.MonkeyPatch) -> None:
     append, apply = Journal.append, effects.apply_files
 
     def early(journal: Journal, records: list[Record]) -> None:
-        for effect in (effect for record in records for effect in record.effects):
-            apply(effect, journal._directories, Undo())
+        apply(records, journal._directories, Undo())
         append(journal, records)
 
     patch.setattr(Journal, "append", early)

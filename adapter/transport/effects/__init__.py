@@ -7,11 +7,13 @@ rebuild). Both are complete in themselves: they need nothing but the effect and 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
+from adapter.store.journal import Effect, Record
 from adapter.transport.effects import (
     bookmarks,
     content,
@@ -53,11 +55,19 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
 }
 
 
-def apply_files(effect: Effect, directories: Directories, undo: Undo) -> None:
+#: Those that make, rename or remove directories. What comes between them opens each directory once.
+_MOVING = frozenset({"folder", "rename-folder", "remove-folder", "registration"})
+
+
+def apply_files(records: Iterable[Record], directories: Directories, undo: Undo) -> None:
     """Change the files; what was done is noted in ``undo`` step by step."""
-    handler = _FILES.get(effect["do"])
-    if handler is not None:
-        handler(effect, directories, undo)
+    every = [effect for record in records for effect in record.effects]
+    for moving, together in groupby(every, key=lambda effect: effect["do"] in _MOVING):
+        with contextlib.nullcontext() if moving else directories.keeping_open():
+            for effect in together:
+                handler = _FILES.get(effect["do"])
+                if handler is not None:
+                    handler(effect, directories, undo)
 
 
 def apply_index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:

@@ -173,3 +173,32 @@ def test_every_primitive_announces_itself(directories: Directories, monkeypatch:
 
 def test_the_boot_id_stays_within_a_boot() -> None:
     assert disk.boot_id() == disk.boot_id() != ""
+
+
+def test_a_directory_is_opened_once_while_it_is_kept_open(directories: Directories) -> None:
+    before = os.listdir("/proc/self/fd")
+    with directories.open(("a", "b"), create=True) as fd, directories.open(("a", "b")) as other:
+        assert fd != other
+    with directories.keeping_open():
+        with directories.open(("a", "b")) as fd:
+            pass
+        with directories.open(("a", "b")) as again:
+            assert again == fd
+        for number in range(100):  # but only so many
+            with directories.open((f"c{number}",), create=True):
+                pass
+        assert len(os.listdir("/proc/self/fd")) == len(before) + Directories._KEEP_A_WHILE
+        elsewhere: list[int] = []
+
+        def look() -> None:
+            with directories.open(("a", "b")) as its_own:
+                elsewhere.append(its_own)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert elsewhere != [fd]
+    assert os.listdir("/proc/self/fd") == before
+    with pytest.raises(FileNotFoundError), directories.keeping_open(), directories.open(("nowhere",)):
+        pass
+    assert os.listdir("/proc/self/fd") == before
