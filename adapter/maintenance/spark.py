@@ -69,6 +69,7 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores
+        "spark.sql.codegen.cache.maxEntries": "1000",  # a look needs more than the 100 it has; the next needs the same
         "spark.sql.files.openCostInBytes": "0",
         "spark.sql.files.minPartitionNum": "1",
         "spark.sql.files.maxPartitionBytes": "16m",
