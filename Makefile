@@ -29,7 +29,7 @@ lint: setup
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# One process more than CI has processors, for the same reason. The order is that of tests/conftest.py.
+# One process more than CI has processors, for the same reason. Order and shares are those of tests/conftest.py.
 pytest: setup
 	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).resolve().parent
 _ROOT = _TESTS.parent
 _LONG = ("clients", "crash", "maintenance", "property", "stress")
+#: They share the Spark session of their process, so one process runs them all: starting another, and its first look at
+#: a store, take half a minute of a processor.
+_ONE_SESSION = tuple(
+    f"tests/maintenance/test_maintenance_{name}.py"
+    for name in ("backup", "busy", "cluster", "conflicts", "faults", "killed", "looks", "losses", "oddities")
+)
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
     sys.path.insert(0, str(_ROOT))
 
@@ -47,12 +53,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, a process gets whole files; those that share a session are one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    def unit(nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _ONE_SESSION[0] if file in _ONE_SESSION else file
+
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = unit
+    return scheduler
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, and what computes beside what waits: at the end there is little to wait for."""
     files: dict[str, dict[Path, int]] = {}
     last = (len(items), "")
 
     def rank(item: pytest.Item) -> tuple[int, str]:
+        if item.nodeid.startswith(_ONE_SESSION):
+            return (-1, "")
         directory = item.path.relative_to(_TESTS).parts[0]
         known = files.setdefault(directory, {})
         return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else last
