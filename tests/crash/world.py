@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from adapter.store import outbox_queries, queries
+from adapter.store import layout, outbox_queries, queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.operations.base import AnyOperation
@@ -112,6 +112,7 @@ def make(root: str) -> None:
 
 #: What is written once: a copy may share it.
 _IMMUTABLE = ("messages", "attachments", "snapshots")
+_IMMUTABLE_FILES = (layout.IDENTITY_FILE,)
 
 
 def copy(source: str, target: str, *, linked: bool = False) -> str:
@@ -123,7 +124,7 @@ def copy(source: str, target: str, *, linked: bool = False) -> str:
             os.symlink(os.readlink(entry.path), path)
         elif entry.is_dir():
             copy(entry.path, path, linked=linked or entry.name in _IMMUTABLE)
-        elif linked:
+        elif linked or entry.name in _IMMUTABLE_FILES:
             os.link(entry.path, path)
         else:
             shutil.copy(entry.path, path)
