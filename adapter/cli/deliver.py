@@ -19,6 +19,7 @@ from typing import BinaryIO
 import click
 
 from adapter.api import new_message_id
+from adapter.cli import interrupts
 from adapter.cli.failures import DATA, NO_INPUT, TEMPORARY, CommandError, explain, status_of
 from adapter.cli.options import open_store, root_option
 from adapter.content.compose import compose
@@ -47,7 +48,7 @@ def deliver(root: str, sender: str, recipients: tuple[str, ...], file: str) -> N
     """
     sender = names.normalise_address(sender) if sender not in ("", "<>") else ""
     addresses = list(dict.fromkeys(map(names.normalise_address, recipients)))
-    with _open(file) as source, open_store(root) as transport:
+    with _open(file) as source, interrupts.held(), open_store(root) as transport:
         failed = _unknown(transport, addresses)
         known = [address for address in addresses if address not in failed]
         if known:
@@ -116,7 +117,11 @@ def _is_markdown_name(file: str) -> bool | None:
 
 def _read(name: str, source: BinaryIO) -> Iterator[bytes]:
     try:
-        while chunk := source.read(_CHUNK):
+        while True:
+            with interrupts.allowed():
+                chunk = source.read(_CHUNK)
+            if not chunk:
+                return
             yield chunk
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror}", NO_INPUT) from error

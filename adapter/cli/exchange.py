@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from adapter.cli import interrupts
 from adapter.cli.failures import DATA, NO_INPUT, CommandError
 from adapter.cli.options import open_store, plural, root_option, size
 from adapter.exchange.exporting import Exporter, Format
@@ -52,13 +53,18 @@ def import_(root: str, path: str, address: str, folder: str | None) -> None:
         source = find_source(path, address)
     except SourceError as error:
         raise CommandError(str(error), NO_INPUT) from error
-    with open_store(root) as transport:
+    with interrupts.held(), open_store(root) as transport:
         importer = Importer(transport, source, address, folder)
         try:
             with click.progressbar(
                 length=source.octets, label="Importing", file=sys.stderr, hidden=not sys.stderr.isatty()
             ) as bar:
-                importer.run(bar.update)
+
+                def progress(octets: int) -> None:
+                    interrupts.give_way()
+                    bar.update(octets)
+
+                importer.run(progress)
         finally:
             _report(importer.done, address)
     if importer.done.failed:

@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,7 +72,7 @@ class StagingArea:
         self._counter = 0
         self._retiring: list[str] = []
         self._mutex = threading.Condition()
-        self._users = 0  # of the directory, at this moment
+        self._users: Counter[int] = Counter()  # of the directory, at this moment: threads
         self._ended = False
         with directories.stable(layout.STAGING) as parent:
             disk.make_directory(parent, self.session)
@@ -84,12 +85,13 @@ class StagingArea:
     def close(self, *, keep: bool) -> None:
         """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``.
 
-        Threads that are about to write to it are waited for. Those that come later find it closed: nothing may be
-        written by its descriptor any more, which soon is that of something else.
+        Other threads that are about to write to it are waited for; this one, if Ctrl-C took it out of that, never comes
+        to the end of it. Those that come later find it closed: nothing may be written by its descriptor any more, which
+        soon is that of something else.
         """
         with self._mutex:
             self._ended = True
-            self._mutex.wait_for(lambda: not self._users)
+            self._mutex.wait_for(lambda: not self._users.keys() - {threading.get_ident()})
         with self._scope:
             if not keep:
                 remove_session(self._directories, self.session, self._directory)
@@ -97,15 +99,18 @@ class StagingArea:
     @contextlib.contextmanager
     def _using(self) -> Iterator[int]:
         """The directory, which stays for the length of the block. Raises ``MAINTENANCE`` when it is closed."""
+        thread = threading.get_ident()
         with self._mutex:
             if self._ended:
                 raise MailError(Reason.MAINTENANCE, "the store is closed")
-            self._users += 1
+            self._users[thread] += 1
         try:
             yield self._directory
         finally:
             with self._mutex:
-                self._users -= 1
+                self._users[thread] -= 1
+                if not self._users[thread]:
+                    del self._users[thread]
                 if self._ended:
                     self._mutex.notify_all()
 

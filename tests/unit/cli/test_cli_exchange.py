@@ -121,7 +121,7 @@ def test_mistakes(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "told"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
 def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: Path, how: int, told: bool) -> None:
-    count = 2000
+    count = 10_000  # which takes many seconds, however late the signal comes
     (tmp_path / "in" / "cur").mkdir(parents=True)
     originals = [b"Subject: %d\r\n\r\n" % number + b"text\r\n" * 50 for number in range(count)]
     for number, octets in enumerate(originals):

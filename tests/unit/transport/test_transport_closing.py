@@ -67,6 +67,14 @@ def test_nothing_is_staged_in_a_closed_store(root: Path) -> None:
     assert os.listdir(root / "staging") == []
 
 
+def test_a_use_that_an_interrupt_cut_off_does_not_keep_the_store_from_closing(root: Path) -> None:
+    store = Transport.open(root)
+    cut_off = store._staging._using()
+    cut_off.__enter__()  # the interrupt comes before the block is entered: nobody leaves it
+    store.close()
+    assert os.listdir(root / "staging") == []
+
+
 def test_what_ends_late_removes_nothing_of_others(root: Path, tmp_path: Path) -> None:
     """The number of a descriptor that was closed is given to the next file that is opened."""
     store = Transport.open(root)
