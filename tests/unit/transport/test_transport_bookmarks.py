@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -19,6 +17,7 @@ from adapter.transport.operations.mirror import Place
 from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.older_stores import forget_table
 from tests.support.stores import ADA, append, folder, new_store, rows
 from tests.support.tables import tables
 
@@ -124,14 +123,7 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
     with new_store(root, ADA) as transport:
         append(transport, "INBOX", message())
         seq = transport.snapshot()
-    with closing(sqlite3.connect(root / "index.sqlite")) as index:
-        index.execute("DROP TABLE bookmarks")
-    place = root / "snapshots" / f"{seq:016d}"
-    (place / "bookmarks.parquet").unlink()
-    manifest = json.loads((place / "manifest.json").read_text())
-    del manifest["sha256"]["bookmarks.parquet"], manifest["digest"]
-    (place / "manifest.json").unlink()
-    (place / "manifest.json").write_text(json.dumps(manifest))
+    forget_table(root, seq, "bookmarks")
     with closing(Directories(os.fspath(root))) as directories:
         assert snapshots.verify(directories, seq)
     with Transport.open(root) as transport:

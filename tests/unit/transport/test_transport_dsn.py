@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +16,7 @@ from protocol.smtp.params import Ret
 from tests.support.journals import reopened
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.older_stores import forget_table
 from tests.support.stores import ADA, BOB, deliver, folder, new_store
 from tests.support.tables import tables
 
@@ -97,14 +96,7 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
     with new_store(root, ADA, BOB) as transport:
         deliver(transport, ADA)
         seq = transport.snapshot()
-    with closing(sqlite3.connect(root / "index.sqlite")) as connection:
-        connection.execute("DROP TABLE dsn_requests")
-    place = root / "snapshots" / f"{seq:016d}"
-    (place / "dsn_requests.parquet").unlink()
-    manifest = json.loads((place / "manifest.json").read_text())
-    del manifest["sha256"]["dsn_requests.parquet"], manifest["digest"]
-    (place / "manifest.json").unlink()
-    (place / "manifest.json").write_text(json.dumps(manifest))
+    forget_table(root, seq, "dsn_requests")
     with Transport.open(root) as transport:
         assert requests(root) == []
         asked = ask(transport)
