@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from adapter.recipients import Target
 from adapter.servers.smtp import messages
 from adapter.servers.smtp.incoming import Incoming
+from adapter.servers.smtp.pace import TooSlowError
 from adapter.servers.smtp.submission import check_sender
 from adapter.servers.smtp.transaction import Recipient, Transaction
 from protocol import sasl
@@ -143,7 +144,7 @@ class Commands:
         if transaction.incoming is None:
             transaction.incoming = messages.begin(session, transaction)
         incoming = transaction.incoming
-        await self._pump(ChunkReader(chunk, incoming.intake), incoming)
+        await self._pump(ChunkReader(chunk, incoming.intake), incoming, last=chunk.last)
         if chunk.last:
             return await messages.complete(session, transaction, incoming)
         refusal = incoming.refusal
@@ -154,10 +155,19 @@ class Commands:
         """RFC 3030 section 2: the octets of a refused BDAT come all the same."""
         await self._pump(ChunkReader(parse_bdat(argument), None), None)
 
-    async def _pump(self, reader: messages.Reader, incoming: Incoming | None) -> None:
-        self._session.in_step = False
-        await messages.pump(self._session, reader, incoming)
-        self._session.in_step = True
+    async def _pump(self, reader: messages.Reader, incoming: Incoming | None, *, last: bool = True) -> None:
+        session = self._session
+        session.in_step = False
+        try:
+            await messages.pump(session, reader, incoming)
+        except TooSlowError:
+            if incoming is not None and incoming.refusal is not None:  # not for its pace alone: that is said
+                refusal = incoming.refusal
+                told = messages.replies_to(session, self._open_transaction, refusal) if last else [refusal]
+                for reply in told:
+                    session.say(reply.wire)
+            raise
+        session.in_step = True
 
     # --- RFC 5321 4.1.1.5 to 4.1.1.10 ------------------------------------------------------------------------------
 

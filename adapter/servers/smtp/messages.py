@@ -76,7 +76,7 @@ def _as_it_is(header: bytes) -> bytes:
 async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) -> None:
     """From the stream through ``reader`` until it is done. A client that is too slow is cut off.
 
-    Whatever this raises ends the session: the next octets are not commands. Why a message is refused is said before.
+    Whatever this raises ends the session: the next octets are not commands.
     """
     pace = Pace(session.limits)
     data = session.lines.take()
@@ -89,16 +89,13 @@ async def pump(session: SmtpSession, reader: Reader, incoming: Incoming | None) 
             return
         await session.flush(session.limits.idle)
         started = session.loop.time()
-        refusal = None if incoming is None else incoming.refusal
-        if refusal is not None or incoming is None:
+        if incoming is None or incoming.refusal is not None:
             pace.refuse(started)
         try:
             if started >= pace.refused_until:  # octets that are there already would not be waited for
                 raise TimeoutError
             data = await session.receive(min(pace.patience, pace.refused_until - started))
         except TimeoutError:
-            if refusal is not None:
-                session.say(refusal.wire)
             raise TooSlowError from None
         pace.took(session.loop.time() - started, len(data))
 
@@ -119,14 +116,17 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
         outcome = INTERNAL_ERROR
     await session.end_transaction()
     session.state.advance(Event.END)
-    if session.edge.service is Service.LMTP:
-        given = lmtp.final_replies([recipient.address for recipient in transaction.recipients], outcome)
-    else:
-        given = [outcome if isinstance(outcome, Reply) else one_reply(outcome)]
+    given = replies_to(session, transaction, outcome)
     if any(reply.positive for reply in given):
         session.message_accepted()
     _count(session.edge.service.value, given, size)
     return given
+
+
+def replies_to(session: SmtpSession, transaction: Transaction, outcome: Reply | dict[str, Reply]) -> list[Reply]:
+    if session.edge.service is Service.LMTP:
+        return lmtp.final_replies([recipient.address for recipient in transaction.recipients], outcome)
+    return [outcome if isinstance(outcome, Reply) else one_reply(outcome)]
 
 
 async def _settle(session: SmtpSession, transaction: Transaction, incoming: Incoming) -> Reply | dict[str, Reply]:

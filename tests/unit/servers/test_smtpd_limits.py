@@ -240,6 +240,17 @@ async def test_a_refused_message_without_end_is_cut_off(
         assert running.inbox() == []
 
 
+async def test_each_lmtp_recipient_hears_why_a_message_without_end_is_cut_off(root: Path) -> None:
+    async with serving(root, limited(message_size=Size(1000), data_idle=Seconds(0.3))) as running:
+        client = await running.hello("lmtp")
+        client.send(f"MAIL FROM:<x@y.test>\r\nRCPT TO:<{ADA}>\r\nRCPT TO:<{BOB}>\r\nDATA\r\n")
+        client.send("No end of it.\r\n" * 100)
+        heard = [await client.reply() for _ in range(7)]
+        assert [(reply.code, reply.enhanced) for reply in heard[4:]] == [(552, "5.3.4"), (552, "5.3.4"), (421, "4.4.2")]
+        assert ADA in heard[4].text
+        assert BOB in heard[5].text
+
+
 def test_only_the_clients_time_counts() -> None:
     pace = Pace(Limits(data_grace=Seconds(10.0), data_rate=Size(100), data_idle=Seconds(8.0)))
     assert pace.patience == 8.0
