@@ -160,8 +160,15 @@ def roll_forward(directories: Directories) -> Finding | None:
             log.refresh()
             if journal_size(directories.root) < before:
                 torn = Finding("journal-torn", layout.journal_segment(newest), detail=TORN)
+            suspect = recovery.find_suspect(directories, log)
+            if suspect is not None and not suspect.cached:
+                suspect = None  # the machine has restarted: what the pipeline will look at is what is on disk
+            if suspect is not None:
+                recovery.replace_index(directories, log, suspect)
             with contextlib.closing(Index(directories)) as opened:
                 recovery.Recovery(directories, log, opened).catch_up()
+                if suspect is not None:
+                    recovery.restore_suspect(directories, log, opened, suspect)
         except (JournalDamaged, IndexMissing, IndexUnreadable, MailError, OSError, sqlite3.Error, LookupError) as error:
             _log.info("not rolled forward: %s", error)
         return torn

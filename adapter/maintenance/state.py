@@ -97,7 +97,7 @@ class State:
         if self._index is None:
             self._seal()
         seq = self.connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
-        checkpoint.write(self.directories, int(seq))
+        checkpoint.write(self.directories, int(seq), afresh=True)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

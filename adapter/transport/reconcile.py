@@ -42,7 +42,10 @@ class Touched:
             self.places.setdefault(effect["registration"], set()).update(places)
 
 
-def reconcile(directories: Directories, connection: sqlite3.Connection, touched: Touched) -> None:
+def reconcile(
+    directories: Directories, connection: sqlite3.Connection, touched: Touched, *, rewrite: bool = False
+) -> None:
+    """``rewrite``: what the files of a folder seem to hold proves nothing; they are written again."""
     for registration, entries in touched.mailboxes.items():  # first: they may lie where others belong
         if _mailbox(connection, registration) is None:
             _remove_unknown_mailbox(directories, registration, entries, touched.places.get(registration, set()))
@@ -64,7 +67,7 @@ def reconcile(directories: Directories, connection: sqlite3.Connection, touched:
             with _passing_strangers_by():
                 if folder_id in aside:
                     _bring_back(directories, aside.pop(folder_id), folder)
-                _reconcile_folder(directories, connection, folder)
+                _reconcile_folder(directories, connection, folder, rewrite=rewrite)
     for entry in aside.values():
         _remove_own_files(directories, (*layout.STAGING, entry))
     # Last, what a folder leaves behind that has already lost its identity file, and mailboxes that are empty by now.
@@ -219,7 +222,9 @@ def _bring_back(directories: Directories, aside: str, folder: Folder) -> None:
         disk.rename(staging, aside, parent, names.folder_entry(folder.name))
 
 
-def _reconcile_folder(directories: Directories, connection: sqlite3.Connection, folder: Folder) -> None:
+def _reconcile_folder(
+    directories: Directories, connection: sqlite3.Connection, folder: Folder, *, rewrite: bool = False
+) -> None:
     parts = layout.folder_directory(folder.directory, folder.name)
     rows = connection.execute(
         "SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", (folder.id,)
@@ -231,9 +236,12 @@ def _reconcile_folder(directories: Directories, connection: sqlite3.Connection, 
             disk.unlink(directory, name)
         for name in sorted(links.keys() - there):
             disk.symlink(directory, name, layout.projection_target(links[name]))
-        if not _has_identity(directory, folder):
+        doubtful = [layout.IDENTITY_FILE, layout.FULL_NAME_FILE] if rewrite else []
+        if not rewrite and not _has_identity(directory, folder):
+            doubtful = [layout.IDENTITY_FILE]
+        for name in doubtful:
             with contextlib.suppress(FileNotFoundError):
-                disk.unlink(directory, layout.IDENTITY_FILE)
+                disk.unlink(directory, name)
     folder_effects.identify(folder_effects.effect(folder), directories)
 
 

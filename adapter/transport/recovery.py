@@ -2,7 +2,9 @@
 
 After a crash of a process the page cache is whole: the records the index has not applied are applied, in milliseconds.
 After a power loss everything since the last checkpoint is suspect: content since then is verified and restored from the
-journal (or from synced staging), and the index is built anew from snapshot and journal.
+journal (or from synced staging), and the index is built anew from snapshot and journal. After a sync that failed it is
+suspect as well, and to look at it proves nothing: the page cache may show what never reached the disk. There content is
+written again from the journal; what was synced by itself, in staging, is believed.
 
 Files of folders are not replayed step by step, since any part of a batch may already be on disk: content is put in
 place, the index is brought up to date, and then each touched directory is made equal to what the index says.
@@ -12,13 +14,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from dataclasses import dataclass
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, Record, taken_back, without_aborted
-from adapter.transport import checkpoint, effects, reconcile
+from adapter.transport import checkpoint, effects, rebuild, reconcile
 from adapter.transport.effects import content
+from adapter.transport.effects.content import Belief
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ class Recovery:
         self._journal.write_again(applied)
         records = list(self._journal.records(applied, self._journal.last_seq))
         with self._index.transaction() as connection:
-            count = restore_files(self._directories, connection, records, verify=False, apply=True)
+            count = restore_files(self._directories, connection, records, Belief.NAMES, apply=True)
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
         if count:
             _log.warning("rolled %d operations forward from the journal", count)
@@ -63,8 +67,8 @@ def restore_files(
     directories: Directories,
     connection: sqlite3.Connection,
     records: list[Record],
+    belief: Belief,
     *,
-    verify: bool,
     apply: bool,
 ) -> int:
     """Bring content, index (if ``apply``) and directories to where these records lead; returns how many count.
@@ -84,7 +88,7 @@ def restore_files(
     for record in records:
         for effect in record.effects:
             if effect["do"] == "content":
-                content.restore(effect, directories, verify, leaving=effect["id"] in dropped)
+                content.restore(effect, directories, belief, leaving=effect["id"] in dropped)
             elif effect["do"] == "drop":
                 content.remove_again(effect, directories)
             touched.add(effect)
@@ -93,7 +97,7 @@ def restore_files(
     for effect in (effect for record in undone for effect in record.effects):
         touched.add(effect)
         content.settle(effect, directories, connection)
-    reconcile.reconcile(directories, connection, touched)
+    reconcile.reconcile(directories, connection, touched, rewrite=belief is Belief.NOTHING)
     return len(records)
 
 
@@ -106,15 +110,39 @@ def check_reaches(journal: Journal, seq: int) -> None:
         raise JournalDamaged(f"records {journal.last_seq + 1} to {seq} are missing")
 
 
-def lost_power(directories: Directories, journal: Journal) -> checkpoint.Checkpoint | None:
-    """The checkpoint to start from, if the machine restarted while records were not durable in all layers."""
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Records after ``seq`` may not be durable in files and index."""
+
+    seq: int
+    cached: bool  # the machine went on since: what it shows need not be what is on disk
+
+
+def find_suspect(directories: Directories, journal: Journal) -> Suspect | None:
+    """Where to start from, if the machine restarted, or a sync failed, while records were not durable in all layers."""
     last = checkpoint.read(directories) or checkpoint.Checkpoint(0, "")
-    if last.boot == disk.boot_id():
+    restarted = last.boot != disk.boot_id()
+    if not restarted and not last.suspect:
         return None
     with directories.stable(()) as root:
         # Of a transaction that was never committed. It was not synced: SQLite might take garbage for old pages.
-        interrupted = disk.exists(root, f"{layout.INDEX_FILE}-journal")
+        interrupted = restarted and disk.exists(root, f"{layout.INDEX_FILE}-journal")
     if last.seq >= journal.last_seq and not interrupted:
         return None
     # What was compacted away was durable before it went.
-    return checkpoint.Checkpoint(max(last.seq, min(journal.segments(), default=1) - 1), last.boot)
+    return Suspect(max(last.seq, min(journal.segments(), default=1) - 1), not restarted)
+
+
+def replace_index(directories: Directories, journal: Journal, suspect: Suspect) -> None:
+    """First of all, the index is built anew; nobody else may be using the store."""
+    why = "a sync failed" if suspect.cached else "the machine stopped without a clean close"
+    _log.warning("%s: restoring from record %d on", why, suspect.seq)
+    rebuild.replace_index(directories, journal)
+
+
+def restore_suspect(directories: Directories, journal: Journal, index: Index, suspect: Suspect) -> None:
+    """Then all files since then are put in place; to say that they are durable is the caller's."""
+    belief = Belief.NOTHING if suspect.cached else Belief.CONTENT
+    records = list(journal.records(suspect.seq, journal.last_seq))
+    with index.transaction() as connection:
+        restore_files(directories, connection, records, belief, apply=False)

@@ -330,16 +330,24 @@ def remove_session(directories: Directories, session: str, directory: int) -> bo
     return True
 
 
-def remove_dead_sessions(directories: Directories) -> list[str]:
-    """Remove what processes that no longer live left in staging; nothing there was ever acknowledged.
+def is_in_use(directories: Directories) -> bool:
+    """Whether anybody has the store open. Tells the truth to the holder of the index lock: who opens a store makes a
+    session while it holds that."""
+    for session in _sessions(directories):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            directories.open(layout.staging_directory(session)) as fd,
+            locks.claim_directory(fd) as claimed,
+        ):
+            if not claimed:
+                return True
+    return False
 
-    Folders that a recovery has set aside are not sessions: they may hold files of others, and go back by themselves.
-    """
+
+def remove_dead_sessions(directories: Directories) -> list[str]:
+    """Remove what processes that no longer live left in staging; nothing there was ever acknowledged."""
     removed = []
-    with directories.stable(layout.STAGING) as parent:
-        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
-    sessions = [name for name in entries if not name.startswith(layout.SET_ASIDE)]
-    for session in sessions:
+    for session in _sessions(directories):
         with (
             contextlib.suppress(FileNotFoundError),
             directories.open(layout.staging_directory(session)) as fd,
@@ -348,3 +356,10 @@ def remove_dead_sessions(directories: Directories) -> list[str]:
             if claimed and remove_session(directories, session, fd):
                 removed.append(session)
     return removed
+
+
+def _sessions(directories: Directories) -> list[str]:
+    """Folders that a recovery has set aside are none: they may hold files of others, and go back by themselves."""
+    with directories.stable(layout.STAGING) as parent:
+        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    return [name for name in entries if not name.startswith(layout.SET_ASIDE)]

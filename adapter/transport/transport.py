@@ -33,7 +33,7 @@ from adapter.transport.content_reader import ContentReader
 from adapter.transport.effects import content
 from adapter.transport.opening import check_root, open_root, refuse_offline
 from adapter.transport.operations.base import Operation
-from adapter.transport.staging import Spool, Staged, StagingArea, remove_dead_sessions
+from adapter.transport.staging import Spool, Staged, StagingArea, is_in_use, remove_dead_sessions
 from adapter.transport.writer import Writer
 from protocol.errors import MailError, Reason
 
@@ -56,13 +56,15 @@ class Transport:
             self._locks.share_service()
             refuse_offline(self._directories)  # again: with the lock held nobody can take the store offline any more
             self._journal = scope.enter_context(contextlib.closing(Journal(self._directories)))
+            self._trusted = True  # False: a sync failed, and what it may have lost was not written again
             with self._locks.hold(()):
                 self.index = scope.enter_context(contextlib.closing(self._recover()))
                 self.recovered = self._recovery.catch_up()
                 checkpoint.remove_unfinished(self._directories)
-                checkpoint.write(self._directories, self._journal.last_seq)
                 snapshots.remove_unfinished(self._directories)
-                remove_dead_sessions(self._directories)
+                if self._trusted:
+                    checkpoint.write(self._directories, self._journal.last_seq, afresh=True)
+                    remove_dead_sessions(self._directories)
                 self._staging = StagingArea(self._directories, self._find_thread, self._knows_blob)
             self._keep_staging = False
             scope.callback(lambda: self._staging.close(keep=self._keep_staging))
@@ -153,7 +155,13 @@ class Transport:
     def checkpoint(self) -> None:
         """Make everything applied so far durable in all layers, and drop what staging kept until then."""
         retiring = self._staging.retiring()
-        checkpoint.write(self._directories, self.index.applied_seq())
+        if not self._trusted:
+            checkpoint.distrust(self._directories)
+        try:
+            checkpoint.write(self._directories, self.index.applied_seq())
+        except checkpoint.SyncFailed:
+            self._trusted = False
+            raise
         for name in retiring:
             self._staging.remove(name)
         try:
@@ -204,10 +212,11 @@ class Transport:
         try:
             self._journal.refresh()
             recovery.check_reaches(self._journal, self._journal.durable_seq)
-            suspect = recovery.lost_power(self._directories, self._journal)
+            suspect = recovery.find_suspect(self._directories, self._journal)
+            if suspect is not None and suspect.cached and is_in_use(self._directories):
+                suspect, self._trusted = None, False
             if suspect is not None:
-                _log.warning("the machine stopped without a clean close: restoring from record %d on", suspect.seq)
-                rebuild.replace_index(self._directories, self._journal)
+                recovery.replace_index(self._directories, self._journal, suspect)
             opened = Index(self._directories)
             if rebuild.is_unfinished(self._directories, opened.applied_seq()):
                 _log.warning("finishing a repair that died")
@@ -216,9 +225,7 @@ class Transport:
                 opened = Index(self._directories)
             self._recovery = recovery.Recovery(self._directories, self._journal, opened)
             if suspect is not None:
-                records = list(self._journal.records(suspect.seq, self._journal.last_seq))
-                with opened.transaction() as connection:
-                    recovery.restore_files(self._directories, connection, records, verify=True, apply=False)
+                recovery.restore_suspect(self._directories, self._journal, opened, suspect)
         except index.IndexMissing:
             raise MailError(Reason.UNKNOWN, f"{layout.INDEX_FILE} is missing: run markpost repair") from None
         except index.IndexOfAnotherVersion as error:
@@ -275,6 +282,7 @@ class _Checkpointer:
 
     def _run(self) -> None:
         last = False
+        told = ""  # the same trouble comes every second
         while not last:
             self._dirty.wait()
             self._stop.wait(CHECKPOINT_SECONDS)
@@ -282,9 +290,11 @@ class _Checkpointer:
             self._dirty.clear()
             try:
                 self._transport.checkpoint()
-                self._durable = True
+                self._durable, told = True, ""
             except Exception as error:  # whatever it is: without this thread there would never be another one
-                _log.error("checkpoint failed, the journal keeps everything: %s", error)
+                if str(error) != told:
+                    _log.error("checkpoint failed, the journal keeps everything: %s", error)
+                told = str(error)
                 self._durable = False
                 self._dirty.set()
                 self._stop.wait(1.0)

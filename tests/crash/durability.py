@@ -8,6 +8,9 @@ directory its entries, syncing the file system everything. Two kinds of states c
   may be at both places or at none; new content is whole, short, zeroed or garbage; overwritten content (the index) is
   a mix of old and new pages; rollback journals of the index that were seen may be back. Directories alone are moved
   and removed whole and in order, as every file system does.
+
+A sync of the file system that fails loses the content it should have written: it is shown as before, but what is synced
+later does not hold it, unless it is written once more.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Shadow:
         self._top = os.stat(root).st_ino
         self._read: dict[int, tuple[int, bytes]] = {}  # inode -> size and content when last read
         self._durable = self._walk()
+        self._lost: dict[int, bytes] = {}  # content that failed syncs did not write
         self._forget_history()
         self._pending: tuple[str, str] | None = None
         self.version = 0  # changes when what is durable does
@@ -70,10 +74,13 @@ class Shadow:
     def after_announcement(self, fd: int, action: str) -> None:
         """The step will happen: what it syncs is durable from now on."""
         if action == "syncfs":
-            self._durable = self._walk()
+            now = self._walk()
+            written = {inode: self._written(inode, content) for inode, content in now.contents.items()}
+            self._durable = _Disk(now.directories, written)
             self._forget_history()
         elif action == "fsync":
-            self._durable.contents[os.fstat(fd).st_ino] = self._content(os.readlink(f"/proc/self/fd/{fd}"))
+            inode = os.fstat(fd).st_ino
+            self._durable.contents[inode] = self._written(inode, self._content(os.readlink(f"/proc/self/fd/{fd}")))
         elif action == "fsync-directory":
             inode = os.fstat(fd).st_ino
             self._durable.directories[inode] = self._entries(os.readlink(f"/proc/self/fd/{fd}"))
@@ -82,6 +89,24 @@ class Shadow:
         else:
             return
         self.version += 1
+
+    def sync_failed(self) -> None:
+        """Instead of :meth:`after_announcement`: the file system could not be synced."""
+        for inode, content in self._walk().contents.items():
+            if content != self._durable.contents.get(inode):
+                self._lost[inode] = content
+
+    def _written(self, inode: int, content: bytes) -> bytes:
+        """What a sync writes: nothing of pages that are clean since the sync before has lost them."""
+        lost = self._lost.get(inode)
+        if lost is None:
+            return content
+        old = self._durable.contents.get(inode, b"")
+        pages = [(content[at : at + _PAGE], at) for at in range(0, len(content), _PAGE)]
+        return b"".join(
+            old[at : at + _PAGE].ljust(len(page), b"\0")[: len(page)] if page == lost[at : at + _PAGE] else page
+            for page, at in pages
+        )
 
     def _forget_history(self) -> None:
         self._history: dict[int, dict[str, list[Entry]]] = {}

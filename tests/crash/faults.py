@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -90,12 +91,16 @@ def survives(lab: Lab, root: str, prepared: Prepared, fails: Fails, *, unsure: b
 
     def body(teller: Teller) -> None:
         problems: list[str] = []
-        with no_background_checkpoints(), Transport.open(root) as transport:
+        with no_background_checkpoints(), contextlib.ExitStack() as scope:
+            transport = scope.enter_context(Transport.open(root))
             done = 0
             for code in (errno.ENOSPC, errno.EIO):
                 if not done and not problems:
                     results = _attempt(transport, prepared, fails, code)
                     done, problems = look(transport, f"after {errno.errorcode[code]}", results)
+            if not transport._trusted:  # a sync failed: no checkpoint before what it may have lost is written again
+                transport.close()
+                transport = scope.enter_context(Transport.open(root))
             if not done and not problems:
                 results = _attempt(transport, prepared, lambda *_: False, 0)
                 done, problems = look(transport, "without an error", results)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import random
 from dataclasses import dataclass
 
@@ -63,6 +66,38 @@ def watched(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[S
         outage.take("at the end")
         outage.looking = prepared.scenario.closing
     outage.take("closed")
+    world.remove(root)
+    return outage.states
+
+
+def failed_sync(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[State]:
+    """Run a scenario and a checkpoint that fails; what the disk may hold then, and until the store is open again."""
+    root = lab.fresh(prepared)
+    outage = Outage(Shadow(root), f"{seed} {prepared.scenario.name}", scrambled=scrambled)
+    outage.looking = False
+
+    def fail(number: int, action: str, fd: int, name: str) -> None:
+        if action == "syncfs":
+            outage.shadow.before_step(fd, action, name)
+            outage.shadow.sync_failed()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        outage.on_step(number, action, fd, name)
+
+    with no_background_checkpoints():
+        with stepping(outage.on_step):
+            transport = Transport.open(root)
+            perform(transport, prepared.scenario, outage.acknowledge)
+        with stepping(fail), contextlib.suppress(OSError):
+            transport.checkpoint()
+        with stepping(outage.on_step):
+            with contextlib.suppress(OSError):
+                transport.checkpoint()
+            outage.take("after one more checkpoint")
+            transport.close()
+            outage.take("closed")
+            outage.looking = True
+            Transport.open(root).close()
+            outage.take("opened and closed")
     world.remove(root)
     return outage.states
 

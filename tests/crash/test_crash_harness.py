@@ -13,10 +13,11 @@ import pytest
 from adapter.store import disk
 from adapter.store import journal as journal_module
 from adapter.store.journal import Effect, Journal, Record
-from adapter.transport import effects, reconcile, recovery, writer
+from adapter.transport import checkpoint, effects, reconcile, recovery, writer
 from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
 from adapter.transport.effects import content, projections
+from adapter.transport.effects.content import Belief
 from adapter.transport.effects.undo import Undo
 from adapter.transport.staging import Staged, StagingArea
 from adapter.transport.writer import Writer, _Job
@@ -24,7 +25,7 @@ from tests.crash import world
 from tests.crash.children import killed_at
 from tests.crash.faults import once, outcome, steps_of
 from tests.crash.lab import Lab, Prepared
-from tests.crash.outage import judge_all, watched
+from tests.crash.outage import failed_sync, judge_all, watched
 from tests.crash.scenarios import BY_NAME, SCENARIOS
 
 Broken = Callable[[pytest.MonkeyPatch], None]
@@ -46,6 +47,10 @@ def _errors(lab: Lab, prepared: Prepared) -> Iterable[object]:
 def _power(lab: Lab, prepared: Prepared) -> Iterable[object]:
     for attempt in range(5):
         yield judge_all(lab, prepared, watched(lab, prepared, f"broken {attempt}", 1.0))
+
+
+def _failed_sync(lab: Lab, prepared: Prepared) -> Iterable[object]:
+    yield judge_all(lab, prepared, failed_sync(lab, prepared, "broken", 0.0))
 
 
 # --- broken promises -------------------------------------------------------------------------------------------------
@@ -83,12 +88,27 @@ def _large_content_leaves_staging_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _index_is_trusted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "lost_power", lambda directories, journal: None)
+    patch.setattr(recovery, "find_suspect", lambda directories, journal: None)
 
 
 def _content_is_trusted(patch: pytest.MonkeyPatch) -> None:
     real = content.restore
-    patch.setattr(content, "restore", lambda effect, place, _, **more: real(effect, place, False, **more))
+    patch.setattr(content, "restore", lambda effect, place, _, **more: real(effect, place, Belief.NAMES, **more))
+
+
+def _failed_syncs_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoint, "distrust", lambda directories: None)
+
+
+def _what_is_shown_is_believed(patch: pytest.MonkeyPatch) -> None:
+    real = recovery.restore_files
+    patch.setattr(
+        recovery,
+        "restore_files",
+        lambda directories, connection, records, _, **more: real(
+            directories, connection, records, Belief.CONTENT, **more
+        ),
+    )
 
 
 def _files_come_before_the_journal(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +143,7 @@ def _answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _directories_are_not_reconciled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reconcile, "reconcile", lambda *_: None)
+    patch.setattr(reconcile, "reconcile", lambda *_, **__: None)
 
 
 def _index_is_not_rolled_forward(patch: pytest.MonkeyPatch) -> None:
@@ -171,6 +191,8 @@ _BROKEN: dict[str, tuple[Broken, str, Tried]] = {
     "large content leaves staging at once": (_large_content_leaves_staging_at_once, "deliver large file", _power),
     "index trusted after a power loss": (_index_is_trusted, "move", _power),
     "content trusted after a power loss": (_content_is_trusted, "deliver small files", _power),
+    "failed syncs forgotten": (_failed_syncs_are_forgotten, "deliver small files", _failed_sync),
+    "what is shown after a failed sync believed": (_what_is_shown_is_believed, "deliver small files", _failed_sync),
     "files before the journal": (_files_come_before_the_journal, "append", _kill),
     "answer before the commit": (_answers_come_before_the_commit, "append", _kill),
     "directories not reconciled": (_directories_are_not_reconciled, "move", _kill),

@@ -29,7 +29,7 @@ from tests.crash.children import (
 from tests.crash.durability import Shadow, write_out
 from tests.crash.faults import steps_of
 from tests.crash.lab import Lab, report_all
-from tests.crash.outage import Outage, State, judge_all, watched
+from tests.crash.outage import Outage, State, failed_sync, judge_all, watched
 from tests.crash.scenarios import (
     BY_NAME,
     LARGE,
@@ -104,6 +104,15 @@ def test_power_loss_in_a_long_day(lab: Lab, seed: int, monkeypatch: pytest.Monke
     prepared = lab.prepare(Scenario(f"long day {seed}", actions))
     states = watched(lab, prepared, "long", 0.3)
     problems = judge_all(lab, prepared, chance.sample(states, min(len(states), 40)))
+    world.remove(prepared.root)
+    report_all(problems)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_power_loss_after_a_sync_that_failed(lab: Lab, scenario: Scenario) -> None:
+    """The system goes on to show what it did not write, and the next sync says nothing of it."""
+    prepared = lab.prepare(scenario)
+    problems = judge_all(lab, prepared, failed_sync(lab, prepared, "failed", 0.2))
     world.remove(prepared.root)
     report_all(problems)
 

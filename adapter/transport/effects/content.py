@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
+from enum import Enum
 from functools import partial
 
 from pybase64 import b64decode, b64encode_as_string
@@ -103,7 +104,15 @@ def _move(
     undo.add(back)
 
 
-def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: bool) -> None:
+class Belief(Enum):
+    """Which files need not be written: those there are, those with the right content, or none."""
+
+    NAMES = "names"
+    CONTENT = "content"
+    NOTHING = "nothing"
+
+
+def restore(effect: Effect, directories: Directories, belief: Belief, *, leaving: bool) -> None:
     """Recovery: make sure the file and its blobs are in place, from the journal or from staging.
 
     ``leaving``: a later record drops the message again. Its blobs are restored all the same, since others may count
@@ -125,7 +134,8 @@ def restore(effect: Effect, directories: Directories, verify: bool, *, leaving: 
             temporary = f".{name[:200]}.restored"
             if disk.exists(target, temporary):  # of a recovery that was cut short
                 disk.unlink(target, temporary)
-            if _is_there(target, name, sha256 if verify else None):
+            rewritten = belief is Belief.NOTHING and data is not None
+            if not rewritten and _is_there(target, name, None if belief is Belief.NAMES else sha256):
                 continue
             if data is not None:
                 raw = b64decode(data, validate=True)

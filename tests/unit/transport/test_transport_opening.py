@@ -427,4 +427,4 @@ def test_no_descriptor_and_no_thread_is_left(root: Path) -> None:
 def test_a_clean_store_has_nothing_to_recover(root: Path) -> None:
     with Transport.open(root) as store:
         assert store.recovered == 0
-        assert recovery.lost_power(store._directories, store._journal) is None
+        assert recovery.find_suspect(store._directories, store._journal) is None
