@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -121,6 +122,10 @@ class Recipients:
             return tuple(targets.values())
         raise MailError(Reason.INACTIVE_ADDRESS if self._was_known(address) else Reason.NO_SUCH_ADDRESS, address)
 
+    def is_certain(self, path: Path) -> bool:
+        """Whether nobody who registered a moment ago could get this mail instead: memory knows this very address."""
+        return bool(self._known.get(self._spelled(path)))
+
     def find_again(self, path: Path) -> tuple[Target, ...] | None:
         """The same by the index itself, for addresses registered a moment ago. Blocks."""
         self.refresh()
@@ -178,30 +183,33 @@ class Recipients:
     def _resolve(self, address: str, local: str) -> Iterator[Target]:
         found = list(self._named(address, local))
         if not found and not self._was_known(address):
-            catcher = self._rules.catch_all.get(address.rpartition("@")[2])
-            found = list(self._named(catcher, "")) if catcher else []
+            name, _, domain = address.rpartition("@")
+            # RFC 5321 4.5.1: there is a postmaster in every domain.
+            others = [self._rules.postmaster if name == "postmaster" else None, self._rules.catch_all.get(domain)]
+            for other in filter(None, others):
+                found = found or list(self._named(other, other.rpartition("@")[0]))
         return iter(found)
 
     def _was_known(self, address: str) -> bool:
-        """Whether it is, or what it adds a detail to, the address of a mailbox."""
-        return address in self._known or self._rules.without_detail(address) in self._known
+        """Whether it is, or leads to, the address of a mailbox."""
+        return any(name in self._known for name in self._rules.names_of(address, self._known))
 
     def _named(self, address: str, local: str) -> Iterator[Target]:
         """By exact address, else by alias, else without the detail. ``local`` keeps the spelling of the detail."""
         if self._known.get(address):
             yield Target(address)
             return
-        base = None if address in self._rules.aliases else self._rules.without_detail(address)
-        detail = local.partition(self._rules.detail)[2] if base else ""
-        for name in self._rules.names_of(address, self._known):
+        separator = self._rules.detail
+        spelled = local.partition(separator)[2] if separator and address not in self._rules.aliases else ""
+        for name, detail in self._rules.names_of(address, self._known).items():
             if self._known.get(name):
-                yield self._with_detail(Target(name), base, detail)
+                yield self._with_detail(Target(name), spelled if spelled.lower() == detail else detail)
             elif address in self._rules.aliases and not self.is_local(name.rpartition("@")[2]):
                 _log.warning("%s gets nothing by the alias %s: mail is not passed on to other domains", name, address)
 
-    def _with_detail(self, target: Target, base: str | None, detail: str) -> Target:
+    def _with_detail(self, target: Target, detail: str) -> Target:
         account = self._rules.accounts.get(target.address)
-        if target.address != base or not detail or account is None or not account.detail_folders:
+        if not detail or account is None or not account.detail_folders:
             return target
         try:
             return Target(target.address, names.normalise_folder(detail))
@@ -224,8 +232,8 @@ class Recipients:
             raise MailError(quota.reason, target.address)
         if target.folder is None:
             return target
-        wanted = target.folder.casefold()
-        spelled = [folder.name for folder in folders if folder.name.casefold() == wanted]
+        wanted = _folded(target.folder)
+        spelled = [folder.name for folder in folders if _folded(folder.name) == wanted]
         exact = target.folder if target.folder in spelled else next(iter(spelled), None)
         return Target(target.address, exact)
 
@@ -259,28 +267,36 @@ class _Rules:
         self.detail = settings.domains.detail
         self.quotas = Quotas(settings)
 
-    def names_of(self, address: str, known: Mapping[str, bool]) -> list[str]:
-        """The address and all that it leads to, by alias or without its detail, each once however they are nested.
+    def names_of(self, address: str, known: Mapping[str, bool]) -> dict[str, str]:
+        """The address and all that it leads to, by alias or without its detail, each once however they are nested;
+        with the detail that was taken off last.
 
         One that has a mailbox, which is what ``known`` says, leads no further.
         """
-        found: dict[str, None] = {}
-        waiting = [address]
+        found: dict[str, str] = {}
+        waiting = [(address, "")]
         while waiting:
-            name = waiting.pop()
+            name, detail = waiting.pop()
             if name in found:
                 continue
-            found[name] = None
-            if not known.get(name):
-                base = self.without_detail(name)
-                waiting += reversed(self.aliases.get(name, (base,) if base else ()))
-        return list(found)
+            found[name] = detail
+            if known.get(name):
+                continue
+            if name in self.aliases:
+                waiting += reversed([(member, "") for member in self.aliases[name]])
+            elif (parts := self._without_detail(name)) is not None:
+                waiting.append(parts)
+        return found
 
-    def without_detail(self, address: str) -> str | None:
-        """The address that a detail was added to; None if there is none."""
+    def _without_detail(self, address: str) -> tuple[str, str] | None:
+        """The address that a detail was added to, and that; None if there is none."""
         name, _, domain = address.rpartition("@")
-        base, separator, _ = name.partition(self.detail) if self.detail else ("", "", "")
-        return f"{base}@{domain}" if base and separator and domain else None
+        base, separator, detail = name.partition(self.detail) if self.detail else ("", "", "")
+        return (f"{base}@{domain}", detail) if base and separator and domain else None
+
+
+def _folded(folder: str) -> str:
+    return unicodedata.normalize("NFC", folder).casefold()
 
 
 def _checked(address: str, where: str) -> str:

@@ -111,12 +111,23 @@ class Commands:
             found = store.recipients.find(path)
         except MailError:
             found = None
-        if found is None:
+        if found is None or not store.recipients.is_certain(path):
             found = await loop.run_in_executor(store.pool, store.recipients.find_again, path)
         if found is None or not any(map(store.recipients.needs_query, found)):
             return found
+        checked: list[Target] = []
+        errors: list[MailError] = []
         size = self._open_transaction.mail.size or 0
-        return tuple([await loop.run_in_executor(store.pool, store.recipients.check, target, size) for target in found])
+        for target in found:
+            try:
+                checked.append(await loop.run_in_executor(store.pool, store.recipients.check, target, size))
+            except MailError as error:
+                errors.append(error)
+        # As after the message: one who may have it later makes all wait, one who will never have it does not.
+        later = [error for error in errors if error.temporary]
+        if later or not checked:
+            raise (later or errors)[0]
+        return tuple(checked)
 
     @property
     def _open_transaction(self) -> Transaction:

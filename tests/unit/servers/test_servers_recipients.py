@@ -110,6 +110,26 @@ def test_details(store: Transport) -> None:
     assert refused(Recipients(Settings(domains=Domains(detail="")), store), "ada+x@example.test")
 
 
+def test_details_of_alias_members_and_of_a_catch_all(store: Transport) -> None:
+    settings = Settings(
+        account={ADA: Account(detail_folders=True)},
+        aliases={"spam@example.test": ("ada+Junk@example.test", BOB)},
+        domains=Domains(catch_all={"example.test": "ada+strays@example.test"}),
+    )
+    recipients = Recipients(settings, store)
+    assert recipients.find(at("spam@example.test")) == (Target(ADA, "junk"), Target(BOB))
+    assert recipients.find(at("spam+x@example.test")) == (Target(ADA, "junk"), Target(BOB))
+    assert recipients.find(at("whoever@example.test")) == (Target(ADA, "strays"),)
+    assert recipients.find(at("whoever+x@example.test")) == (Target(ADA, "strays"),)
+
+
+def test_a_detail_in_another_unicode_form(store: Transport) -> None:
+    store.run(op.CreateFolder(ADA, "\u00c4pfel"))
+    recipients = Recipients(Settings(account={ADA: Account(detail_folders=True)}), store)
+    (target,) = recipients.find(at("ada+a\u0308pfel@example.test")) or ()
+    assert recipients.check(target, 0) == Target(ADA, "\u00c4pfel")
+
+
 @pytest.mark.setting("domains.local", "domains.catch_all")
 def test_catch_all_and_local_domains(store: Transport) -> None:
     store.run(op.Deregister(BOB, "deactivate"))
@@ -118,6 +138,8 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
     assert found(recipients, "anything@example.test") == [ADA]
     assert refused(recipients, BOB) is refused(recipients, "bob+note@example.test") is Reason.INACTIVE_ADDRESS
     assert refused(recipients, "x@empty.test") is Reason.NO_SUCH_ADDRESS
+    by_alias = Settings(aliases={"list@example.test": (BOB,)}, domains=settings.domains)
+    assert refused(Recipients(by_alias, store), "list@example.test") is Reason.INACTIVE_ADDRESS
     assert not recipients.owns(ADA, "anything@example.test")
 
 
@@ -125,7 +147,10 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
 def test_postmaster(store: Transport) -> None:
     assert refused(Recipients(Settings(), store), "@") is Reason.NO_SUCH_ADDRESS
     here = Recipients(Settings(domains=Domains(postmaster=BOB)), store)
-    assert here.find(MailPath("Postmaster", "")) == (Target(BOB),)
+    assert here.find(MailPath("Postmaster", "")) == here.find(at("PostMaster@example.test")) == (Target(BOB),)
+    assert here.find(at("postmaster@elsewhere.test")) is None
+    local = Domains(postmaster=BOB, local=("empty.test",), catch_all={"empty.test": ADA})
+    assert Recipients(Settings(domains=local), store).find(at("postmaster@empty.test")) == (Target(BOB),)
     aliased = Recipients(Settings(aliases={"postmaster@example.test": (ADA,)}), store)
     assert aliased.find(MailPath("postmaster", "")) == (Target(ADA),)
 
@@ -183,6 +208,38 @@ async def test_an_address_registered_a_moment_ago_is_known(tmp_path: Path) -> No
         client = await running.hello()
         assert (await client.mail(message(), CARL)).code == 250
         assert len(running.inbox(CARL)) == 1
+
+
+@pytest.mark.parametrize("address", ["new@example.test", "ada+new@example.test", "team@example.test"])
+async def test_an_address_registered_a_moment_ago_comes_before_all_that_stood_in_for_it(
+    tmp_path: Path, address: str
+) -> None:
+    make_store(tmp_path / "store")
+    settings = Settings(aliases={"team@example.test": (BOB,)}, domains=Domains(catch_all={"example.test": ADA}))
+    async with serving(tmp_path / "store", settings) as running:
+        client = await running.hello()
+        assert (await client.mail(message(), address)).code == 250
+        await asyncio.to_thread(running.transport.run, op.Register(address))
+        assert (await client.mail(message(), address)).code == 250
+        assert len(running.inbox(address)) == 1
+        assert len(running.inbox(ADA)) + len(running.inbox(BOB)) == 1
+
+
+async def test_one_member_of_an_alias_does_not_refuse_the_mail_of_the_others(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", ADA, BOB, CARL)
+    settings = Settings(
+        account={ADA: Account(storage=Size(1), over="refuse"), CARL: Account(storage=Size(10_000))},
+        aliases={"some@example.test": (ADA, BOB), "two@example.test": (CARL, BOB), "one@example.test": (ADA,)},
+    )
+    async with serving(tmp_path / "store", settings) as running:
+        client = await running.hello()
+        assert (await client.mail(message(), ADA)).enhanced == "5.2.2"
+        await asyncio.to_thread(deliver, running.transport, ADA)  # full from now on
+        assert (await client.mail(message(), "some@example.test")).code == 250
+        assert await client.codes("MAIL FROM:<x@y.test>", "RCPT TO:<one@example.test>", "RSET") == [250, 552, 250]
+        await asyncio.to_thread(running.transport.run, op.Deregister(CARL, "deactivate"))
+        assert (await client.mail(message(), "two@example.test")).code == 250
+        assert [len(running.inbox(each)) for each in (ADA, BOB)] == [1, 2]
 
 
 async def test_quota_and_details_at_rcpt_time(tmp_path: Path) -> None:
