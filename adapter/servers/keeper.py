@@ -17,12 +17,12 @@ _log = logging.getLogger(__name__)
 
 _WATCH = 0.25  # seconds between looks at the maintenance marker
 _REFRESH = 2.0  # seconds between looks at the registered addresses
-_AFTER_ABORT = 5.0  # what is being committed when the deadline passes is waited for
+_AFTER_CUT_OFF = 5.0  # what is being committed when the deadline passes is waited for
 
 
 def longest_close(drain: float) -> float:
     """Seconds after which :meth:`StoreKeeper.close` is over, but for the store's last commits."""
-    return 2 * drain + _AFTER_ABORT
+    return 2 * drain + _AFTER_CUT_OFF
 
 
 class StoreKeeper:
@@ -63,7 +63,7 @@ class StoreKeeper:
         try:
             if not await services.connections.drain(drain):
                 _log.warning("ending %d sessions that did not finish in time", len(services.connections))
-                await services.connections.abort(_AFTER_ABORT)
+                await services.connections.cut_off(_AFTER_CUT_OFF)
             for let_go in services.before_close:
                 await let_go()
             if background is not None:

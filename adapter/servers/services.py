@@ -33,8 +33,8 @@ class ServedConnection(Protocol):
     def finish(self) -> None:
         """End as soon as nothing is in flight, with a word to the client."""
 
-    def abort(self) -> None:
-        """End now."""
+    def cut_off(self) -> None:
+        """End now, with a word to a client that is waited for."""
 
 
 class Connections:
@@ -63,9 +63,10 @@ class Connections:
             connection.finish()
         return await self._gone_within(seconds)
 
-    async def abort(self, seconds: float) -> bool:
+    async def cut_off(self, seconds: float) -> bool:
+        """End all; whether they were gone in time."""
         for connection in list(self._open):
-            connection.abort()
+            connection.cut_off()
         return await self._gone_within(seconds)
 
     async def _gone_within(self, seconds: float) -> bool:

@@ -310,7 +310,7 @@ class Session:
         # RFC 5530 3
         self.connection.bye("The server goes down, try again later", codes.UNAVAILABLE)
 
-    def abort(self) -> None:
+    def cut_off(self) -> None:
         self.connection.abort()
 
     def ended(self) -> None:

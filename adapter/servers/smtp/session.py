@@ -189,6 +189,11 @@ class SmtpSession(Stream):
         if self.state.phase in (Phase.CONNECTED, Phase.GREETED):
             self.interrupt()
 
+    def cut_off(self) -> None:
+        """RFC 5321 3.8: in the middle of a transaction, too, the client hears why the connection ends."""
+        if not self.interrupt():
+            self.abort()
+
     # --- commands --------------------------------------------------------------------------------------------------
 
     async def _converse(self) -> None:
@@ -218,7 +223,9 @@ class SmtpSession(Stream):
             self.say(reply.wire)
         if command not in _USEFUL:
             self._idle_commands += 1
-        self._errors += sum(reply.code >= 500 for reply in given)
+        # A server that hands over the mail of many is not to blame for their recipients.
+        if self.edge.service is not Service.LMTP:
+            self._errors += any(reply.code >= 500 for reply in given)
         if any(reply.closes for reply in given):
             return True
         over = None if self._exempt else self._too_much()

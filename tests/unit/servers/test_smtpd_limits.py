@@ -97,6 +97,35 @@ async def test_errors(root: Path) -> None:
         assert "Too many errors" in await _last_reply(client)
 
 
+async def test_a_server_that_hands_over_mail_is_not_to_blame_for_its_recipients(root: Path) -> None:
+    async with serving(root, limited(errors=5)) as running:
+        client = await running.hello("lmtp")
+        assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
+        assert await client.codes(*["RCPT TO:<nobody@example.test>"] * 20) == [550] * 20
+        assert (await client.ask(f"RCPT TO:<{ADA}>")).code == 250
+
+
+@pytest.mark.parametrize("commands", [[], ["DATA"], ["BDAT 1000"]])
+@pytest.mark.parametrize("kind", ["smtp", "lmtp"])
+async def test_a_client_in_the_middle_of_mail_hears_that_the_server_ends(
+    root: Path, kind: str, commands: list[str]
+) -> None:
+    async with serving(root) as running:
+        client = await running.hello(kind)
+        for command in ("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>"):
+            assert (await client.ask(command)).code == 250
+        for command in commands:
+            client.send(f"{command}\r\nSubject: half")
+            if command == "DATA":
+                assert (await client.reply()).code == 354
+        closing = asyncio.create_task(running.keeper.close())
+        last = await client.reply()
+        assert (last.code, last.enhanced) == (421, "4.3.2")
+        with pytest.raises(ConnectionEnded):
+            await client.reply()
+        await closing
+
+
 @pytest.mark.setting("limits.commands_without_mail")
 async def test_commands_without_mail(root: Path) -> None:
     async with serving(root, limited(commands_without_mail=10)) as running:
