@@ -40,7 +40,11 @@ EXTENSIONS: tuple[Extension, ...] = (
         mail=frozenset({"RET", "ENVID"}),
         rcpt=frozenset({"NOTIFY", "ORCPT"}),
     ),
-    Extension("STARTTLS", "RFC 3207", offered=lambda session: session.tls_available and not session.tls),
+    Extension(
+        "STARTTLS",
+        "RFC 3207",
+        offered=lambda session: session.tls_available and not session.tls and not session.authenticated,
+    ),
     Extension(
         "AUTH",
         "RFC 4954",
@@ -54,7 +58,7 @@ EXTENSIONS: tuple[Extension, ...] = (
         "XCLIENT",
         "Postfix XCLIENT",
         offered=lambda session: session.xclient_trusted,
-        value=lambda *_: "NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT",
+        value=lambda *_: "NAME ADDR PORT PROTO HELO DESTADDR DESTPORT",
     ),
 )
 

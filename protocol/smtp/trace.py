@@ -7,6 +7,7 @@ edited keep their octets; added fields stand before all others, so signatures ov
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -155,10 +156,15 @@ def without_unsent(header: bytes) -> bytes:
     lower = header.lower()
     if not any(name.encode("ascii") in lower for name in _NOT_SENT):
         return header
+    return _without(header, _NOT_SENT)
+
+
+def _without(header: bytes, names: Collection[str]) -> bytes:
+    """Without the fields of these names, which are in lower case."""
     kept = []
     position = 0
     for field in _parse(header).fields:
-        if field.lower in _NOT_SENT:
+        if field.lower in names:
             kept.append(header[position : field.start])
             line_end = header.find(b"\n", field.end)
             position = len(header) if line_end < 0 else line_end + 1
@@ -167,11 +173,13 @@ def without_unsent(header: bytes) -> bytes:
 
 
 def complete(header: bytes, *, date: datetime, message_id: str) -> bytes:
-    """RFC 6409 8.2 and 8.3: Date and Message-ID added if they are missing. ``message_id`` has its brackets."""
+    """RFC 6409 8.2 and 8.3: Date and Message-ID added if they are missing, or put in the place of empty ones.
+
+    ``message_id`` has its brackets.
+    """
     fields = _parse(header)
-    added = ""
-    if fields.first("Date") is None:
-        added += f"Date: {format_date(date)}\r\n"
-    if fields.first("Message-ID") is None:
-        added += f"Message-ID: {message_id}\r\n"
-    return added.encode() + header
+    values = {"Date": format_date(date), "Message-ID": message_id}
+    missing = {name: value for name, value in values.items() if not any(fields.all(name))}
+    empty = [name.lower() for name in missing if fields.first(name) is not None]
+    added = "".join(f"{name}: {value}\r\n" for name, value in missing.items())
+    return added.encode() + (_without(header, empty) if empty else header)

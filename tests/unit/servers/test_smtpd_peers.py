@@ -90,7 +90,9 @@ async def test_xclient_from_trusted_peers_on_lmtp(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(xclient_from=LOOPBACK))) as running:
         client = await running.connect("lmtp")
         await client.reply()
-        assert "XCLIENT NAME ADDR" in (await client.ask("LHLO proxy.test")).text
+        offered = (await client.ask("LHLO proxy.test")).text
+        assert "XCLIENT NAME ADDR" in offered
+        assert "LOGIN" not in offered  # nobody is believed to have logged in elsewhere
         assert (await client.ask("XCLIENT ADDR=2001:db8::7 HELO=real.test BOGUS=1")).code == 501
         assert (await client.ask("XCLIENT ADDR=IPV6:2001:db8::7 HELO=real.test NAME=[UNAVAILABLE]")).code == 220
         assert (await client.ask(f"RCPT TO:<{ADA}>")).code == 503

@@ -138,6 +138,9 @@ def test_ehlo_keywords() -> None:
     assert {"SIZE 1000", "STARTTLS", "8BITMIME", "SMTPUTF8", "CHUNKING", "BINARYMIME", "DSN"} <= set(plain)
     assert "LIMITS RCPTMAX=7" in plain
     assert not any(line.startswith(("AUTH", "REQUIRETLS", "XCLIENT")) for line in plain)
+    session.authenticated = True
+    assert "STARTTLS" not in ehlo.keywords(session, limits)  # it would be refused
+    session.authenticated = False
     session.tls = True
     secure = ehlo.keywords(session, limits)
     assert {"AUTH PLAIN LOGIN", "REQUIRETLS"} <= set(secure)

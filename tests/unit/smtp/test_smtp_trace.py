@@ -127,3 +127,11 @@ def test_missing_fields_are_added_first() -> None:
     assert added == (b"Date: Thu, 05 Nov 2026 04:44:20 -0530\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\n")
     complete = b"DATE: whenever\r\nMessage-Id: <2@example.test>\r\n\r\n"
     assert trace.complete(complete, date=NOW, message_id="<1@example.test>") == complete
+
+
+def test_empty_fields_are_replaced() -> None:
+    given = b"Date:\r\nMessage-ID: \r\n \r\nSubject: x\r\n\r\n"
+    replaced = trace.complete(given, date=NOW, message_id="<1@example.test>")
+    assert replaced == b"Date: Thu, 05 Nov 2026 04:44:20 -0530\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\n"
+    twice = b"Message-ID:\r\nMessage-ID: <2@example.test>\r\nDate: x\r\n\r\n"
+    assert trace.complete(twice, date=NOW, message_id="<1@example.test>") == twice
