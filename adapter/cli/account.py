@@ -17,6 +17,7 @@ from adapter.transport import operations as op
 from adapter.transport.operations.registration import DeregisterMode, RegisterMode
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
+from protocol.smtp.paths import parse_path
 
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
@@ -39,6 +40,7 @@ def account() -> None:
 )
 def add(address: str, root: str, password_stdin: bool, mode: RegisterMode) -> None:
     """Register ADDRESS with its folders and, if one is given, a password."""
+    _check_spelling(address)
     address = names.normalise_address(address)
     with open_store(root) as transport, Credentials.open(transport) as credentials:
         if mode == "safe" and address in _registered(transport, "active"):
@@ -54,6 +56,12 @@ def add(address: str, root: str, password_stdin: bool, mode: RegisterMode) -> No
             click.echo(f"{address}: registered, it keeps its password")
         else:
             click.echo(f"{address}: registered without a password; set one with markpost account passwd")
+
+
+def _check_spelling(address: str) -> None:
+    """Of a new address: a slip of the fingers should not become a mailbox that nobody can write to."""
+    if "@" in address and parse_path(f"<{address.rstrip('.')}>") is None:
+        raise CommandError(f"{address!r} is not an address; a name with blanks or an @ stands in quotes")
 
 
 @account.command()

@@ -74,6 +74,14 @@ def test_account_without_password_says_so(cli: Cli) -> None:
     assert cli.accounts()[ADA]["password"] is False
 
 
+@pytest.mark.parametrize("address", ["ada@@example.test", "ada lovelace@example.test", "ada@exa mple.test"])
+def test_a_slip_of_the_fingers_is_not_registered(cli: Cli, address: str) -> None:
+    assert cli("account", "add", address, status=1).stderr.count("\n") == 1
+    assert cli.accounts() == {}
+    cli("account", "add", '"ada lovelace"@example.test')
+    assert list(cli.accounts()) == ["ada lovelace@example.test"]
+
+
 @pytest.mark.parametrize("stdin", ["", "\n", b"\xff\xfe\n", "tab\x07\n"])
 def test_a_bad_password_registers_nothing(cli: Cli, stdin: str | bytes) -> None:
     result = CliRunner().invoke(main, ["account", "add", ADA, "--password-stdin", "--root", str(cli.root)], input=stdin)
