@@ -44,7 +44,9 @@ _HEADER_FIELD = re.compile(rb"(?:From |[!-9;-~]+[ \t]*:)")
 def deliver(root: str, sender: str, recipients: tuple[str, ...], file: str) -> None:
     """Deliver FILE, or standard input for "-": Markdown (.md) or a message as it travels (.eml).
 
-    Prints the id of the message. A sender who has a mailbox here gets a copy in Sent.
+    Prints the id of the message. A sender who has a mailbox here gets a copy in Sent. Markdown may start with front
+    matter: from, to, cc, reply_to, subject, in_reply_to, references; another key is refused. It says what the headers
+    say; who gets the message, --to alone does.
     """
     sender = names.normalise_address(sender) if sender not in ("", "<>") else ""
     addresses = list(dict.fromkeys(map(names.normalise_address, recipients)))

@@ -34,7 +34,7 @@ _ADVICE = {
     Reason.DISK_FULL: "make room on the disk of the store",
 }
 #: What their details say is all there is to say.
-_TOLD_BY_DETAIL = (Reason.UNKNOWN, Reason.MAINTENANCE, Reason.NOT_ALLOWED, Reason.BAD_ADDRESS)
+_TOLD_BY_DETAIL = (Reason.UNKNOWN, Reason.MAINTENANCE, Reason.NOT_ALLOWED, Reason.BAD_ADDRESS, Reason.BAD_CONTENT)
 
 
 class CommandError(Exception):

@@ -37,6 +37,9 @@ _FRAGILE = re.compile(rb"^From |[ \t]$|[^\t\n -~]|^[^\n]{900}", re.MULTILINE)
 _WORD_OCTETS = 42
 _MAX_SUBJECT = 900
 _QUOTING = Quoting(width=75, final=76)
+_KNOWN = ("from", "to", "cc", "reply_to", "subject", "in_reply_to", "references")
+#: What else the front matter of a stored message has, which a message that is sent again gets anew.
+_OF_STORED = ("id", "date", "message_id", "thread", "wire", "digest")
 
 
 class Attachment(NamedTuple):
@@ -58,8 +61,11 @@ def compose(
 
     Front matter, if there is any, gives ``from``, ``to``, ``cc``, ``reply_to``, ``subject``, ``in_reply_to`` and
     ``references``; without ``to`` and ``cc`` the recipients are named in To, else only those are named who are.
+    Another key is refused, since its writer expects something of it. A stored message can be sent again unless it has
+    attachments, which are not in its file.
     """
     values, text = _read(markdown_file)
+    _check_keys(values)
     if not _MESSAGE_ID.fullmatch(message_id):
         raise MailError(Reason.BAD_CONTENT, f"bad message id {message_id[:80]!r}")
     parts = _alternative(text)
@@ -84,6 +90,21 @@ def _read(markdown_file: bytes | str) -> tuple[dict[str, Any], str]:
     except UnicodeDecodeError as error:
         raise MailError(Reason.BAD_CONTENT, "the Markdown is not UTF-8") from error
     return values, text if text.endswith("\n") else text + "\n"
+
+
+def _check_keys(values: dict[str, Any]) -> None:
+    stored = "wire" in values
+    if stored and "attachments" in values:
+        raise MailError(
+            Reason.BAD_CONTENT,
+            "front matter: this is a stored message, and its attachments are not in this file; what markpost export"
+            " writes of it can be delivered",
+        )
+    known = (*_KNOWN, *_OF_STORED) if stored else _KNOWN
+    for key in (key for key in values if key not in known):
+        raise MailError(
+            Reason.BAD_CONTENT, f"front matter: {key[:80]!r} is not used here; known are {', '.join(_KNOWN)}"
+        )
 
 
 # -- headers ------------------------------------------------------------------------------------------------------

@@ -160,6 +160,31 @@ def test_bad_markdown(root: Path, tmp_path: Path, text: bytes) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_a_mistyped_key_is_named(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_text("---\nsubjct: News\n---\nx")
+    assert deliver(root, str(tmp_path / "x.md"), status=65).stderr == (
+        "markpost: front matter: 'subjct' is not used here;"
+        " known are from, to, cc, reply_to, subject, in_reply_to, references\n"
+    )
+    with Store.open(root) as store:
+        assert store.mailbox(BOB).messages() == []
+
+
+def test_a_stored_message_is_delivered_as_it_was_exported(root: Path, tmp_path: Path) -> None:
+    with Store.open(root) as store:
+        store.mailbox(ADA).send("text", to=BOB, attachments=[("plan.txt", b"plan")])
+        mail = store.mailbox(BOB).read(store.mailbox(BOB).messages()[0])
+        octets = mail.octets()
+        (tmp_path / "stored.md").write_bytes(mail.file())
+    assert "markpost export" in deliver(root, str(tmp_path / "stored.md"), status=65).stderr
+    export = ["export", "--root", str(root), "--format", "maildir", "--to", str(tmp_path / "out"), "--address", BOB]
+    assert CliRunner().invoke(main, export).exit_code == 0
+    [exported] = [path for new in ("new", "cur") for path in (tmp_path / "out" / BOB / new).iterdir()]
+    deliver(root, str(exported))
+    with Store.open(root) as store:
+        assert store.mailbox(BOB).read(store.mailbox(BOB).messages()[0]).octets() == octets
+
+
 def test_too_much_markdown(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapter.cli.deliver._MAX_MARKDOWN", 1 << 20)
     (tmp_path / "x.md").write_bytes(b"x" * (1 << 20) + b"x")

@@ -128,6 +128,24 @@ def test_a_stored_message_can_be_sent_again() -> None:
     assert again["to"] == "bob@example.test"
 
 
+def test_a_stored_message_is_not_sent_without_its_attachments() -> None:
+    file = stored(make("text\n", attachments=(("plan.pdf", "application/pdf", b"%PDF"),))).file
+    with pytest.raises(MailError, match=r"stored message.*markpost export") as caught:
+        make(file)
+    assert caught.value.reason is Reason.BAD_CONTENT
+
+
+@pytest.mark.parametrize("key", ["subjct", "bcc", "attachments", "date", "id", "x" * 1000])
+def test_a_key_that_would_do_nothing_is_refused(key: str) -> None:
+    with pytest.raises(MailError) as caught:
+        make(f"---\nsubject: s\n? {key}\n: x\n---\n\ntext\n")
+    assert caught.value.reason is Reason.BAD_CONTENT
+    assert caught.value.detail == (
+        f"front matter: {key[:80]!r} is not used here;"
+        " known are from, to, cc, reply_to, subject, in_reply_to, references"
+    )
+
+
 def test_attachments() -> None:
     files = (
         ("plan.pdf", "application/pdf", bytes(range(256))),
