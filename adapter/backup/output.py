@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
+from protocol.errors import MailError, Reason
 
 _UNFINISHED = ".unfinished-"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -170,7 +171,7 @@ def finish(path: str, seq: int) -> str:
 
 
 def empty_root(path: str) -> None:
-    """A directory for a store: made if it is not there. Raises FileExistsError if something is in it."""
+    """A directory for a store: made if it is not there. Raises MailError if something is in it."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     if os.listdir(path):
-        raise FileExistsError(errno.EEXIST, "is not empty: mail is restored to a new or empty directory", path)
+        raise MailError(Reason.UNKNOWN, f"{path} is not empty: mail is restored to a new or empty directory")

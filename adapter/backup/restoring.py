@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from adapter.backup import manifest, output
-from adapter.backup.content_tree import Count, Entry, walk
+from adapter.backup import content_check, manifest, output
+from adapter.backup.content_tree import Entry, count, walk
 from adapter.backup.manifest import Manifest
 from adapter.backup.output import Output
 from adapter.store import disk, layout
@@ -28,43 +30,57 @@ def find(source: str) -> str:
     return f"{source}/{names[-1]}"
 
 
-def restore(source: str, root: str) -> tuple[str, Manifest]:
-    """Returns the backup that was taken, and what it held. Raises MailError, OSError."""
+@dataclass(frozen=True, slots=True)
+class Restored:
+    path: str  # of the backup that was taken
+    manifest: Manifest
+    octets: int  # there are; as many as the manifest says, unless something was changed in place
+    changed: list[str]  # content that is not what it was, looked for where the octets tell of it
+
+    @property
+    def as_it_was(self) -> bool:
+        return self.octets == self.manifest.octets
+
+
+def restore(source: str, root: str) -> Restored:
+    """Raises MailError, OSError. A backup that lacks something is refused; one in which something changed is not."""
     path = find(source)
     with contextlib.closing(Directories(path)) as backup:
         described = manifest.read(backup)
+        found = count(_held(backup))
+        if (found.files, found.links) != (described.files, described.links):
+            raise MailError(
+                Reason.UNKNOWN,
+                f"{path} is not whole: {found.files} of {described.files} files,"
+                f" {found.links} of {described.links} links; nothing is restored",
+            )
         output.empty_root(root)
         with contextlib.closing(Output(root)) as target:
-            copied = _copy(backup, target)
+            _copy(backup, target)
             for parts in layout.DIRECTORIES:
                 with target.directories.stable(parts, create=True):
                     pass
-            if (copied.files, copied.octets, copied.links) != (described.files, described.octets, described.links):
-                raise MailError(
-                    Reason.UNKNOWN,
-                    f"{path} is not whole: {copied.files} of {described.files} files, {copied.octets} of"
-                    f" {described.octets} octets, {copied.links} of {described.links} links; {root} is no store",
-                )
             checkpoint.write(target.directories, described.seq)
+            changed = content_check.changed(target.directories) if found.octets != described.octets else []
             target.write((), layout.VERSION_FILE, f"{described.version}\n".encode(), 0o444)
-    return path, described
+    return Restored(path, described, found.octets, changed)
 
 
-def _copy(backup: Directories, target: Output) -> Count:
-    copied = Count()
-    for entry in walk(backup):
+def _held(backup: Directories) -> Iterator[Entry]:
+    """All that is in a backup, but for its description."""
+    return (entry for entry in walk(backup) if entry.parts or entry.name != manifest.FILE)
+
+
+def _copy(backup: Directories, target: Output) -> None:
+    for entry in _held(backup):
         if entry.kind == "directory":
             with target.directories.open((*entry.parts, entry.name), create=True):
                 pass
         elif entry.kind == "link":
             with backup.open(entry.parts) as directory:
                 target.link_to(entry.parts, entry.name, os.readlink(entry.name, dir_fd=directory))
-            copied.links += 1
-        elif entry.kind == "file" and (entry.parts or entry.name != manifest.FILE):
+        elif entry.kind == "file":
             _copy_file(backup, target, entry)
-            copied.files += 1
-            copied.octets += entry.size
-    return copied
 
 
 def _copy_file(backup: Directories, target: Output, entry: Entry) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from adapter.cli.failures import FAILED
 from adapter.cli.options import plural, root_option, size
+
+if TYPE_CHECKING:
+    from adapter.backup.restoring import Restored
 
 
 @click.command(short_help="Copy the store, while mail goes on.")
@@ -48,7 +52,21 @@ def restore(source: str, root: str) -> None:
     """
     from adapter.backup import restoring
 
-    path, held = restoring.restore(source, root)
-    click.echo(f"restored {path}, as of record {held.seq} at {held.taken}, to {root}")
+    restored = restoring.restore(source, root)
+    held = restored.manifest
+    click.echo(f"restored {restored.path}, as of record {held.seq} at {held.taken}, to {root}")
     if not held.credentials:
         click.echo("it holds no passwords: set them with markpost account passwd", err=True)
+    if not restored.as_it_was:
+        click.echo(f"markpost: {_changed(restored)}; markpost repair --root {root} looks at it", err=True)
+        sys.exit(FAILED)
+
+
+def _changed(restored: Restored) -> str:
+    if restored.changed:
+        count = plural(len(restored.changed), "file")
+        return f"changed since the backup was taken: {count}, {restored.changed[0]} for one"
+    return (
+        f"the backup has {restored.octets} octets in place of {restored.manifest.octets}, though messages and"
+        " attachments are as they were"
+    )

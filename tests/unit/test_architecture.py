@@ -144,6 +144,7 @@ MAY_MUTATE = {
     },
     # The index's copy in a backup.
     "adapter/backup/taking.py": {"sqlite3.connect"},
+    "adapter/backup/content_check.py": {"sqlite3.connect"},
     # The demo's certificate, beside its store, which gets its name when it is whole.
     "adapter/demo/authority.py": {"open", "os.makedirs", "os.open"},
     "adapter/demo/place.py": {"os.makedirs", "os.rename", "shutil"},

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from adapter.accounts import Credentials
 from adapter.backup import manifest, output, restoring, taking
@@ -62,7 +62,7 @@ def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:
     (root / kept).write_bytes(b"set aside")
     backup = _take(root, tmp_path / "backups")
     restored = tmp_path / "restored"
-    assert restoring.restore(str(tmp_path / "backups"), str(restored))[0] == str(backup)
+    assert restoring.restore(str(tmp_path / "backups"), str(restored)).path == str(backup)
     assert (restored / kept).read_bytes() == b"set aside"
     shutil.rmtree((restored / kept).parent)
     assert_layers_agree(restored, tmp_path / "scratch")
@@ -244,10 +244,49 @@ def test_a_copy_of_a_backup_that_lacks_something_is_not_restored(root: Path, tmp
     lost.unlink()
     with pytest.raises(MailError, match="is not whole"):
         restoring.restore(str(backup), str(tmp_path / "restored"))
-    with pytest.raises(MailError, match="is not a store"):
-        Transport.open(tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
     with pytest.raises(MailError, match="is not a store"):
         Transport.open(backup)  # nor is the backup itself: nobody changes it by mistake
+
+
+def _append(path: Path, data: bytes) -> None:
+    path.chmod(0o600)
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_what_was_changed_in_place_is_restored_and_named(root: Path, tmp_path: Path) -> None:
+    backup = _take(root, tmp_path / "backups")
+    mail = min(lab.path(root, *layout.MESSAGES).rglob("*.md"))
+    blob = min(path for path in lab.path(root, *layout.ATTACHMENTS).rglob("*") if path.is_file())
+    _append(mail, b"An editor was here.\n")  # and so in the backup, which has a hard link to it
+    done = _restore(backup, tmp_path / "one", status=1)
+    assert done.stdout.startswith("restored ")
+    assert done.stderr == (
+        f"markpost: changed since the backup was taken: 1 file, {mail.relative_to(root)} for one;"
+        f" markpost repair --root {tmp_path / 'one'} looks at it\n"
+    )
+    assert _content(tmp_path / "one") == _content(root)
+    assert lab.view(tmp_path / "one").keys() == lab.view(root).keys()
+    _append(blob, b"x")
+    assert restoring.restore(str(backup), str(tmp_path / "two")).changed == [
+        str(path.relative_to(root)) for path in (mail, blob)
+    ]
+
+
+def test_other_files_of_a_backup_that_were_changed(root: Path, tmp_path: Path) -> None:
+    backup = _take(root, tmp_path / "backups")
+    shutil.copytree(backup, tmp_path / "copy", symlinks=True)
+    _append(max(lab.path(backup, *layout.JOURNAL).glob("*.jsonl")), b"x")
+    assert "octets in place of" in _restore(backup, tmp_path / "one", status=1).stderr
+    os.truncate(tmp_path / "copy" / layout.INDEX_FILE, 0)
+    assert layout.INDEX_FILE in _restore(tmp_path / "copy", tmp_path / "two", status=1).stderr
+
+
+def _restore(backup: Path, root: Path, status: int) -> Result:
+    done = CliRunner().invoke(main, ["restore", str(backup), "--root", str(root)])
+    assert done.exit_code == status, done.output
+    return done
 
 
 @contextlib.contextmanager
@@ -308,7 +347,7 @@ def test_the_commands(root: Path, tmp_path: Path) -> None:
     assert not _passwords(Path(restored)).exists()
     again = runner.invoke(main, ["restore", backup, "--root", restored])
     assert again.exit_code != 0
-    assert "not empty" in again.stderr
+    assert again.stderr == f"markpost: {restored} is not empty: mail is restored to a new or empty directory\n"
     inside = runner.invoke(main, ["backup", str(root / "backups"), "--root", str(root)])
     assert inside.exit_code != 0
     assert "inside of the store" in inside.stderr
