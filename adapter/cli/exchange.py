@@ -46,7 +46,8 @@ def export(root: str, form: Format, target: str, address: str | None) -> None:
 def import_(root: str, path: str, address: str, folder: str | None) -> None:
     """Bring in a Maildir (with its folders), an mbox file, a directory of .mbox files, or .eml files.
 
-    Each message is there whole or not at all, also if the import is interrupted.
+    Each message is there whole or not at all, also if the import is interrupted. Run again, it brings all messages
+    again, also those that are there already. A bare LF stands for CRLF.
     """
     address = names.normalise_address(address)
     try:
@@ -65,8 +66,14 @@ def import_(root: str, path: str, address: str, folder: str | None) -> None:
                     bar.update(octets)
 
                 importer.run(progress)
-        finally:
-            _report(importer.done, address)
+        except BaseException:
+            if importer.done.messages or importer.done.failed:
+                _report(importer.done, address)
+            if importer.done.messages:
+                count = plural(importer.done.messages, "message")
+                click.echo(f"markpost: not finished; run again, it brings {count} a second time", err=True)
+            raise
+    _report(importer.done, address)
     if importer.done.failed:
         raise CommandError(f"{plural(len(importer.done.failed), 'message')} of {path} could not be imported", DATA)
 

@@ -79,7 +79,7 @@ async def _run(settings: HookSettings, variables: dict[str, str], body: bytes) -
             start_new_session=True,  # so that all it starts can be ended with it
         )
     except OSError as error:
-        raise HookFailed(f"cannot be started: {error.strerror}") from None
+        raise HookFailed(f"{settings.command[0]} cannot be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(settings.timeout):
             await process.communicate(body)

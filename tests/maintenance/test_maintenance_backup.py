@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapter.backup import restoring, taking
+from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.maintenance import lab, lab_stores
 from tests.support.stores import ADA, deliver
@@ -23,3 +24,16 @@ def test_check_finds_nothing_in_a_restored_store(tmp_path: Path) -> None:
         deliver(transport, ADA)
     restoring.restore(str(tmp_path / "backups"), str(restored))
     assert lab.check(restored).kinds == {}
+
+
+def test_repair_mends_what_was_changed_in_a_backup(tmp_path: Path) -> None:
+    root, restored = tmp_path / "store", tmp_path / "restored"
+    lab_stores.build(root, snapshot=True)
+    backup = taking.take(str(root), str(tmp_path / "backups"), credentials=True).path
+    changed = max(lab.path(Path(backup), *layout.MESSAGES).rglob("*.md"))
+    changed.chmod(0o600)
+    changed.write_bytes(changed.read_bytes() + b"An editor was here.\n")
+    assert restoring.restore(backup, str(restored)).changed == [str(changed.relative_to(backup))]
+    repaired = lab.repair(restored)
+    assert repaired.kinds == {"message-corrupt": 1}
+    assert repaired.report["verified"]

@@ -318,6 +318,12 @@ async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver:
     assert not _is_running(process)
 
 
+async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    program = str(tmp_path / "agent")
+    with pytest.raises(calls.HookFailed, match=f"^{program} cannot be started: No such file"):
+        await calls._run(HookSettings(command=(program,)), {}, b"")
+
+
 def test_a_command_that_does_not_read_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(calls._run(HookSettings(command=("/bin/sh", "-c", "exec 0<&-; sleep 0.2")), {}, b"x" * (1 << 20)))

@@ -103,6 +103,7 @@ class Client:
     def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         self._host = host
+        self._port = port
         self._timeout = timeout
         self._lost: asyncio.Future[None] = loop.create_future()
         self._imap = _Connection(host, port, loop, timeout, self._on_lost, tls)
@@ -131,7 +132,10 @@ class Client:
     # --- calls -----------------------------------------------------------------------------------------------------
 
     async def greeting(self) -> None:
-        await self._call(self._imap._wait_connection_and_hello())
+        try:
+            await self._call(self._imap._wait_connection_and_hello())
+        except UpstreamError as error:
+            raise UpstreamError(f"{self._host}:{self._port}: {error}") from None
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """RFC 3501 6.2.1: what was said before counts for nothing after it."""

@@ -103,6 +103,7 @@ def test_partly_unreadable_source(root: Path, tmp_path: Path) -> None:
 def test_mistakes(root: Path, tmp_path: Path) -> None:
     def fails(status: int, *arguments: str) -> str:
         result = run(root, *arguments, status=status)
+        assert result.stdout == ""
         assert result.stderr.count("\n") == 1
         return result.stderr
 
@@ -131,13 +132,13 @@ def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: P
         [sys.executable, "-m", "adapter.cli", *command],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     inbox = root / "mailboxes" / ADA / "inbox"
     wait_until(lambda: process.poll() is not None or any(inbox.glob("*.md")))
     process.send_signal(how)
-    printed, _ = process.communicate(timeout=PATIENCE)
+    printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     with Store.open(root) as store:
         found = list(reversed(store.mailbox(ADA).messages()))
@@ -146,4 +147,6 @@ def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: P
         assert {each.flags for each in found} == {frozenset({"read", "starred"})}
     if told:
         # One may have been submitted when the signal came, and not yet be known to the importer.
-        assert len(found) - int(printed.split()[1]) in (0, 1)
+        known = int(printed.split()[1])
+        assert len(found) - known in (0, 1)
+        assert f"it brings {known} message" in errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
@@ -124,6 +125,15 @@ async def test_servers_that_do_not_do_as_they_should(
         with pytest.raises(UpstreamError, match=why) as failure:
             await opened(client)
     assert SECRET not in str(failure.value) + caplog.text
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = Client("127.0.0.1", port, 10, None)
+    with pytest.raises(UpstreamError, match=f"^127.0.0.1:{port}: Connection refused$"):
+        await client.greeting()
+    client.close()
 
 
 @pytest.mark.parametrize(
