@@ -92,7 +92,7 @@ class Apply:
             self._state.open_journal(replace=wrong)
         for finding in survey.findings(_INDEX):
             if not finding.mailbox and not finding.place:
-                self._tell(Outcome.as_expected(finding))
+                self._tell(Outcome.expected(finding))
 
     def _fill_cache(self) -> None:
         """Rows of ``cache_messages`` for every message whose file is good, from the same scan."""
@@ -238,7 +238,7 @@ class Apply:
                 where = quarantine.move(self._directories, layout.JOURNAL, finding.subject, "does not verify")
                 self._tell(_moved(finding, where))
             else:
-                self._tell(Outcome.as_expected(finding))
+                self._tell(Outcome.expected(finding))
 
 
 def _moved(finding: Finding, where: str) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -95,12 +94,6 @@ KINDS: dict[str, Kind] = {
     "journal-damaged": Kind("repaired", "index and files", "seal what is known with a snapshot"),
     "snapshot-damaged": Kind("harmless", "journal", "move to quarantine"),
 }
-_VERB = re.compile(r"^[a-z]+|(?<=[;,] )[a-z]+")
-_PAST = {
-    "add": "added", "build": "built", "compute": "computed", "correct": "corrected", "count": "counted", "cut": "cut",
-    "index": "indexed", "raise": "raised", "remove": "removed", "salvage": "salvaged", "seal": "sealed",
-    "show": "showed",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -116,9 +109,3 @@ class Outcome:
     def expected(cls, finding: Finding) -> Outcome:
         kind = KINDS[finding.kind]
         return cls(finding, kind.severity, kind.action)
-
-    @classmethod
-    def as_expected(cls, finding: Finding) -> Outcome:
-        """What was expected was done."""
-        kind = KINDS[finding.kind]
-        return cls(finding, kind.severity, _VERB.sub(lambda verb: _PAST.get(verb[0], verb[0]), kind.action))

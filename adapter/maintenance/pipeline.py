@@ -110,7 +110,7 @@ class Pipeline:
         """The caller holds the service lock exclusively. Raises ``BadDecision`` before anything is mended."""
         torn = roll_forward(directories)
         if torn is not None:
-            report.tell(Outcome.as_expected(torn))
+            report.tell(Outcome.expected(torn))
         found = self.look()
         decisions.check(chosen, found.findings)
         if found.found:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adapter.cli import main
-from adapter.maintenance import apply, pipeline
+from adapter.maintenance import pipeline
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.report import Report
 from adapter.store import layout
@@ -98,13 +98,6 @@ def test_exit_status_and_table(
     kept = list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("reports/*-repair.json"))
     assert len(kept) == bool(outcomes and verified is not None)
     assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
-
-
-@pytest.mark.parametrize("kind", sorted({*apply._INDEX, "journal-damaged"}))
-def test_what_was_done_is_told_as_done(kind: str) -> None:
-    finding = Finding(kind, ADA)
-    assert Outcome.as_expected(finding).done.split()[0].endswith(("ed", "built"))
-    assert not Outcome.expected(finding).done.split()[0].endswith(("ed", "built"))
 
 
 @pytest.mark.parametrize(("verified", "word"), [(None, "to mend"), (True, "repaired")])
