@@ -25,6 +25,7 @@ from protocol.smtp import xtext
 
 _LOST = (SMTPException, OSError)  # timeouts included
 _CLOSING = 421
+_NO_EHLO = frozenset({500, 501, 502, 504})
 
 
 class Unreachable(Exception):  # noqa: N818 - a state of the smarthost
@@ -74,14 +75,16 @@ class Smarthost:
                 local_hostname=self._helo,
                 timeout=settings.command,
                 use_tls=settings.tls == "implicit",
-                start_tls=settings.tls == "starttls",
+                start_tls=False,
                 cert_bundle=settings.ca_file or None,
                 client_cert=settings.certificate or None,
                 client_key=settings.key or None,
             )
             async with asyncio.timeout(settings.command):
                 await client.connect(timeout=settings.connect)
-                if client.is_ehlo_or_helo_needed:
+                await _say_hello(client)
+                if settings.tls == "starttls":
+                    await client.starttls()
                     await _say_hello(client)
                 if settings.user:
                     doing, status = "log in", "4.7.0"
@@ -282,9 +285,15 @@ _NO_ANSWER = answers.later("4.5.0", "there was no answer")
 
 
 async def _say_hello(client: SMTP) -> None:
+    """RFC 5321 3.2: HELO is for a server that does not know EHLO; one that is only busy would lose its extensions.
+
+    The library is more generous: nothing of it may come first that says hello by itself.
+    """
     try:
         await client.ehlo()
-    except SMTPHeloError:
+    except SMTPHeloError as refusal:
+        if refusal.code not in _NO_EHLO:
+            raise
         await client.helo()
 
 

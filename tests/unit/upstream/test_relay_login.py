@@ -130,6 +130,19 @@ async def test_no_mail_without_tls_where_it_is_wanted(transport: Transport) -> N
     assert sink.taken == []
 
 
+async def test_a_hello_refused_within_tls_is_temporary_too(transport: Transport, certificate: Path) -> None:
+    said = iter([None, "451 4.3.0 busy"])
+
+    def script(verb: str, command: str) -> str | None:
+        return next(said, None) if verb == "EHLO" else None
+
+    sink = Sink(script, starttls=server_context(certificate))
+    async with sink:
+        answer = await deferred(transport, encrypted(sink, tls="starttls", ca_file=str(certificate)))
+    assert answer.startswith("451 4.4.1 cannot connect")
+    assert not any(command.startswith("HELO") for command in sink.commands)
+
+
 # --- login, against a server that is not ours -------------------------------------------------------------------------
 
 

@@ -119,9 +119,10 @@ async def test_nothing_is_passed_on_that_is_not_offered(transport: Transport) ->
     assert taken.recipients == [f"RCPT TO:<{DAVE}>"]
 
 
-async def test_a_server_without_ehlo_is_spoken_to_in_smtp(transport: Transport) -> None:
+@pytest.mark.parametrize("reply", ["500 what?", "501 no", "502 5.5.1 no", "504 no"])
+async def test_a_server_without_ehlo_is_spoken_to_in_smtp(transport: Transport, reply: str) -> None:
     def old(verb: str, command: str) -> str | None:
-        return "500 what?" if verb == "EHLO" else None
+        return reply if verb == "EHLO" else None
 
     async with Sink(old) as sink, relaying(transport, settings(sink)):
         send(transport)
@@ -282,6 +283,16 @@ async def test_what_is_not_about_the_message_does_not_return_it(transport: Trans
         send(transport)
         await sink.wait_for(1)
         await until(lambda: not queue(transport))
+    assert inbox(transport) == []
+
+
+@pytest.mark.parametrize("reply", ["451 4.3.0 busy", "454 4.7.0 no", "421 4.3.2 busy", "550 5.7.1 not now"])
+async def test_a_smarthost_too_busy_for_ehlo_is_not_taken_for_an_old_one(transport: Transport, reply: str) -> None:
+    async with Sink(times(1, "EHLO", reply)) as sink, relaying(transport, settings(sink)):
+        send(transport, octets=EIGHT_BIT)
+        await sink.wait_for(1)
+        await until(lambda: not queue(transport))
+    assert not any(command.startswith("HELO") for command in sink.commands)
     assert inbox(transport) == []
 
 
