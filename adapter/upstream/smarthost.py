@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from aiosmtplib import SMTP, SMTPException, SMTPHeloError, SMTPServerDisconnected
+from aiosmtplib.protocol import SMTPProtocol
 from aiosmtplib.response import SMTPResponse
 
 from adapter.store.outbox_queries import QueueRow
@@ -42,6 +43,10 @@ class _Refused(Exception):  # noqa: N818 - a signal inside this module
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
         self.answer = answers.failed(status, text)
+
+
+class _OutOfStep(SMTPException):
+    """There are more replies than commands: nobody knows which belongs to which, in this transaction and after it."""
 
 
 class Smarthost:
@@ -89,6 +94,7 @@ class Smarthost:
                 if settings.user:
                     doing, status = "log in", "4.7.0"
                     await client.login(settings.user, await self._password())
+                _check_step(client)
         except (*_LOST, ValueError) as error:
             self.abort()
             where = f"{settings.host}:{settings.port}"
@@ -137,7 +143,7 @@ class Smarthost:
         told: list[Answer | None] = [None] * len(rows)
         doing = "MAIL"
         try:
-            reply = await client.execute_command(b"MAIL", b"FROM:" + sender, *options)
+            reply = await _command(client, b"MAIL", b"FROM:" + sender, *options)
             if not _is_positive(reply):
                 if reply.code == _CLOSING and self._transactions > 1:
                     raise Unreachable("the connection was used up")
@@ -157,8 +163,10 @@ class Smarthost:
             self.abort()
             if doing == "MAIL" and self._transactions > 1:
                 raise Unreachable(f"the connection broke: {_reason(error)}", "4.4.2") from error
-            lost = answers.later("4.4.2", f"{self._settings.host}: {_reason(error)} while sending {doing}")
-            told = [answer or lost for answer in told]
+            doubtful = isinstance(error, _OutOfStep)
+            status = "4.5.0" if doubtful else "4.4.2"
+            lost = answers.later(status, f"{self._settings.host}: {_reason(error)} while sending {doing}")
+            told = [lost if doubtful else answer or lost for answer in told]
         return _without_circles([answer or _NO_ANSWER for answer in told])
 
     def _mail_options(self, rows: Sequence[QueueRow], nature: Nature) -> list[bytes]:
@@ -221,7 +229,7 @@ class Smarthost:
                 arguments.append(b"NOTIFY=" + row.notify.encode())
             if row.orcpt:
                 arguments.append(b"ORCPT=" + row.orcpt.encode())
-        reply = await client.execute_command(b"RCPT", *arguments)
+        reply = await _command(client, b"RCPT", *arguments)
         if _is_positive(reply):
             return None
         if reply.code == _CLOSING:
@@ -237,9 +245,11 @@ class Smarthost:
 
     async def _dotted(self, client: SMTP, message: Outgoing) -> Answer:
         """RFC 5321 4.1.1.4."""
-        reply = await client.execute_command(b"DATA")
+        reply = await _command(client, b"DATA")
+        if _is_positive(reply):
+            raise _OutOfStep(f"the answer to DATA was {reply.code}")
         if reply.code != 354:
-            return self._read(reply) if not _is_positive(reply) else answers.later("4.5.0", f"DATA: {reply.code}")
+            return self._read(reply)
         protocol = client.protocol
         if protocol is None:
             raise SMTPServerDisconnected("connection lost")
@@ -251,11 +261,13 @@ class Smarthost:
                 protocol.write(encoder.feed(chunk))
                 async with asyncio.timeout(self._settings.command):
                     await protocol._drain_helper()
+            if protocol.is_connected and _has_answered(protocol):
+                raise _OutOfStep("an answer before the end of the data")
             protocol.write(encoder.finish())
         except ConnectionError:
             early = await protocol.read_response(timeout=1.0)
             return self._read(early) if not _is_positive(early) else _NO_ANSWER
-        return self._read(await protocol.read_response(timeout=self._settings.accept))
+        return self._outcome(client, await protocol.read_response(timeout=self._settings.accept))
 
     async def _chunked(self, client: SMTP, message: Outgoing) -> Answer:
         """RFC 3030 section 2."""
@@ -265,9 +277,20 @@ class Smarthost:
                 raise SMTPServerDisconnected("connection lost")
             protocol.write(b"BDAT %d\r\n%b" % (len(chunk), chunk))
             reply = await protocol.read_response(timeout=self._settings.command)
+            _check_step(client)
             if not _is_positive(reply):
                 return self._read(reply)
-        return self._read(await client.execute_command(b"BDAT", b"0 LAST", timeout=self._settings.accept))
+        return self._outcome(client, await client.execute_command(b"BDAT", b"0 LAST", timeout=self._settings.accept))
+
+    def _outcome(self, client: SMTP, reply: SMTPResponse) -> Answer:
+        """Who has taken the message has it, whatever else was said: another attempt would be a second copy."""
+        try:
+            _check_step(client)
+        except _OutOfStep:
+            if not _is_positive(reply):
+                raise
+            self.abort()
+        return self._read(reply)
 
     def _read(self, reply: SMTPResponse) -> Answer:
         return answers.read(reply.code, reply.message, self._settings.host)
@@ -277,6 +300,7 @@ class Smarthost:
         try:
             if client.is_connected:
                 await client.rset()
+                _check_step(client)
         except _LOST:
             self.abort()
 
@@ -295,6 +319,23 @@ async def _say_hello(client: SMTP) -> None:
         if refusal.code not in _NO_EHLO:
             raise
         await client.helo()
+
+
+async def _command(client: SMTP, *words: bytes) -> SMTPResponse:
+    reply = await client.execute_command(*words)
+    _check_step(client)
+    return reply
+
+
+def _check_step(client: SMTP) -> None:
+    """To be called after each reply: what came with it would be taken for the answer to the next command."""
+    if client.protocol is not None and client.protocol._buffer:
+        raise _OutOfStep("more answers than commands")
+
+
+def _has_answered(protocol: SMTPProtocol) -> bool:
+    waiter = protocol._response_waiter
+    return bool(protocol._buffer) or (waiter is not None and waiter.done())
 
 
 def _is_positive(reply: SMTPResponse) -> bool:

@@ -339,6 +339,72 @@ async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Tr
     assert b"552 5.3.4 enough" in inbox(transport)[0]
 
 
+@pytest.mark.parametrize(
+    ("step", "reply"),
+    [
+        ("EHLO", "250-sink\r\n250 8BITMIME\r\n550 5.3.0 nonsense"),
+        ("MAIL", "250 2.1.0 ok\r\n550 5.3.0 nonsense"),
+        ("RCPT", "250 2.1.5 ok\r\n550 5.3.0 nonsense"),
+        ("RCPT", "550 5.1.1 no\r\n250 2.1.5 nonsense"),
+        ("DATA", "354 go\r\n550 5.3.0 nonsense"),
+        ("DATA", "550 5.3.0 nonsense\r\n354 go"),
+        (".", "550 5.3.0 nonsense\r\n250 2.0.0 refused, or not"),
+    ],
+)
+async def test_a_reply_too_many_returns_nothing_and_ends_the_connection(
+    transport: Transport, step: str, reply: str
+) -> None:
+    async with Sink(times(1, step, reply)) as sink, relaying(transport, settings(sink)):
+        send(transport, DAVE, ERIN)
+        await until(lambda: [row.attempts for row in queue(transport)] in ([1, 1], []))
+        send(transport)
+        await until(lambda: not queue(transport))
+    assert inbox(transport) == []
+    assert sink.connections >= 2
+    assert sorted(len(taken.addresses) for taken in sink.taken) == [1, 2]
+
+
+async def test_a_reply_too_many_after_the_message_was_taken(transport: Transport) -> None:
+    reply = "250 2.0.0 taken\r\n550 5.3.0 nonsense"
+    async with Sink(times(1, ".", reply)) as sink, relaying(transport, settings(sink)):
+        for number in (1, 2):
+            send(transport)
+            await sink.wait_for(number)
+            await until(lambda: not queue(transport))
+    assert inbox(transport) == []
+    assert (len(sink.taken), sink.connections) == (2, 2)
+
+
+async def test_an_answer_in_the_middle_of_the_data_is_not_the_outcome(transport: Transport) -> None:
+    """Unlike one of a server that hangs up: see above."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.write(b"220 confused\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"DATA"):
+                writer.write(b"354 go\r\n")
+                if connections == 1:
+                    await reader.readexactly(100_000)
+                    writer.write(b"550 5.3.0 nonsense\r\n")
+                    await asyncio.sleep(0.1)
+                while await reader.readline() not in (b".\r\n", b""):
+                    pass
+            writer.write(b"250 ok\r\n")
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    sink = Sink()
+    sink.port = server.sockets[0].getsockname()[1]
+    async with relaying(transport, settings(sink)):
+        send(transport, octets=message(body=("x" * 900 + "\r\n") * 20_000))
+        await until(lambda: not queue(transport))
+    server.close()
+    assert inbox(transport) == []
+    assert connections == 2
+
+
 async def test_a_stored_message_that_cannot_be_read_harms_no_other(transport: Transport, tmp_path: Path) -> None:
     async with Sink() as sink:
         bad = send(transport)
