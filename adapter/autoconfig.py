@@ -14,6 +14,7 @@ from typing import Any, Literal
 from adapter.servers import endpoints
 from adapter.settings import Settings
 from adapter.store import names
+from protocol.domains import to_ascii
 from protocol.errors import MailError, Reason
 
 Protocol = Literal["imap", "smtp"]
@@ -154,7 +155,7 @@ def _payload(kind: str, identifier: str, shown: str) -> dict[str, Any]:
 def _ascii(domain: str) -> str:
     """As it stands in the DNS."""
     try:
-        spelled = domain.encode("idna").decode("ascii")
+        spelled = to_ascii(domain)
     except UnicodeError:
         spelled = ""
     if not spelled or any(not (character.isalnum() or character in ".-_") for character in spelled):

@@ -21,6 +21,7 @@ from adapter.quotas import Quota, Quotas
 from adapter.settings import Settings
 from adapter.store import names, queries
 from adapter.transport.transport import Transport
+from protocol.domains import to_ascii, to_unicode
 from protocol.errors import MailError, Reason
 from protocol.smtp.paths import Path
 
@@ -168,7 +169,7 @@ class Recipients:
         if (domain.isascii() and "xn--" not in domain) or self.is_local(domain):
             return address
         try:
-            other = domain.encode("ascii").decode("idna") if domain.isascii() else domain.encode("idna").decode("ascii")
+            other = to_unicode(domain) if domain.isascii() else to_ascii(domain)
         except UnicodeError:
             return address
         return _normalise(f"{name}@{other}") or address if self.is_local(other.lower()) else address

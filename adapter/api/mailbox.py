@@ -21,6 +21,7 @@ from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.operations.messages import How
 from adapter.transport.transport import Transport
+from protocol.domains import to_ascii
 from protocol.errors import MailError, Reason
 from protocol.mime.address import Mailbox as Person
 from protocol.mime.address import mailboxes
@@ -238,7 +239,7 @@ def new_message_id(address: str) -> str:
     domain = address.rpartition("@")[2]
     if not domain.isascii():
         try:
-            domain = domain.encode("idna").decode("ascii")
+            domain = to_ascii(domain)
         except UnicodeError as error:
             raise MailError(Reason.BAD_ADDRESS, f"bad domain in {address!r}") from error
     return f"<{os.urandom(12).hex()}.{int(datetime.now(UTC).timestamp())}@{domain}>"

@@ -19,6 +19,7 @@ from adapter.content import base64_lines, front_matter, quoted
 from adapter.content.leaves import safe_name
 from adapter.content.quoted import Quoting
 from adapter.content.rendering import markdown_to_html
+from protocol.domains import to_ascii
 from protocol.errors import MailError, Reason
 from protocol.mime.address import Mailbox, mailboxes
 
@@ -169,7 +170,7 @@ def _person(value: object) -> Mailbox:
     local, domain = match.groups()
     if not domain.isascii():
         try:
-            domain = domain.encode("idna").decode("ascii")
+            domain = to_ascii(domain)
         except UnicodeError as error:
             raise MailError(Reason.BAD_ADDRESS, f"bad domain in {address[:80]!r}") from error
     return Mailbox(" ".join(_CONTROLS.sub(" ", name).split())[:200], f"{local}@{domain}")

@@ -21,6 +21,7 @@ from adapter.upstream import answers
 from adapter.upstream.answers import Answer, Verdict
 from adapter.upstream.outgoing import DataEncoder, Nature, Outgoing
 from adapter.upstream.settings import RelaySettings
+from protocol.domains import to_ascii
 from protocol.errors import MailError
 from protocol.smtp import xtext
 
@@ -210,7 +211,7 @@ class Smarthost:
         if not address.isascii() and not self._offers("smtputf8"):
             local, _, domain = address.rpartition("@")
             try:
-                address = f"{local}@{domain.encode('idna').decode('ascii')}"
+                address = f"{local}@{to_ascii(domain)}"
             except UnicodeError:
                 pass
             if not address.isascii():

@@ -7,10 +7,12 @@ fields the sender wrote keep their octets, but Bcc and Return-Path leave.
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from datetime import datetime
 
 from adapter.recipients import Recipients
 from adapter.servers.smtp.incoming import EditHeader
+from protocol.domains import to_ascii
 from protocol.smtp import replies, trace
 from protocol.smtp.paths import Path
 from protocol.smtp.replies import SmtpError
@@ -29,10 +31,15 @@ def header_editor(recipients: Recipients, account: str, now: datetime) -> EditHe
         authors = trace.authors(header)
         if authors is None or not all(recipients.owns(account, author) for author in authors):
             raise SmtpError(replies.FROM_DENIED)
-        domain = account.rpartition("@")[2]
-        # A domain that is not ASCII would make the header international, which the client did not ask for.
-        right = domain.encode("idna").decode("ascii") if not domain.isascii() else domain
-        message_id = f"<{secrets.token_hex(16)}@{right.strip('[]')}>"
+        message_id = f"<{secrets.token_hex(16)}@{_right_side(account)}>"
         return trace.complete(trace.without_unsent(header), date=now, message_id=message_id)
 
     return edit
+
+
+def _right_side(account: str) -> str:
+    domain = account.rpartition("@")[2].strip("[]")
+    # A domain that is not ASCII would make the header international, which the client did not ask for.
+    with suppress(UnicodeError):
+        return to_ascii(domain)
+    return domain

@@ -262,6 +262,10 @@ def test_odd_addresses_are_fine(address: str) -> None:
 
 def test_a_domain_becomes_ascii() -> None:
     assert b"bob@xn--bcher-kva.test" in make("x", recipients=("bob@bücher.test",))
+    assert b"bob@xn--strae-oqa.test" in make("x", recipients=("bob@straße.test",))
+    with pytest.raises(MailError) as caught:
+        make("x", recipients=("bob@☃.test",))
+    assert caught.value.reason is Reason.BAD_ADDRESS
 
 
 @pytest.mark.parametrize("message_id", ["", "x", "<a b>", "<a>\r\nX: y", "<" + "a" * 300 + ">", "<ü>"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from adapter.config import ConfigError, Size
 from adapter.recipients import Recipients, Target
+from adapter.servers.smtp.submission import header_editor
 from adapter.settings import Account, Domains, Quota, Settings
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -164,6 +167,27 @@ def test_both_forms_of_an_international_domain(store: Transport) -> None:
     assert recipients.owns("ada@münchen.test", "Ada@xn--mnchen-3ya.test")
     for elsewhere in ("ada@xn--kln-sna0.test", "ada@xn--99999.test", "ada@bonn-ö.test"):
         assert recipients.find(at(elsewhere)) is None
+
+
+def test_a_domain_is_not_the_one_it_was_in_idna_2003(store: Transport) -> None:
+    store.run(op.Register("ada@strasse.test"))
+    store.run(op.Register("bob@faß.test"))
+    recipients = Recipients(Settings(), store)
+    assert recipients.find(at("ada@straße.test")) is None
+    assert recipients.find(at("bob@fass.test")) is None
+    assert found(recipients, "bob@xn--fa-hia.test") == ["bob@faß.test"]
+
+
+@pytest.mark.parametrize(
+    ("account", "right"),
+    [("ada@straße.test", "xn--strae-oqa.test"), ("ada@bü--x.test", "bü--x.test"), (ADA, "example.test")],
+)
+def test_an_added_message_id_is_ascii_if_it_can_be(store: Transport, account: str, right: str) -> None:
+    if account != ADA:
+        store.run(op.Register(account))
+    edit = header_editor(Recipients(Settings(), store), account, datetime(2026, 11, 18, tzinfo=UTC))
+    [added] = re.findall(r"Message-ID: <\w+@(.*)>\r\n", edit(f"From: {account}\r\n".encode()).decode())
+    assert added == right
 
 
 @pytest.mark.setting("quota.storage", "quota.messages", "account.storage", "account.messages", "account.over")
