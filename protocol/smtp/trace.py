@@ -77,7 +77,7 @@ def received(hop: Hop) -> bytes:
     ]
     if hop.tls:
         lines.append(f"\t(using {_NOT_COMMENT.sub('', hop.tls)[:100]})")
-    if hop.recipient and _fits(hop.recipient, hop.keyword):
+    if hop.recipient and _fits(hop.recipient):
         lines.append(f"\tfor <{hop.recipient}>")
     lines[-1] += ";"
     lines.append(f"\t{format_date(hop.date)}")
@@ -95,9 +95,10 @@ def _peer(hop: Hop) -> str:
     return f"{_host(hop.peer_name or 'unknown')} {address}"
 
 
-def _fits(address: str, keyword: str) -> bool:
-    """RFC 6531 3.7.3: a non-ASCII address only where the keyword says that the message is international."""
-    return address.isprintable() and len(address) < 600 and (address.isascii() or keyword.startswith("UTF8"))
+def _fits(address: str) -> bool:
+    """Not even where RFC 6531 3.7.3 allows it is an address written that is not ASCII: it would make a header
+    international that is not, and a server without SMTPUTF8 would not take the message."""
+    return address.isprintable() and len(address) < 600 and address.isascii()
 
 
 def return_path(sender: str) -> bytes:
