@@ -35,7 +35,7 @@ from adapter.upstream.answers import Answer, Verdict
 from adapter.upstream.bounce import Notice
 from adapter.upstream.outgoing import Outgoing
 from adapter.upstream.settings import RelaySettings
-from adapter.upstream.smarthost import Smarthost, Unreachable
+from adapter.upstream.smarthost import Smarthost, Unreachable, unreadable
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class _Relay:
         except Unreachable as trouble:
             answer = trouble.answer
         except (MailError, OSError) as error:
-            answer = answers.later("4.3.0", f"the stored message cannot be read: {error}")
+            answer = unreadable(error)
         except Exception as error:
             _log.exception("sending %s failed unexpectedly", work.rows[0].message_id)
             session.abort()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from aiosmtplib import SMTP, SMTPException, SMTPHeloError, SMTPServerDisconnected
+from aiosmtplib import SMTP, SMTPException, SMTPHeloError, SMTPResponseException, SMTPServerDisconnected
 from aiosmtplib.protocol import SMTPProtocol
 from aiosmtplib.response import SMTPResponse
 
@@ -25,16 +26,18 @@ from protocol.domains import to_ascii
 from protocol.errors import MailError
 from protocol.smtp import xtext
 
+_log = logging.getLogger(__name__)
+
 _LOST = (SMTPException, OSError)  # timeouts included
 _CLOSING = 421
 _NO_EHLO = frozenset({500, 501, 502, 504})
 
 
 class Unreachable(Exception):  # noqa: N818 - a state of the smarthost
-    """There is no session to be had with the smarthost now; the text says why."""
+    """There is no session to be had with the smarthost now; the text says why. Details are not for the sender."""
 
-    def __init__(self, text: str, status: str = "4.4.1") -> None:
-        super().__init__(text)
+    def __init__(self, text: str, status: str = "4.4.1", details: str = "") -> None:
+        super().__init__(f"{text}: {details}" if details else text)
         self.answer = answers.later(status, text)
 
 
@@ -73,7 +76,7 @@ class Smarthost:
     async def open(self) -> None:
         """Connect, encrypt, log in. Raises :class:`Unreachable`."""
         settings = self._settings
-        doing, status = "connect", "4.4.1"
+        where = f"{settings.host}:{settings.port}"
         try:
             self._client = client = SMTP(
                 hostname=settings.host,
@@ -93,15 +96,26 @@ class Smarthost:
                     await client.starttls()
                     await _say_hello(client)
                 if settings.user:
-                    doing, status = "log in", "4.7.0"
-                    await client.login(settings.user, await self._password())
+                    await self._log_in(client, where)
                 _check_step(client)
+        except Unreachable:
+            self.abort()
+            raise
         except (*_LOST, ValueError) as error:
             self.abort()
-            where = f"{settings.host}:{settings.port}"
-            raise Unreachable(f"cannot {doing} to {where}: {_reason(error)}", status) from error
+            raise Unreachable(f"cannot connect to {where}: {_reason(error)}") from error
         self._extensions = dict(client.esmtp_extensions)
         self._transactions = 0
+
+    async def _log_in(self, client: SMTP, where: str) -> None:
+        """What the server says meanwhile is told nobody but for its code: some repeat the password."""
+        try:
+            await client.login(self._settings.user, await self._password())
+        except SMTPResponseException as refusal:
+            code = f" ({refusal.code})" if refusal.code > 0 else ""
+            raise Unreachable(f"cannot log in to {where}{code}", "4.7.0") from None
+        except (*_LOST, ValueError) as error:
+            raise Unreachable(f"cannot log in to {where}", "4.7.0", _reason(error)) from error
 
     async def _password(self) -> str:
         settings = self._settings
@@ -109,7 +123,10 @@ class Smarthost:
             raise ValueError("the password would be readable on the way; set relay.tls")
         if not settings.password_file:
             return ""
-        text = await asyncio.to_thread(_read_text, settings.password_file)
+        try:
+            text = await asyncio.to_thread(_read_text, settings.password_file)
+        except UnicodeError:
+            raise ValueError(f"{settings.password_file} is not in UTF-8") from None
         return text.partition("\n")[0].rstrip("\r")
 
     async def close(self) -> None:
@@ -242,7 +259,7 @@ class Smarthost:
             return await (self._chunked(client, message) if binary else self._dotted(client, message))
         except MailError as error:
             self.abort()
-            return answers.later("4.3.0", f"the stored message cannot be read: {error}")
+            return unreadable(error)
 
     async def _dotted(self, client: SMTP, message: Outgoing) -> Answer:
         """RFC 5321 4.1.1.4."""
@@ -307,6 +324,12 @@ class Smarthost:
 
 
 _NO_ANSWER = answers.later("4.5.0", "there was no answer")
+
+
+def unreadable(error: Exception) -> Answer:
+    """Names of files are not for the sender."""
+    _log.error("a stored message cannot be read: %s", error)
+    return answers.later("4.3.0", "the stored message cannot be read")
 
 
 async def _say_hello(client: SMTP) -> None:

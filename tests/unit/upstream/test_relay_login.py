@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -192,7 +193,7 @@ async def test_login(transport: Transport, certificate: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("content", ["wrong\n", None])
 async def test_a_login_that_fails_returns_nothing(
-    transport: Transport, certificate: Path, tmp_path: Path, content: str | None
+    transport: Transport, certificate: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
     secret = tmp_path / "secret"
     if content is not None:
@@ -202,8 +203,28 @@ async def test_a_login_that_fails_returns_nothing(
             host="localhost", port=port, ca_file=str(certificate), user="ada", password_file=str(secret), helo="x.test"
         )
         said = await deferred(transport, chosen)
-    assert said.startswith("451 4.7.0 cannot log in")
+    assert said == f"451 4.7.0 cannot log in to localhost:{port}" + (" (535)" if content else "")
     assert keeper.octets == []
+    assert content or str(secret) in caplog.text
+
+
+async def test_nobody_is_told_the_password_by_a_server_that_repeats_it(
+    transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    repeated = base64.b64encode(b"secret").decode()
+
+    def script(verb: str, command: str) -> str | None:
+        if verb == "AUTH":
+            return "334 VXNlcm5hbWU6"
+        return f"500 5.5.1 unknown command: {command}" if command in (repeated, "YWRh") else None
+
+    async with Sink(script, ["AUTH LOGIN"]) as sink:
+        said = await deferred(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
+    assert sink.commands[-1] == repeated
+    assert said == f"451 4.7.0 cannot log in to 127.0.0.1:{sink.port} (500)"
+    assert repeated not in caplog.text
 
 
 async def test_a_server_that_wants_a_login_is_no_reason_to_return_mail(transport: Transport, certificate: Path) -> None:

@@ -407,7 +407,9 @@ async def test_an_answer_in_the_middle_of_the_data_is_not_the_outcome(transport:
     assert connections == 2
 
 
-async def test_a_stored_message_that_cannot_be_read_harms_no_other(transport: Transport, tmp_path: Path) -> None:
+async def test_a_stored_message_that_cannot_be_read_harms_no_other(
+    transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Sink() as sink:
         bad = send(transport)
         [path] = (tmp_path / "store" / "messages").rglob(f"{bad.message_id}.md")
@@ -419,7 +421,8 @@ async def test_a_stored_message_that_cannot_be_read_harms_no_other(transport: Tr
             await until(lambda: [row.attempts for row in queue(transport)] == [1])
     [left] = queue(transport)
     assert left.message_id == bad.message_id
-    assert left.last_status.startswith("451 4.3.0")
+    assert left.last_status == "451 4.3.0 the stored message cannot be read"
+    assert path.name in caplog.text
     path.write_bytes(content)
     path.chmod(0o444)
 
