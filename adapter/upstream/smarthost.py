@@ -81,7 +81,7 @@ class Smarthost:
             self._client = client = SMTP(
                 hostname=settings.host,
                 port=settings.port,
-                local_hostname=self._helo,
+                local_hostname=self._helo if self._helo.isascii() else to_ascii(self._helo),
                 timeout=settings.command,
                 use_tls=settings.tls == "implicit",
                 start_tls=False,

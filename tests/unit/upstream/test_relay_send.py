@@ -131,6 +131,13 @@ async def test_a_server_without_ehlo_is_spoken_to_in_smtp(transport: Transport, 
     assert "HELO markpost.test" in sink.commands
 
 
+async def test_an_international_name_of_our_own_is_said_in_ascii(transport: Transport) -> None:
+    async with Sink() as sink, relaying(transport, settings(sink, helo="post.bücher.test")):
+        send(transport)
+        await sink.wait_for(1)
+    assert sink.commands[0] == "EHLO post.xn--bcher-kva.test"
+
+
 async def test_the_null_sender(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport, sender="")
