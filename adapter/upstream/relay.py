@@ -95,6 +95,7 @@ class _Relay:
         self._claimed: set[str] = set()  # queue ids under way
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[Smarthost] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._down: tuple[float, Answer] | None = None  # until when (monotonic), and why
 
     # --- what to do next -------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class _Relay:
                 except (MailError, OSError, sqlite3.Error) as error:
                     _log.error("the outbox cannot be read, it is tried again: %s", error)
                     pause = _AFTER_TROUBLE
-                await self._close_idle(self._settings.idle)
+                self._close_idle(self._settings.idle)
                 await _wait(self._wake, min(pause, self._settings.idle) if self._idle else pause)
             if self._tasks:
                 await asyncio.wait(self._tasks)
@@ -121,7 +122,8 @@ class _Relay:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._close_idle(0.0)
+            self._close_idle(0.0)
+            await asyncio.gather(*self._closing)
 
     def _heard(self, records: list[Record]) -> None:
         """On the change feed's thread: mail was queued, or somebody wants it tried now."""
@@ -164,11 +166,15 @@ class _Relay:
         if not task.cancelled() and task.exception() is not None:
             _log.error("the relay failed unexpectedly", exc_info=task.exception())
 
-    async def _close_idle(self, longest: float) -> None:
+    def _close_idle(self, longest: float) -> None:
+        """Beside the rest: a smarthost may take its time to answer QUIT."""
         now = time.monotonic()
         over = [session for session in self._idle if now - session.idle_since >= longest]
         self._idle = [session for session in self._idle if session not in over]
-        await asyncio.gather(*(session.close() for session in over))
+        for session in over:
+            task = asyncio.create_task(session.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     # --- one transaction -------------------------------------------------------------------------------------------
 

@@ -172,6 +172,33 @@ async def test_cancelling_leaves_the_rest_for_the_next(transport: Transport) -> 
         await living.wait_for(1)
 
 
+async def test_a_smarthost_that_does_not_answer_quit_holds_nothing_up(transport: Transport) -> None:
+    leaving = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 hello\r\n")
+        while (line := await reader.readline()) and line != b"QUIT\r\n":
+            if line == b"DATA\r\n":
+                writer.write(b"354 go\r\n")
+                await reader.readuntil(b"\r\n.\r\n")
+            writer.write(b"250 ok\r\n")
+        leaving.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    sink = Sink()
+    sink.port = server.sockets[0].getsockname()[1]
+    async with relaying(transport, settings(sink, idle=Seconds(0.1))):
+        send(transport)
+        await leaving.wait()
+        began = time.monotonic()
+        send(transport)
+        await until(lambda: not queue(transport))
+        assert time.monotonic() - began < 4.0  # QUIT is waited for 5 seconds
+    server.close()
+
+
 @pytest.mark.setting("relay.command")
 async def test_a_smarthost_that_falls_silent_is_given_up(transport: Transport) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
