@@ -31,7 +31,13 @@ async def _relay(services: Services, store: Store, stop: asyncio.Event) -> None:
         services,
         stop,
         lambda: (services.settings.relay, services.hostname),
-        lambda ended: relay.run(store.transport, services.settings.relay, ended, hostname=services.hostname),
+        lambda ended: relay.run(
+            store.transport,
+            services.settings.relay,
+            ended,
+            hostname=services.hostname,
+            drain=services.settings.server.drain,
+        ),
     )
 
 

@@ -56,16 +56,20 @@ async def run(
     stop: asyncio.Event,
     *,
     hostname: str = "",
+    drain: float | None = None,
     clock: Clock = time.time,
 ) -> None:
-    """Relay until ``stop`` is set, then finish what is under way. Cancelling leaves that for the next process."""
+    """Relay until ``stop`` is set, then finish what is under way, for so many seconds at most.
+
+    What is not finished then, or when this is cancelled, is left for the next to run.
+    """
     if not settings.host:
         return
     with contextlib.closing(Directories(transport.root)) as directories:
         while not stop.is_set():
             with locks.duty_lock(directories, "relay") as ours:
                 if ours:
-                    await _Relay(transport, settings, stop, hostname or socket.gethostname(), clock).run()
+                    await _Relay(transport, settings, stop, hostname or socket.gethostname(), clock).run(drain)
                     return
             await _wait(stop, _TAKE_OVER)
 
@@ -100,7 +104,7 @@ class _Relay:
 
     # --- what to do next -------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, drain: float | None) -> None:
         news = await asyncio.to_thread(self._transport.changes.subscribe, self._heard, None, self._missed)
         stopping = asyncio.ensure_future(self._stop.wait())
         stopping.add_done_callback(lambda _: self._wake.set())
@@ -115,7 +119,7 @@ class _Relay:
                 self._close_idle(self._settings.idle)
                 await _wait(self._wake, min(pause, self._settings.idle) if self._idle else pause)
             if self._tasks:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=drain)
         finally:
             news.close()
             stopping.cancel()

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from adapter.cli import main
-from adapter.config import ConfigError
+from adapter.config import ConfigError, Seconds
 from adapter.servers import reload
 from adapter.servers.reload import Reloader, SettingsSource, run_anew_when_changed
 from adapter.settings import Limits, Listen, Login, Server, Settings, Submission, Tls
@@ -185,6 +185,33 @@ async def test_the_smarthost_can_be_another(tmp_path: Path) -> None:
         [taken] = await sink.wait_for(1)
         assert taken.addresses == [DAVE]
         assert running.inbox(folder="Sent") == []
+
+
+async def test_a_smarthost_that_is_replaced_is_not_waited_for_long(tmp_path: Path) -> None:
+    silence = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        silence.set()
+        await reader.read()
+        writer.close()
+
+    make_store(tmp_path / "store")
+    before = await asyncio.start_server(mute, "127.0.0.1", 0)
+    settings = Settings(
+        relay=RelaySettings(host="127.0.0.1", port=before.sockets[0].getsockname()[1], tls="none"),
+        server=Server(drain=Seconds(0.2)),
+    )
+    async with Sink() as sink, serving(tmp_path / "store", settings, ["submission"]) as running:
+        client = await running.hello("submission")
+        assert (await client.login()).code == 235
+        assert (await client.mail(OURS, DAVE, sender=ADA)).code == 250
+        await silence.wait()
+        relay = dataclasses.replace(settings.relay, port=sink.port)
+        source = SettingsSource(lambda: dataclasses.replace(running.services.settings, relay=relay))
+        await Reloader(running.services, source).reload()
+        [taken] = await sink.wait_for(1)
+        assert taken.addresses == [DAVE]
+    before.close()
 
 
 async def test_a_job_runs_anew_when_its_settings_change(tmp_path: Path) -> None:
