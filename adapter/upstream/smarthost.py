@@ -205,11 +205,12 @@ class Smarthost:
             if not self._offers("8bitmime"):
                 raise _Refused("5.6.3", f"{host} takes no 8-bit content (8BITMIME)")
             options.append("BODY=8BITMIME")
-        international = bool(row.smtputf8) and nature.eight_bit_header
         if self._offers("smtputf8"):
-            if international or not all(each.isascii() for each in (row.sender, *(other.recipient for other in rows))):
+            addresses = (row.sender, *(other.recipient for other in rows))
+            # The header of a part may be international, too; here the parts are not looked into.
+            if (row.smtputf8 and nature.eight_bit) or not all(each.isascii() for each in addresses):
                 options.append("SMTPUTF8")
-        elif international:
+        elif row.smtputf8 and nature.eight_bit_header:
             raise _Refused("5.6.7", f"{host} takes no international header (SMTPUTF8)")
         if row.requiretls:
             # RFC 8689 4.2.1

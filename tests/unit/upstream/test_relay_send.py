@@ -148,6 +148,9 @@ async def test_the_null_sender(transport: Transport) -> None:
 # --- what the content needs ------------------------------------------------------------------------------------------
 
 EIGHT_BIT = message(body="Grüße\r\n")
+INTERNATIONAL_PART = (
+    "Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Description: Grüße\r\n\r\nHallo\r\n--b--\r\n"
+).encode()
 INTERNATIONAL = "Subject: Grüße\r\n\r\nHallo\r\n".encode()
 BINARY = b"Subject: x\r\nContent-Type: application/octet-stream\r\n\r\n\0\r\0\n" + b"y" * 300
 
@@ -187,10 +190,17 @@ async def test_an_international_header_needs_the_extension(transport: Transport)
         send(transport, octets=INTERNATIONAL, envelope=op.RelayEnvelope(smtputf8=True))
         await until(lambda: len(inbox(transport)) == 1)
     assert b"Status: 5.6.7" in inbox(transport)[0]
+
+
+@pytest.mark.parametrize("octets", [INTERNATIONAL, INTERNATIONAL_PART], ids=["message", "part"])
+async def test_an_international_header_is_declared(transport: Transport, octets: bytes) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
-        send(transport, octets=INTERNATIONAL, envelope=op.RelayEnvelope(smtputf8=True))
+        send(transport, octets=octets, envelope=op.RelayEnvelope(smtputf8=True))
         [taken] = await sink.wait_for(1)
+        send(transport, envelope=op.RelayEnvelope(smtputf8=True))
+        [_, plain] = await sink.wait_for(2)
     assert taken.mail.endswith("SMTPUTF8")
+    assert "SMTPUTF8" not in plain.mail
 
 
 async def test_an_international_domain_has_an_ascii_form(transport: Transport) -> None:
