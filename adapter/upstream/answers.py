@@ -25,6 +25,7 @@ class Answer:
     verdict: Verdict
     text: str  # one line: reply code, enhanced code, words
     remote: str = ""  # who said it; empty: we did
+    last: str = ""  # if the time is up: what was said at the last attempt, and by whom ``remote`` tells
 
     @property
     def status(self) -> str:

@@ -47,9 +47,12 @@ def is_wanted(row: QueueRow, event: Event) -> bool:
 
 def expiry(row: QueueRow, last: Answer) -> Answer:
     """RFC 3463: X.4.7, delivery time expired; what was said last tells why."""
-    days = (row.expires_at - row.created_at) / 86400
-    text = f"not delivered within {days:.3g} days; the last answer was: {last.text}"
-    return Answer(answers.Verdict.FAILED, f"450 4.4.7 {answers.one_line(text)}", last.remote)
+    text = f"{_time_up(row)}; the last answer was: {last.text}"
+    return Answer(answers.Verdict.FAILED, f"450 4.4.7 {answers.one_line(text)}", last.remote, last.text)
+
+
+def _time_up(row: QueueRow) -> str:
+    return f"not delivered within {(row.expires_at - row.created_at) / 86400:.3g} days"
 
 
 def return_address(row: QueueRow) -> str | None:
@@ -102,7 +105,8 @@ def _outcome(notice: Notice, now: float) -> dsn.Outcome:
         address=row.recipient,
         action=_ACTIONS[notice.event],
         status=answer.status,
-        diagnostic=answer.text,
+        diagnostic=answer.last or answer.text,
+        reason=_time_up(row) if answer.last else "",
         remote=answer.remote,
         orcpt=original_recipient(row.orcpt),
         last_attempt=_moment(now),

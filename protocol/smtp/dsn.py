@@ -45,6 +45,7 @@ class Outcome:
     orcpt: OriginalRecipient | None = None
     last_attempt: datetime | None = None
     retry_until: datetime | None = None
+    reason: str = ""  # for people, where the diagnostic alone does not tell why
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,8 @@ def _text(report: Report, subject: str) -> str:
         lines += [f"{_INTRODUCTIONS[action]}:", ""]
         for outcome in outcomes:
             lines.append(f"  <{_clean(outcome.address)}>")
+            if outcome.reason:
+                lines.append(f"    {_clean(outcome.reason)}")
             if outcome.diagnostic:
                 said = f"{_clean(outcome.remote, 255)} said: " if outcome.remote else ""
                 lines.append(f"    {said}{_clean(outcome.diagnostic)}")
