@@ -116,6 +116,8 @@ def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) 
             report = bounce.stage(transport, reporter, notices, time.time())
             if report is not None:
                 return len(transport.run(op.FinishQueue(items, report)))
+        except op.StaleReport:
+            return _drop(transport, _chosen(transport, [row.queue_id for row in rows]), reporter)
         except MailError as error:
             if error.temporary:
                 raise

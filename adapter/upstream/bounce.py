@@ -69,7 +69,7 @@ def stage(transport: Transport, host: str, notices: Sequence[Notice], now: float
     if address is None:
         return None
     octets = trace.return_path("") + compose(transport, host, notices, now)
-    return op.QueueReport(transport.stage(octets), address)
+    return op.QueueReport(transport.stage(octets), address, frozenset(notice.row.queue_id for notice in notices))
 
 
 def compose(transport: Transport, host: str, notices: Sequence[Notice], now: float) -> bytes:

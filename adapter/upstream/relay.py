@@ -309,6 +309,9 @@ class _Relay:
             except _NoReport:
                 _log.exception("%s: no report can be made", notices[0].row.message_id)
                 return False
+            except op.StaleReport:
+                notices = await asyncio.to_thread(self._still_queued, notices)
+                continue
             except (MailError, OSError) as error:
                 if isinstance(error, MailError) and notices and not error.temporary:
                     if error.reason not in _NOBODY:
@@ -324,6 +327,12 @@ class _Relay:
             if self._stop.is_set():
                 return True
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _still_queued(self, notices: Sequence[Notice]) -> list[Notice]:
+        with self._transport.reading() as connection:
+            rows = outbox_queries.rows_of(connection, [notice.row.queue_id for notice in notices])
+        ids = {row.queue_id for row in rows}
+        return [notice for notice in notices if notice.row.queue_id in ids]
 
     async def _report(self, notices: Sequence[Notice]) -> op.QueueReport | None:
         try:

@@ -17,7 +17,7 @@ from adapter.transport.operations.messages import (
     Move,
 )
 from adapter.transport.operations.mirror import MirrorAppend, MirrorChange, MirrorUpdated, UpdateMirror
-from adapter.transport.operations.outbox import Finished, FinishQueue, QueueReport, Requeued, UpdateQueue
+from adapter.transport.operations.outbox import Finished, FinishQueue, QueueReport, Requeued, StaleReport, UpdateQueue
 from adapter.transport.operations.registration import Deregister, Register
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "RenameFolder",
     "Requeued",
     "SetBookmarks",
+    "StaleReport",
     "Subscribe",
     "UpdateMirror",
     "UpdateQueue",

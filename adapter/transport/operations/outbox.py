@@ -15,6 +15,14 @@ from adapter.transport.effects.outbox import Ending
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.delivery import Placed, emit_content, place
 from adapter.transport.staging import Staged
+from protocol.errors import MailError, Reason
+
+
+class StaleReport(MailError):  # noqa: N818 - what happened, not a mistake
+    """Rows that the report tells of have left the queue meanwhile, and whoever removed them may have told as well."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.LOCK_TIMEOUT, "the queue has changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +31,12 @@ class QueueReport:
 
     staged: Staged
     address: str
+    about: frozenset[str] = frozenset()  # queue ids
 
-    def deliver(self, plan: Plan) -> Placed:
-        """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
+    def deliver(self, plan: Plan, rows: Iterable[QueueRow]) -> Placed:
+        """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``, or :class:`StaleReport`."""
+        if not self.about <= {row.queue_id for row in rows}:
+            raise StaleReport
         folder = plan.folder(self.address, names.INBOX)
         emit_content(plan, self.staged, "", [(self.address, "to")])
         return place(plan, self.address, folder, self.staged, 0, "")
@@ -65,6 +76,7 @@ class UpdateQueue(Operation[list[str]]):
 
     def plan(self, plan: Plan) -> list[str]:
         wanted = {item.queue_id: item for item in self.items}
+        rows = _rows(plan, wanted)
         updates = [
             (
                 row.queue_id,
@@ -73,11 +85,11 @@ class UpdateQueue(Operation[list[str]]):
                 row.last_status if item.last_status is None else item.last_status,
                 bool(row.delay_warned) if item.delay_warned is None else item.delay_warned,
             )
-            for row in _rows(plan, wanted)
+            for row in rows
         ]
         if updates:
             if self.report is not None:
-                self.report.deliver(plan)
+                self.report.deliver(plan, rows)
             plan.emit(outbox.update(updates))
         return [item[0] for item in updates]
 
@@ -101,7 +113,7 @@ class FinishQueue(Operation[list[str]]):
         rows = _rows(plan, wanted)
         if rows:
             if self.report is not None:
-                self.report.deliver(plan)
+                self.report.deliver(plan, rows)
             endings = [(row, wanted[row.queue_id]) for row in rows]
             plan.emit(
                 outbox.removal(

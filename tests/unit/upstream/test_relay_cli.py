@@ -14,6 +14,7 @@ from adapter.cli import main
 from adapter.config import Seconds
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
+from adapter.upstream import bounce
 from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send, settings
 from tests.support.sink import Sink
 from tests.support.stores import ADA
@@ -134,3 +135,19 @@ async def test_a_running_relay_hears_of_a_retry(transport: Transport, tmp_path: 
         open_now[0] = True
         await asyncio.to_thread(cli, transport, "retry", "--all")
         await sink.wait_for(1)
+
+
+def test_what_leaves_the_queue_meanwhile_is_not_told_of(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = send(transport, DAVE, ERIN)
+    real = bounce.stage
+
+    def stage(*arguments: Any) -> op.QueueReport | None:
+        report = real(*arguments)
+        transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed")]))
+        return report
+
+    monkeypatch.setattr(bounce, "stage", stage)
+    assert cli(transport, "drop", "--notify", sent.message_id).stdout == "1 recipient dropped\n"
+    [octets] = inbox(transport)
+    assert read_report(octets).recipients.keys() == {ERIN}
+    assert queue(transport) == []

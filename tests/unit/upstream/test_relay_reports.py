@@ -16,7 +16,8 @@ from adapter.store import disk, outbox_queries, queries
 from adapter.store.outbox_queries import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from adapter.upstream import bounce, relay
+from adapter.upstream import answers, bounce, relay
+from adapter.upstream.bounce import Notice
 from protocol.errors import MailError, Reason
 from protocol.smtp.params import OriginalRecipient, Ret
 from tests.support.messages import message
@@ -28,6 +29,7 @@ from tests.support.waiting import until
 HOUR = 3600
 LETTER = message(subject="Grüße", body="Lieber Dave,\r\n\r\nbis bald.\r\n", message_id="<1@example.test>")
 NO_DSN = ["8BITMIME"]
+DROPPED = answers.failed("5.7.0", "dropped")
 
 
 def refuse(reply: str, step: str = "RCPT") -> Script:
@@ -194,6 +196,26 @@ async def test_success_and_failure_in_one_report(transport: Transport) -> None:
         [octets] = await reports(transport)
     actions = {address: fields["Action"] for address, fields in read_report(octets).recipients.items()}
     assert actions == {DAVE: "relayed", ERIN: "failed"}
+
+
+@pytest.mark.parametrize("reply", ["550 5.1.1 no", "450 4.2.0 later"])
+async def test_who_is_dropped_during_the_attempt_is_not_told_of_twice(transport: Transport, reply: str) -> None:
+    clock = Clock()
+    clock.hours = 5  # so that a delay is told as well
+
+    def script(verb: str, command: str) -> str | None:
+        if verb != "RCPT":
+            return None
+        if dropped := [row for row in queue(transport) if row.recipient == DAVE]:
+            report = bounce.stage(transport, HOST, [Notice(dropped[0], "FAILURE", DROPPED)], clock())
+            transport.run(op.FinishQueue([op.Finished(dropped[0].queue_id, "dropped")], report))
+        return reply
+
+    async with Sink(script) as sink, relaying(transport, settings(sink), clock=clock):
+        send(transport, DAVE, ERIN)
+        told = await reports(transport, 2)
+        await until(lambda: all(row.attempts for row in queue(transport)))
+    assert [set(read_report(octets).recipients) for octets in told] == [{DAVE}, {ERIN}]
 
 
 # --- delay and expiry ------------------------------------------------------------------------------------------------
