@@ -16,7 +16,7 @@ from adapter.backup.manifest import Manifest
 from adapter.backup.output import Output
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.transport import checkpoint
+from adapter.transport import checkpoint, ownership
 from protocol.errors import MailError, Reason
 
 
@@ -56,6 +56,7 @@ def restore(source: str, root: str) -> Restored:
             )
         output.empty_root(root)
         with contextlib.closing(Output(root)) as target:
+            ownership.refuse_superuser(target.directories)
             _copy(backup, target)
             for parts in layout.DIRECTORIES:
                 with target.directories.stable(parts, create=True):

@@ -20,7 +20,7 @@ from adapter.servers.listeners import IMPLICIT_TLS
 from adapter.servers.reload import SettingsSource
 from adapter.servers.tls import TlsError
 from adapter.settings import Settings
-from adapter.transport import opening
+from adapter.transport import opening, ownership
 
 
 @click.command(short_help="Serve the store: IMAP, submission, SMTP, LMTP.")
@@ -34,6 +34,7 @@ def serve(root: str, config_file: str | None, **given: Any) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it begins there is nothing to be read again
     with contextlib.closing(opening.open_root(root)) as directories:
         opening.check_version(directories)
+        ownership.refuse_superuser(directories)
     try:
         source = SettingsSource(lambda: read_settings(config_file, given).settings)
         handed = inherited.take([*LISTENER_KINDS, HEALTH])

@@ -83,7 +83,7 @@ def permissions(directories: Directories, settings: Settings) -> Iterator[Findin
 def _owners(directories: Directories, owner: int) -> Iterator[Finding]:
     """A command run as another user leaves files that the server cannot write."""
     strange = []
-    for parts in ((), layout.JOURNAL, layout.LOCKS, layout.ADDRESS_LOCKS, layout.STAGING, layout.CREDENTIALS):
+    for parts in ((), *layout.DIRECTORIES, layout.CREDENTIALS):
         try:
             with directories.stable(parts) as directory, os.scandir(directory) as entries:
                 for entry, _ in zip(entries, range(_ENTRIES), strict=False):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from adapter.store import locks, offline_marker
 from adapter.store.disk import Directories
 from adapter.store.offline_marker import Marker
-from adapter.transport.opening import check_layout, open_root
+from adapter.transport.opening import check_directories, check_layout, check_version, open_root
 
 DEADLINE = 60.0  # seconds that servers get to finish what is in flight
 _POLL = 0.05
@@ -79,7 +79,8 @@ def turn_off(root: str) -> bool:
 def status(root: str) -> tuple[Marker | None, list[str]]:
     """The marker, if the store is offline, and who has the store open."""
     with contextlib.closing(open_root(root)) as directories:
-        check_layout(directories)
+        check_version(directories)
+        check_directories(directories, create=False)
         return offline_marker.read(directories), locks.service_holders(directories)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from adapter.store import disk, layout, locks, offline_marker
 from adapter.store.disk import Directories
+from adapter.transport import ownership
 from protocol.errors import MailError, Reason
 
 
@@ -26,8 +28,12 @@ def check_root(directories: Directories) -> None:
     check_layout(directories)
     with directories.stable(()) as top:
         for name in (layout.INDEX_FILE, f"{layout.INDEX_FILE}-journal"):
-            if disk.exists(top, name) and not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+            if not disk.exists(top, name):
+                continue
+            if not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 raise MailError(Reason.UNKNOWN, f"{name} in {root} is not a regular file")
+            if not os.access(name, os.R_OK | os.W_OK, dir_fd=top):  # SQLite would not tell why
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
     _check_case(directories)
     locks.check_exclusion(directories)
 
@@ -35,6 +41,7 @@ def check_root(directories: Directories) -> None:
 def check_layout(directories: Directories, *, older: bool = False) -> None:
     """Refuse what is no store, of another version (``older`` ones may pass) or not ours; make directories it lacks."""
     check_version(directories, older=older)
+    ownership.refuse_superuser(directories)
     owner = os.fstat(directories.root_fd)
     if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
         why = f"belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}"

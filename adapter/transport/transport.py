@@ -26,7 +26,7 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
-from adapter.transport import checkpoint, rebuild, recovery, trouble
+from adapter.transport import checkpoint, ownership, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.compaction import Compactor
 from adapter.transport.content_reader import ContentReader
@@ -306,6 +306,7 @@ def create_store(root: str) -> None:
     if os.listdir(root):
         raise MailError(Reason.UNKNOWN, f"{root} is not empty: a store is made in an empty directory")
     with contextlib.closing(Directories(root)) as directories:
+        ownership.refuse_superuser(directories)
         for parts in layout.DIRECTORIES:
             with directories.stable(parts, create=True):
                 pass

@@ -1,4 +1,7 @@
-"""What went wrong, as callers get it: known trouble as it is, a full disk as such, anything else as temporary."""
+"""What went wrong, as callers get it: known trouble as it is, anything else as temporary.
+
+A full disk, a damaged journal and files of another user are told as such.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,9 @@ def as_mail_error(error: Exception) -> MailError:
     )
     if full:
         return MailError(Reason.DISK_FULL, str(error))
+    if isinstance(error, PermissionError):
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return MailError(Reason.UNKNOWN, f"{what}; it has to belong to the store's user: see markpost doctor")
     if isinstance(error, JournalDamaged):
         return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair")
     _log.exception("an operation failed unexpectedly", exc_info=error)

@@ -22,6 +22,7 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows, tree
 
 
@@ -311,32 +312,19 @@ def test_a_root_that_is_not_writable(root: Path, monkeypatch: pytest.MonkeyPatch
         assert "not writable" in str(refusal(root))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def _opening(root: Path) -> str:
+    try:
+        Transport.open(root).close()
+    except MailError as error:
+        return str(error)
+    return "opened"
+
+
+@only_for_root
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_a_root_of_another_user(root: Path, mode: int) -> None:
-    for directory in (root.parent, *root.parent.parents[:2]):
-        directory.chmod(0o711)
     root.chmod(mode)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answer = "opened"
-        try:
-            os.setgid(65534)
-            os.setuid(65534)
-            Transport.open(root).close()
-        except MailError as error:
-            answer = str(error)
-        except BaseException as error:
-            answer = repr(error)
-        finally:
-            os.write(writer, answer.encode())
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    answer = os.read(reader, 1000).decode()
-    os.close(reader)
-    assert answer in (
+    assert as_nobody(root, _opening) in (
         f"{root} belongs to user 0 and is not writable for user 65534",
         f"{root} cannot be opened: Permission denied",
     )
