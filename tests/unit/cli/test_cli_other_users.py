@@ -81,6 +81,13 @@ def test_root_makes_no_store_in_the_directory_of_another_user(tmp_path: Path) ->
     assert not any(place.iterdir())
 
 
+def test_root_goes_on_with_its_own_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store", ADA):
+        pass
+    os.chown(tmp_path / "store", NOBODY, NOBODY)
+    assert _run(tmp_path / "store", "account", "add", "eve@example.test").exit_code == 0
+
+
 def test_root_may_look(root: Path) -> None:
     assert "bad" not in _run(root, "doctor").output
     assert _run(root, "maintenance", "status").output == "online\n"
