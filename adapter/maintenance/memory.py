@@ -6,29 +6,16 @@ import contextlib
 import os
 import resource
 
+from adapter.maintenance import processes
+
 
 def peaks() -> dict[str, int]:
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
-                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
     ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of those that were waited for: the replay
     found = {"driver": _peak(os.getpid()), "replay": ended, "spark": 0, "worker": 0}
-    for process in parents:
-        if _descends(process, parents):
-            kind = "spark" if _name(process) == "java" else "worker"
-            found[kind] = max(found[kind], _peak(process))
+    for process in processes.descendants(os.getpid()):
+        kind = "spark" if _name(process) == "java" else "worker"
+        found[kind] = max(found[kind], _peak(process))
     return found
-
-
-def _descends(process: int, parents: dict[int, int]) -> bool:
-    me = os.getpid()
-    for _ in range(32):
-        process = parents.get(process, 0)
-        if process in (0, me):
-            break
-    return process == me
 
 
 def _name(process: int) -> str:

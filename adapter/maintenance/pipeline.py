@@ -60,6 +60,13 @@ class Pipeline:
             self._session.stop()
             self._session = None
 
+    def give_up(self) -> None:
+        """Close in the middle of a look."""
+        if self._own and self._session is not None:
+            spark.give_up(self._session)
+            self._session = None
+        self.close()
+
     def _end_replayer(self) -> None:
         if self._replayer is not None:
             self._replayer.close()
@@ -194,6 +201,11 @@ def running(
             report = Report(command, root, master, scratch)
             try:
                 yield pipeline, report, directories
+            except BaseException as error:
+                if not spark.is_interrupted(error):
+                    raise
+                pipeline.give_up()
+                raise KeyboardInterrupt from None
             finally:
                 report.close()
                 pipeline.close()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
+import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import workspace
+from adapter.maintenance import processes, workspace
 from adapter.store import disk
 from protocol.errors import MailError, Reason
 
@@ -43,17 +46,20 @@ def check_java() -> None:
 def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     """A session whose temporary files lie below ``scratch``, which its owner removes."""
     check_java()
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    logging = os.path.join(scratch, "log4j2.properties")
-    workspace.write_file(logging, _QUIET.format(level=log_level).encode())
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs as an error it also raises
+    logging.getLogger().addFilter(_is_news)
+    quiet = os.path.join(scratch, "log4j2.properties")
+    workspace.write_file(quiet, _QUIET.format(level=log_level).encode())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "")
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     path = os.pathsep.join(filter(None, (_CODE, os.environ.get("PYTHONPATH"))))
     java = (
-        f"-Dlog4j2.configurationFile=file:{logging} -Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:-UsePerfData"
+        f"-Dlog4j2.configurationFile=file:{quiet} -Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:-UsePerfData"
         " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m --add-modules=jdk.incubator.vector"
     )
     options = {
@@ -80,22 +86,43 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     if master.startswith("local") and os.path.isdir(_DESCRIPTORS):
         options["spark.python.unix.domain.socket.enabled"] = "true"  # TCP delays every exchange with a worker
         options["spark.python.unix.domain.socket.dir"] = _short(scratch)
-    builder = SparkSession.builder.master(master).appName("markpost")
-    for key, value in options.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setMaster(master).setAppName("markpost").setAll([*options.items()])
     variables = {"PYTHONPATH": path}  # local masters: workers are children of this process
     if master.startswith("local-cluster"):
         variables["SPARK_HOME"] = _home(scratch)
-    with _environment(variables), _silence():
-        try:
-            session = builder.getOrCreate()
-        except Exception as error:
-            raise MailError(Reason.UNKNOWN, _why(master, error)) from error
-    if not master.startswith("local"):
-        session.sparkContext.addPyFile(_code_archive(scratch))
-    workers = session.sparkContext.defaultParallelism
-    session.sparkContext.parallelize(range(workers), workers).foreach(_load_program)
+    with _nothing_left_behind():
+        with _environment(variables), _silence():
+            try:
+                with _own_interrupts():
+                    SparkContext.getOrCreate(conf)
+                session = SparkSession.builder.getOrCreate()
+            except Exception as error:
+                raise MailError(Reason.UNKNOWN, _why(master, error)) from error
+        if not master.startswith("local"):
+            session.sparkContext.addPyFile(_code_archive(scratch))
+        workers = session.sparkContext.defaultParallelism
+        session.sparkContext.parallelize(range(workers), workers).foreach(_load_program)
     return session
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not Py4J's own view of Ctrl-C, which it logs as if it were ours."""
+    return "py4j" not in record.pathname
+
+
+def is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: what Spark does on its way out may fail, and that is what comes then."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def give_up(session: SparkSession) -> None:
+    """End a session from which an answer is outstanding: nothing more can be asked there, not even to stop."""
+    gateway = session.sparkContext._gateway
+    if gateway is not None:
+        java = gateway.proc.pid
+        processes.kill({java, *processes.descendants(java)})
 
 
 def _why(master: str, error: Exception) -> str:
@@ -129,6 +156,29 @@ def _home(scratch: str) -> str:
     finally:
         os.close(home)
     return f"{scratch}/spark"
+
+
+@contextlib.contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """Spark forgets the Java process whose start was interrupted; that would wait for Spark for ever."""
+    before = processes.descendants(os.getpid())
+    try:
+        yield
+    except BaseException as error:
+        if is_interrupted(error):
+            processes.kill(processes.descendants(os.getpid()) - before)
+        raise
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """On Ctrl-C Spark would ask the Java process something, perhaps in the middle of another answer."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
