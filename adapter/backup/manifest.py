@@ -11,7 +11,7 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
-FILE = "backup.json"
+FILE = layout.BACKUP_FILE
 
 
 @dataclass(frozen=True, slots=True)

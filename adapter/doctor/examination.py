@@ -21,6 +21,8 @@ def examine(root: str, settings: Settings) -> Iterator[Finding]:
     advice = f"markpost init --root {root}, or give the right --root"
     try:
         with contextlib.closing(opening.open_root(root)) as directories:
+            if opening.is_backup(directories):
+                advice = f"markpost restore {root} --root DIR, and give that as --root"
             older = opening.version(directories) < layout.VERSION
             advice = f"markpost migrate --root {root}" if older else "install the markpost that it belongs to"
             opening.check_version(directories)

@@ -27,6 +27,8 @@ def file_system(directories: Directories) -> Iterator[Finding]:
         return
     try:
         locks.check_exclusion(directories)
+    except PermissionError:
+        yield bad("locking", "cannot be tried: this user cannot write there", "run this as the store's owner")
     except (MailError, OSError) as error:
         yield bad("locking", str(error), "put the store on a local file system such as ext4, xfs or btrfs")
     else:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator
 
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
+from adapter.transport import ownership
+from protocol.errors import MailError, Reason
 
 _PREFIX = "run-"
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -21,7 +25,12 @@ def scratch(directories: Directories, elsewhere: str | None = None) -> Iterator[
     try:
         with place.open(parts, create=True) as parent:
             _remove_dead(place, parts, parent)
-            disk.make_directory(parent, name)
+            try:
+                disk.make_directory(parent, name)
+            except OSError as error:
+                if error.errno in _NOT_WRITABLE:
+                    raise _not_writable(place, error) from error
+                raise
             with place.open((*parts, name)) as fd, locks.claim_directory(fd):
                 try:
                     yield layout.absolute(place.root, *parts, name)
@@ -30,6 +39,11 @@ def scratch(directories: Directories, elsewhere: str | None = None) -> Iterator[
     finally:
         if elsewhere:
             place.close()
+
+
+def _not_writable(place: Directories, error: OSError) -> MailError:
+    whose = f"{place.root} belongs to user {ownership.owner(place)} and cannot be written: {error.strerror}"
+    return MailError(Reason.UNKNOWN, f"{whose}; --scratch DIR names a directory for temporary files that can be")
 
 
 def _remove_dead(place: Directories, parts: layout.Parts, parent: int) -> None:

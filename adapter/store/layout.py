@@ -14,6 +14,7 @@ Parts = tuple[str, ...]
 
 VERSION_FILE = "protocol-version.txt"
 VERSION = 1
+BACKUP_FILE = "backup.json"  # what a backup has in place of VERSION_FILE
 
 INDEX_FILE = "index.sqlite"
 TEXT_INDEX_FILE = "cache-text.sqlite"  # may be removed at any time

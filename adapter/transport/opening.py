@@ -83,7 +83,10 @@ def version(directories: Directories) -> int:
         try:
             text = disk.read_file(top, layout.VERSION_FILE).decode("ascii", "replace").strip()
         except FileNotFoundError:
-            raise MailError(Reason.UNKNOWN, f"{directories.root} is not a store: make one with markpost init") from None
+            what = "is not a store: make one with markpost init"
+            if is_backup(directories):
+                what = "is not a store but a backup: markpost restore makes a store of it"
+            raise MailError(Reason.UNKNOWN, f"{directories.root} {what}") from None
         except OSError as error:
             raise MailError(Reason.UNKNOWN, f"{place} cannot be read: {error.strerror}") from error
     if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -92,6 +95,11 @@ def version(directories: Directories) -> int:
             f"{place} says {text[:20]!r}, which is no version; this program knows version {layout.VERSION}",
         )
     return int(text)
+
+
+def is_backup(directories: Directories) -> bool:
+    with directories.stable(()) as top:
+        return disk.exists(top, layout.BACKUP_FILE)
 
 
 def _check_case(directories: Directories) -> None:

@@ -11,14 +11,14 @@ from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
 
-def refuse_superuser(directories: Directories) -> None:
-    """Refuse user 0 on the store of somebody else, which nothing but this keeps from writing there.
+def owner(directories: Directories) -> str:
+    """The name of the user a store belongs to, or the number of one without a name."""
+    return _name(_described(directories).st_uid)
 
-    A store that root itself made in the directory of another user is root's.
-    """
-    found = os.fstat(directories.root_fd)
-    with contextlib.suppress(FileNotFoundError):
-        found = os.stat(layout.VERSION_FILE, dir_fd=directories.root_fd, follow_symlinks=False)
+
+def refuse_superuser(directories: Directories) -> None:
+    """Refuse user 0 on the store of somebody else, which nothing but this keeps from writing there."""
+    found = _described(directories)
     if os.geteuid() != 0 or found.st_uid == 0:
         return
     name = _name(found.st_uid)
@@ -28,6 +28,13 @@ def refuse_superuser(directories: Directories) -> None:
     raise MailError(
         Reason.UNKNOWN, f"{directories.root} belongs to user {name}: run this as that user ({become} markpost …)"
     )
+
+
+def _described(directories: Directories) -> os.stat_result:
+    """Of the store itself, if there is one: root may have made it in the directory of another user."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(layout.VERSION_FILE, dir_fd=directories.root_fd, follow_symlinks=False)
+    return os.fstat(directories.root_fd)
 
 
 def _name(user: int) -> str:

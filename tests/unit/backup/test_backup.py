@@ -245,7 +245,7 @@ def test_a_copy_of_a_backup_that_lacks_something_is_not_restored(root: Path, tmp
     with pytest.raises(MailError, match="is not whole"):
         restoring.restore(str(backup), str(tmp_path / "restored"))
     assert not (tmp_path / "restored").exists()
-    with pytest.raises(MailError, match="is not a store"):
+    with pytest.raises(MailError, match="is not a store but a backup: markpost restore makes a store of it"):
         Transport.open(backup)  # nor is the backup itself: nobody changes it by mistake
 
 

@@ -113,3 +113,17 @@ def test_a_file_of_root_is_named_in_one_line(root: Path, name: str) -> None:
 def test_doctor_finds_what_root_left(root: Path, name: str) -> None:
     os.chown(root / name, 0, 0)
     assert f"{root / name} do not belong to user {NOBODY}" in _run(root, "doctor").output
+
+
+def test_whoever_can_only_read_is_told_where_a_check_can_write(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    for path in (root, *root.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    told = as_nobody(root, lambda store: _run(store, "check").output)
+    assert told == (
+        f"markpost: {root} belongs to user root and cannot be written: Permission denied;"
+        " --scratch DIR names a directory for temporary files that can be\n"
+    )

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from adapter.backup import taking
 from adapter.cli import main
 from adapter.doctor import machine, places, ports, state
 from adapter.doctor.findings import Level
@@ -99,6 +100,13 @@ def test_file_system(directories: Directories, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("adapter.store.locks.check_exclusion", broken)
     assert "locks do not exclude" in told(places.file_system(directories), Level.BAD)
+
+    def forbidden(_: Directories) -> None:
+        raise PermissionError(13, "Permission denied", "probe.lock")
+
+    monkeypatch.setattr("adapter.store.locks.check_exclusion", forbidden)
+    assert "this user cannot write there" in told(places.file_system(directories), Level.BAD)
+    assert not [finding for finding in places.file_system(directories) if "local file system" in finding.advice]
     monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "is mounted read-only" in told(places.file_system(directories), Level.BAD)
@@ -357,6 +365,13 @@ def test_a_root_that_is_no_store(tmp_path: Path) -> None:
         assert status == 1
         assert "is not a store" in text
         assert "-> markpost init" in text
+
+
+def test_a_backup_is_no_store(root: Path, tmp_path: Path) -> None:
+    backup = taking.take(str(root), str(tmp_path / "backups"), credentials=True).path
+    text = _run("--root", backup)[1]
+    assert f"{backup} is not a store but a backup" in text
+    assert f"-> markpost restore {backup}" in text
 
 
 def test_a_store_of_another_version(root: Path) -> None:
