@@ -122,6 +122,8 @@ class _Taker:
     def _state(self) -> int:
         path = layout.absolute(self._target.directories.root, layout.INDEX_FILE)
         disk.make_private(path)
+        with self._target.directories.stable(layout.JOURNAL, create=True):
+            pass  # a store in which nothing has happened yet has no segments
         with self._without_snapshots_going(), contextlib.ExitStack() as opened:
             with contextlib.closing(sqlite3.connect(path)) as copy:
                 copy.execute("PRAGMA synchronous=OFF")  # all of it is made durable at the end

@@ -22,7 +22,7 @@ from adapter.backup import manifest, output, restoring, taking
 from adapter.cli import main
 from adapter.store import bookmark_queries, layout, outbox_queries
 from adapter.transport import operations as op
-from adapter.transport.transport import Transport
+from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.support.layers import assert_layers_agree
@@ -332,6 +332,14 @@ def test_what_is_collected_meanwhile_means_another_round(
     restoring.restore(taken.path, str(tmp_path / "restored"))
     assert lab.view(tmp_path / "restored") == lab.view(root)
     assert_layers_agree(tmp_path / "restored", tmp_path / "scratch")
+
+
+def test_a_store_in_which_nothing_has_happened_yet(tmp_path: Path) -> None:
+    create_store(str(tmp_path / "new"))
+    backup = _take(tmp_path / "new", tmp_path / "backups")
+    restoring.restore(str(backup), str(tmp_path / "restored"))
+    with Transport.open(tmp_path / "restored") as transport:
+        transport.run(op.Register(ADA))
 
 
 def test_the_commands(root: Path, tmp_path: Path) -> None:
