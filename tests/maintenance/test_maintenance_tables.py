@@ -16,6 +16,7 @@ from adapter.store import layout
 from tests.maintenance import lab, lab_stores
 from tests.support import processes
 from tests.support.tables import tables as rows_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -66,8 +67,8 @@ def test_writers_do_not_keep_a_copy_from_its_end(root: Path, tmp_path: Path, mon
     writer = threading.Thread(target=write)
     writer.start()
     try:
+        wait_until(lambda: written > 0)
         assert tables.copy_index(str(root), str(tmp_path / "copy.sqlite")) == ""
     finally:
         stop.set()
         writer.join()
-    assert written
