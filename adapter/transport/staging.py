@@ -333,33 +333,29 @@ def remove_session(directories: Directories, session: str, directory: int) -> bo
 def is_in_use(directories: Directories) -> bool:
     """Whether anybody has the store open. Tells the truth to the holder of the index lock: who opens a store makes a
     session while it holds that."""
-    for session in _sessions(directories):
-        with (
-            contextlib.suppress(FileNotFoundError),
-            directories.open(layout.staging_directory(session)) as fd,
-            locks.claim_directory(fd) as claimed,
-        ):
-            if not claimed:
-                return True
-    return False
+    return any(not claimed for _, _, claimed in _sessions(directories))
 
 
 def remove_dead_sessions(directories: Directories) -> list[str]:
     """Remove what processes that no longer live left in staging; nothing there was ever acknowledged."""
-    removed = []
-    for session in _sessions(directories):
+    return [
+        session
+        for session, fd, claimed in _sessions(directories)
+        if claimed and remove_session(directories, session, fd)
+    ]
+
+
+def _sessions(directories: Directories) -> Iterator[tuple[str, int, bool]]:
+    """Each with its directory, and whether it could be claimed, since nobody alive does.
+
+    Folders that a recovery has set aside are none: they may hold files of others, and go back by themselves.
+    """
+    with directories.stable(layout.STAGING) as parent:
+        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    for session in (name for name in entries if not name.startswith(layout.SET_ASIDE)):
         with (
             contextlib.suppress(FileNotFoundError),
             directories.open(layout.staging_directory(session)) as fd,
             locks.claim_directory(fd) as claimed,
         ):
-            if claimed and remove_session(directories, session, fd):
-                removed.append(session)
-    return removed
-
-
-def _sessions(directories: Directories) -> list[str]:
-    """Folders that a recovery has set aside are none: they may hold files of others, and go back by themselves."""
-    with directories.stable(layout.STAGING) as parent:
-        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
-    return [name for name in entries if not name.startswith(layout.SET_ASIDE)]
+            yield session, fd, claimed
