@@ -15,7 +15,6 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt .ci/setup
 	@echo "markpost: setting up $(VENV); this takes a minute or two, and happens once"
 	@.ci/setup $(VENV)
-	@touch $@
 
 run: setup
 	@$(VENV)/bin/markpost demo
