@@ -53,9 +53,9 @@ def create(path: str) -> sqlite3.Connection:
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Add the tables that an index of an older program lacks."""
+    """Add the tables and indexes that an index of an older program lacks."""
     for statement in _COMMENT.sub("", _schema()).split(";"):
-        if "CREATE TABLE IF NOT EXISTS" in statement:
+        if "IF NOT EXISTS" in statement:
             connection.execute(statement)
 
 

@@ -197,10 +197,14 @@ def threads(connection: sqlite3.Connection, registration: str, limit: int = 100)
     return [Thread(*row) for row in found.fetchall()]
 
 
+#: The partial index on ``header_id`` is used only if the query repeats its condition.
+_THREAD_OF = "SELECT thread_id FROM messages WHERE header_id = ? AND header_id <> '' LIMIT 1"
+
+
 def thread_of(connection: sqlite3.Connection, header_ids: Iterable[str]) -> str | None:
     """The thread of the first of these Message-IDs that is known."""
     for header_id in header_ids:
-        row = connection.execute("SELECT thread_id FROM messages WHERE header_id = ? LIMIT 1", (header_id,)).fetchone()
+        row = connection.execute(_THREAD_OF, (header_id,)).fetchone()
         if row:
             return str(row[0])
     return None

@@ -168,3 +168,6 @@ CREATE TABLE IF NOT EXISTS dsn_requests (
     envid           TEXT,
     PRIMARY KEY (message_id, recipient)
 ) WITHOUT ROWID;
+
+-- Recovery and repair ask which registration a directory belongs to.
+CREATE INDEX IF NOT EXISTS registrations_of_directory ON mailbox_registrations (directory);
