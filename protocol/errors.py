@@ -17,6 +17,7 @@ class Reason(Enum):
     UNKNOWN = (451, "4.3.0", "SERVERBUG", "Temporary internal error, try again later")
     LOCK_TIMEOUT = (451, "4.3.2", "INUSE", "Mailbox is busy, try again later")
     DISK_FULL = (452, "4.3.1", "UNAVAILABLE", "Insufficient storage, try again later")
+    UNREADABLE = (451, "4.3.0", "UNAVAILABLE", "Message content can not be read now, try again later")
     MAINTENANCE = (421, "4.3.2", "UNAVAILABLE", "System is down for maintenance, try again later")
     OVER_QUOTA_SOFT = (452, "4.2.2", "OVERQUOTA", "Mailbox is full, try again later")
     # Permanent: the same request will fail again.

@@ -25,6 +25,9 @@ on_step: Callable[[str, int, str], None] | None = None
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A pipe in the place of a file must not make a reader wait for somebody who writes to it.
+_NOT_A_FILE: Final = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG,
+})  # fmt: skip
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SPACES: Final = b" " * (64 << 10)
@@ -286,6 +289,14 @@ def replace_file(directory: int, name: str, data: bytes, *, mode: int = 0o600) -
 
 def open_read(directory: int, name: str) -> int:
     return os.open(name, _READ, dir_fd=directory)
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether a file may be intact and only cannot be read now: permission, I/O error, no free descriptors.
+
+    Errors that say that there is no file, or something that is not a file, are not of that kind.
+    """
+    return error.errno not in _NOT_A_FILE
 
 
 def read_file(directory: int, name: str) -> bytes:

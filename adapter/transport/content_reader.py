@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from adapter.content import front_matter, outline, wire
 from adapter.content.wire import Recipe
@@ -23,12 +23,12 @@ class ContentReader:
         self._index = index
 
     def file(self, message_id: str) -> bytes:
-        """The canonical Markdown file. Raises ``NO_SUCH_MESSAGE``."""
+        """The canonical Markdown file. Raises ``NO_SUCH_MESSAGE``, or ``UNREADABLE`` if it cannot be read now."""
         try:
             with self._directories.stable(layout.message_directory(message_id)) as directory:
                 return disk.read_file(directory, layout.message_name(message_id))
         except (OSError, ValueError) as error:
-            raise MailError(Reason.NO_SUCH_MESSAGE, f"{message_id}: {error}") from error
+            raise _failed_read(message_id, error) from error
 
     def recipe(self, message_id: str, file: bytes | None = None) -> Recipe:
         """How the octets are rebuilt: from the index's cache, else from the file itself."""
@@ -52,6 +52,17 @@ class ContentReader:
         recipe = self.recipe(message_id, file)
         return wire.octets(file, recipe, self, start, recipe.size if stop is None else stop)
 
+    def probe(self, message_id: str, ranges: Iterable[tuple[int, int]]) -> None:
+        """Raise the error that :meth:`stream` of these ranges would raise for a file or blob that cannot be read.
+
+        Opens every blob that the ranges need and reads its first octet; an I/O error further inside is not detected.
+        """
+        recipe = self.recipe(message_id, self.file(message_id))
+        for start, stop in ranges:
+            for segment in recipe.segments:
+                if segment.kind == wire.BLOB and segment.start < stop and segment.start + segment.size > start:
+                    self.read(segment.ref, 0, 1)
+
     def section(self, message_id: str, section: Section) -> list[tuple[int, int]] | bytes | None:
         """What ``BODY[section]`` holds: ranges for :meth:`stream`, or the octets of chosen header fields.
 
@@ -72,7 +83,7 @@ class ContentReader:
         return outline.decode(row[0][0]) if row else scan(self.octets(message_id))
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
-        """Part of a blob; ``length`` -1 is everything from ``offset`` on."""
+        """Part of a blob; ``length`` -1 is everything from ``offset`` on. Raises as :meth:`file` does."""
         try:
             with self._directories.stable(layout.blob_directory(sha256)) as directory:
                 fd = disk.open_read(directory, sha256)
@@ -83,4 +94,9 @@ class ContentReader:
             finally:
                 os.close(fd)
         except (OSError, ValueError) as error:
-            raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
+            raise _failed_read(f"blob {sha256}", error) from error
+
+
+def _failed_read(what: str, error: OSError | ValueError) -> MailError:
+    unreadable = isinstance(error, OSError) and disk.is_unreadable(error)
+    return MailError(Reason.UNREADABLE if unreadable else Reason.NO_SUCH_MESSAGE, f"{what}: {error}")

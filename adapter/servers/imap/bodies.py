@@ -59,7 +59,7 @@ class Message:
     def __init__(self, message_id: str, size: int, octets: bytes | None, encoded_outline: bytes) -> None:
         self.id = message_id
         self.size = size
-        self.octets = octets  # None: too large
+        self.octets = octets  # None: too large, or a part of it cannot be read
         self._outline = encoded_outline
         self._root: Part | None = None
 
@@ -274,6 +274,12 @@ class Bodies:
         first, count = part if part is not None else (0, size)
         return whole._replace(size=max(min(size - first, count), 0), skip=first)
 
+    async def probe(self, message: Message, spans: Iterable[Span]) -> None:
+        """Raise MailError if a file that these spans need cannot be opened: better now than within a literal."""
+        ranges = [each for span in spans if span.octets is None for each in span.ranges]
+        if ranges:
+            await self._threads.run(self._transport.content.probe, message.id, ranges)
+
     async def stream(self, message: Message, span: Span) -> AsyncIterator[bytes]:
         """The octets of a span in chunks; the next one is read while one is being sent. Raises MailError."""
         if span.octets is not None:
@@ -319,7 +325,12 @@ class Bodies:
             self._fill(row)
             encoded, encoded_outline = row.recipe, row.outline
         recipe = Recipe.decode(encoded)
-        octets = self._transport.content.octets_with(message_id, recipe) if recipe.size <= SMALL else None
+        octets = None
+        if recipe.size <= SMALL:
+            try:
+                octets = self._transport.content.octets_with(message_id, recipe)
+            except MailError as error:  # the sections that do not need what cannot be read are served one by one
+                _log.error("message %s can not be read as a whole: %s", message_id, error)
         return Message(message_id, recipe.size, octets, encoded_outline)
 
     def _fill(self, row: cache_fill.CacheRow) -> None:

@@ -62,7 +62,8 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         backend = session.backend
         if await backend.call(_exist, backend.transport, box.state.id, fetching.failed):
             # RFC 5530 3
-            return answer._replace(text="Some messages can not be read", code=codes.CORRUPTION, status=b"NO")
+            code = codes.CORRUPTION if fetching.is_corrupt else codes.UNAVAILABLE
+            return answer._replace(text="Some messages can not be read", code=code, status=b"NO")
     return answer
 
 

@@ -13,6 +13,7 @@ A FETCH is a table: one format for a row, a column for each item, and one format
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, cast
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from adapter.servers.imap.bodies import CHUNK, SMALL, Bodies, Message, Span, UnknownEncodingError
 from adapter.servers.imap.fetch_plan import CONTENT, Block, Content, contents_of, plan_of
 from adapter.servers.imap.pieces import BATCH, PieceReader
+from protocol.errors import MailError, Reason
 from protocol.imap import fetch_response as form
 from protocol.imap.fetch_items import BinaryPart, BinarySize, BodyPart, FetchItem
 from protocol.imap.lexer import Dialect
@@ -27,6 +29,8 @@ from protocol.imap.view import Rows
 
 if TYPE_CHECKING:
     from adapter.servers.imap.folder_cache import FolderState
+
+_log = logging.getLogger(__name__)
 
 # Rows of one chunk: of flags and numbers, and of pieces, which have some 500 octets each.
 _SHORT_ROWS = 4096
@@ -40,7 +44,7 @@ _AT_ONCE = 16
 
 
 class Fetch:
-    __slots__ = ("_bodies", "_pieces", "_plan", "_rows", "_state", "_uid_only", "failed", "undecodable")
+    __slots__ = ("_bodies", "_pieces", "_plan", "_rows", "_state", "_uid_only", "failed", "is_corrupt", "undecodable")
 
     def __init__(
         self,
@@ -59,6 +63,8 @@ class Fetch:
         self._bodies = bodies
         #: UIDs that were left out: gone meanwhile, or not to be read. Complete when the chunks have ended.
         self.failed: list[int] = []
+        #: Whether content was read and was wrong.
+        self.is_corrupt = False
         #: UIDs of which BINARY was asked that nobody can decode, answered with NIL: UNKNOWN-CTE (RFC 3516 4.3)
         self.undecodable: list[int] = []
 
@@ -170,13 +176,25 @@ class Fetch:
         block = block._replace(messages=[message]).alive(self.failed)
         if not block.uids:
             return
+        try:
+            spans = {
+                step.item: await self._span(step.item, block, message)
+                for step in self._plan.steps
+                if isinstance(step.item, CONTENT)
+            }
+            await self._bodies.probe(message, [span for span in spans.values() if span is not None])
+        except MailError as error:
+            _log.error("message %s can not be served: %s", message.id, error)
+            self.is_corrupt = self.is_corrupt or error.reason is Reason.BAD_CONTENT
+            self.failed += block.uids
+            return
         lead = form.fetch_start(block.uids[0] if self._uid_only else block.numbers[0], uid_only=self._uid_only)
         for item, written, fill in self._plan.steps:
             if not isinstance(item, CONTENT):
                 (column,) = fill(block, self.undecodable)
                 lead += written % next(iter(column))
             else:
-                span = await self._span(item, block, message)
+                span = spans[item]
                 if isinstance(item, BinarySize):
                     lead += form.binary_size(item.label, span.size if span is not None else 0)
                 elif span is None:

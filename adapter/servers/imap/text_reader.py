@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -17,7 +18,7 @@ from adapter.servers.imap.search_text import SearchText, search_text
 from adapter.servers.imap.text_index import TextIndex
 from adapter.transport import cache_fill
 from adapter.transport.transport import Transport
-from protocol.errors import MailError
+from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -52,20 +53,23 @@ class TextReader:
         return dict(self._transport.index.query(_IDS_IN_LIST, (folder_id, orjson.dumps(list(uids)).decode())))
 
     def read(self, folder_id: int, uids: Sequence[int]) -> list[SearchText]:
-        """The text of each of these messages (UIDs ascending)."""
+        """The text of each of these messages (UIDs ascending). Raises ``UNREADABLE``: no search answers without it."""
         ids = self.message_ids(folder_id, uids)
         wanted = [ids[uid] for uid in uids if uid in ids]
         found = self._remembered(wanted)
         lacking = [message_id for message_id in wanted if message_id not in found]
         if lacking:
             found |= self._index.texts(lacking)
-            fresh = self.extract([message_id for message_id in lacking if message_id not in found])
+            fresh = self.extract([message_id for message_id in lacking if message_id not in found], strict=True)
             self._remember(fresh)
             found |= fresh
         return [found.get(ids.get(uid, ""), NOTHING) for uid in uids]
 
-    def extract(self, message_ids: Sequence[str]) -> dict[str, SearchText]:
-        """The texts of messages from their files; those that cannot be read are left out."""
+    def extract(self, message_ids: Sequence[str], *, strict: bool = False) -> dict[str, SearchText]:
+        """The texts of messages from their files; those that cannot be read are left out.
+
+        ``strict``: raises ``UNREADABLE`` for one that cannot be read now.
+        """
         if not message_ids:
             return {}
         asked = orjson.dumps(list(message_ids)).decode()
@@ -76,6 +80,8 @@ class TextReader:
                 found[message_id] = self._extract(message_id, *cached.get(message_id, (None, None)))
             except MailError as error:
                 _log.error("the text of message %s cannot be read: %s", message_id, error)
+                if strict and error.reason is Reason.UNREADABLE:
+                    raise
         return found
 
     def let_go(self, unused_since: float) -> bool:
@@ -94,10 +100,11 @@ class TextReader:
             encoded, encoded_outline = row.recipe, row.outline
         recipe = Recipe.decode(encoded)
         root = outline.decode(encoded_outline)
-        if recipe.size > _WHOLE:
-            return search_text(root, lambda start, stop: b"".join(content.stream(message_id, start, stop)))
-        octets = content.octets_with(message_id, recipe)
-        return search_text(root, lambda start, stop: octets[start:stop])
+        if recipe.size <= _WHOLE:
+            with contextlib.suppress(MailError):  # an attachment that cannot be read does not hide the text
+                octets = content.octets_with(message_id, recipe)
+                return search_text(root, lambda start, stop: octets[start:stop])
+        return search_text(root, lambda start, stop: b"".join(content.stream(message_id, start, stop)))
 
     def _remembered(self, message_ids: Iterable[str]) -> dict[str, SearchText]:
         with self._mutex:
