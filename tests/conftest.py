@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -23,7 +24,7 @@ _LONG = ("clients", "crash", "maintenance", "property", "stress")
 #: a store, take half a minute of a processor.
 _ONE_SESSION = tuple(
     f"tests/maintenance/test_maintenance_{name}.py"
-    for name in ("backup", "busy", "cluster", "conflicts", "faults", "killed", "looks", "losses", "oddities")
+    for name in ("backup", "busy", "cluster", "conflicts", "faults", "killed", "looks", "losses", "oddities", "rounds")
 )
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
     sys.path.insert(0, str(_ROOT))
@@ -40,7 +41,12 @@ _scratch = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give ``tmp_path`` a fresh directory in memory: thousands of fsyncs cost nothing there."""
+    """Give ``tmp_path`` a fresh directory in memory: thousands of fsyncs cost nothing there.
+
+    A shell makes what it starts in the background ignore Ctrl-C, and children inherit that: they get the default back.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.basetemp is None and not hasattr(config, "workerinput") and os.access(_MEMORY, os.W_OK):
         scratch = Path(tempfile.mkdtemp(prefix="markpost-tests-", dir=_MEMORY))
         config.stash[_scratch] = scratch

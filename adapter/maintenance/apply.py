@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from adapter.maintenance import mend_messages, mend_registrations, quarantine, tables
@@ -97,7 +98,7 @@ class Apply:
     def _fill_cache(self) -> None:
         """Rows of ``cache_messages`` for every message whose file is good, from the same scan."""
         connection = self._state.connection
-        for rows in cache_batches(self._survey.scratch):
+        for rows in chain.from_iterable(map(cache_batches, self._survey.cache_places)):
             connection.execute("BEGIN")
             connection.executemany(
                 "INSERT OR IGNORE INTO cache_messages SELECT ?1, ?3, ?4, ?5, ?6, ?7"

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 _LOOKS_AGAIN = 2
+_MOST_ROUNDS = 4  # of repair: what one round moves away may uncover more
+_MOST_LEFT = 100  # findings that the report names if repair does not converge
 _LOCK_SECONDS = 10.0  # nobody can hold it while we have the service lock, but who does not know that one
 _SCANNED = {"message": "messages", "blob": "blobs", "link": "links", "folder": "folders", "mailbox": "accounts"}
 
@@ -118,23 +120,35 @@ class Pipeline:
         torn = roll_forward(directories)
         if torn is not None:
             report.tell(Outcome.expected(torn))
-        found = self.look()
+        first = found = self.look()
         decisions.check(chosen, found.findings)
-        if found.found:
+        rounds = 0
+        left: list[str] = []
+        while found.found and rounds < _MOST_ROUNDS and (left or not rounds):
             self.say(f"{sum(found.found.values()):,} findings; repairing")
-            with self._timed("apply"), contextlib.closing(Locks(directories, _LOCK_SECONDS)) as locks, locks.hold(()):
-                # Whoever changes anything takes the index lock, after those of its addresses: it stands for them all.
-                Apply(directories, found, chosen, report.tell).run()
+            self._apply(directories, found, report, chosen)
+            rounds += 1
             self.say("verifying")
-            left = self.look()
-            unexpected = (each for each in left.findings() if not report.is_conflict(each))
-            some = [f"{each.kind} {each.subject}" for each, _ in zip(unexpected, range(100))]
-            report.verified = not some
-            if some:
-                report.head["left"] = some
-        else:
-            report.verified = True
-        self._finish(report, found)
+            found = self.look()
+            unexpected = (each for each in found.findings() if not report.is_conflict(each))
+            left = [f"{each.kind} {each.subject}" for each, _ in zip(unexpected, range(_MOST_LEFT))]
+        report.verified = not left
+        if left:
+            report.head["left"] = left
+        if rounds > 1:
+            report.head["rounds"] = rounds
+        self._finish(report, first)
+
+    def _apply(self, directories: Directories, found: Survey, report: Report, chosen: dict[str, str]) -> None:
+        """Repair everything that one scan found; conflicts that an earlier round reported are not reported again."""
+
+        def tell(outcome: Outcome) -> None:
+            if outcome.severity != "conflict" or not report.is_conflict(outcome.finding):
+                report.tell(outcome)
+
+        with self._timed("apply"), contextlib.closing(Locks(directories, _LOCK_SECONDS)) as locks, locks.hold(()):
+            # Whoever changes anything takes the index lock, after those of its addresses: it stands for them all.
+            Apply(directories, found, chosen, tell).run()
 
     def _finish(self, report: Report, found: Survey) -> None:
         self._end_replayer()  # the memory of a process is known when it has ended

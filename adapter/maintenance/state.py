@@ -9,6 +9,7 @@ dies, the store is either as before or repaired so far, and a new run starts fro
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
@@ -124,13 +125,9 @@ class State:
         kept = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}-{layout.INDEX_FILE}"
         new_name = f"{layout.INDEX_FILE}.new"
         with self.directories.open(()) as root, self.directories.open(layout.INDEX_BACKUPS, create=True) as backups:
-            scratch = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    disk.unlink(root, new_name)
-                disk.rename(scratch, BASE, root, new_name)
-            finally:
-                os.close(scratch)
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(root, new_name)
+            self._move_base(root, new_name)
             disk.sync_file_system(root)
             # SQLite would roll the old rollback journal back into the new index: it must be gone before.
             if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
@@ -140,3 +137,15 @@ class State:
                 (disk.link if is_file else disk.rename)(root, layout.INDEX_FILE, backups, kept)
             disk.rename(root, new_name, root, layout.INDEX_FILE)
             disk.sync_directory(root)
+
+    def _move_base(self, root: int, new_name: str) -> None:
+        """Move the private tables into the root; copy them if the scratch directory is on another file system."""
+        scratch = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            disk.rename(scratch, BASE, root, new_name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            workspace.copy_file(self._base, layout.absolute(self.directories.root, new_name))
+        finally:
+            os.close(scratch)

@@ -52,6 +52,8 @@ class Survey:
     found: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     table_sums: tally.Sums = field(default_factory=dict)  # of all tables but the cache
+    #: Scratch directories with rows of the cache: those of unchanged files are in that of an earlier look.
+    cache_places: list[str] = field(default_factory=list)
     _others: list[Finding] = field(default_factory=list)
 
     def findings(self, kinds: Collection[str] | None = None) -> Iterator[Finding]:
@@ -85,6 +87,8 @@ def survey(
         look = _Look(Survey(root, scratch, session), say, None)
     else:
         look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier)
+        look.survey.cache_places += earlier.cache_places
+    look.survey.cache_places.append(scratch)
     replayer.ask(scratch, earlier.scratch if earlier else "")
     look.files()
     look.survey.facts = replayer.answer(scratch)

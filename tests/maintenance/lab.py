@@ -65,9 +65,11 @@ def check(root: Path, say: Callable[[str], None] = _quiet, decisions: dict[str, 
         return Result(orjson.loads(b"".join(report.json())))
 
 
-def repair(root: Path, decisions: dict[str, str] | None = None) -> Result:
+def repair(root: Path, decisions: dict[str, str] | None = None, elsewhere: Path | None = None) -> Result:
+    """``elsewhere``: the directory of scratch files, if not the store."""
+    scratch = str(elsewhere) if elsewhere else None
     with (
-        pipeline.running(str(root), "repair", MASTER, _quiet, session=session()) as (run, report, _),
+        pipeline.running(str(root), "repair", MASTER, _quiet, elsewhere=scratch, session=session()) as (run, report, _),
         gate.offline(str(root), reason="a test", deadline=5) as held,
     ):
         run.repair(held, report, decisions or {})
