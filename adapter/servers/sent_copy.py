@@ -1,111 +1,199 @@
-"""The copy a client uploads to Sent of a message that submission has put there already.
+"""One copy in Sent: a message that both submission and the mail client put there is kept once.
 
-Two copies are the same message if their Message-ID is the same and so are all octets but those that submission itself
-changes: trace fields, Bcc, a Date or Message-ID that was missing, and the HTML alternative that the account asks for.
+Two messages are copies of each other if their Message-ID is the same, their bodies are equal but for the final CRLF,
+and the header fields of one include those of the other. The copy with more fields wins: the client's, if it names Bcc
+recipients. The fields that make the record of what was sent (originator, recipients, subject, dates, MIME) must be the
+same in both, so a copy cannot rewrite that record; a message with other ones is a message of its own.
+
+Trace fields, and a Date or MIME-Version that submission added, do not count. A body to which submission added an HTML
+alternative counts as the Markdown it was made from.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
-from typing import NamedTuple
+import sqlite3
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 
+from adapter.content import front_matter, wire
 from adapter.servers.smtp import html_alternative
-from adapter.servers.smtp.incoming import MAX_REWRITTEN
-from adapter.store import queries
+from adapter.store.queries import Folder
+from adapter.transport.operations.base import Plan
+from adapter.transport.operations.delivery import FindTwin, Twin
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.mime.headers import parse_headers
 from protocol.mime.scanner import Buffer
 
-_IGNORED = frozenset({"return-path", "received", "bcc", "resent-bcc"})
-_ADDED = frozenset({"date", "message-id"})
-_MAX_HEADER = 1 << 20
+_TRACE = frozenset({"return-path", "received"})
+_ADDED = frozenset({"date", "mime-version"})
+_RECORD = _ADDED | {"from", "sender", "reply-to", "to", "cc", "subject", "message-id", "in-reply-to", "references"}
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_RECENT = 256
+_MAX_HTML_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 _MESSAGE_ID = re.compile(rb"<[^<>\s]+>")
 
-#: Messages of the folder with this Message-ID; the client's copy comes soon after, so the last are looked at.
-#: The condition ``<> ''`` lets SQLite use the partial index.
+#: Messages of the folder with this Message-ID that are not marked as deleted, the newest first.
 _CANDIDATES = """
-SELECT p.uid, p.message_id, m.size FROM messages m JOIN mailbox_projections p USING (message_id)
+SELECT p.uid, p.message_id FROM messages m JOIN mailbox_projections p USING (message_id)
 JOIN mailbox_state s USING (folder_id, uid)
 WHERE m.header_id = ? AND m.header_id <> '' AND p.folder_id = ? AND NOT s.flags & 8 ORDER BY p.uid DESC LIMIT 5
 """
+_SAME_ID = """
+SELECT message_id FROM messages WHERE header_id = ? AND header_id <> '' ORDER BY message_id DESC LIMIT 5
+"""
+
+_Read = Callable[[int, int], Iterator[bytes]]
 
 
-class Existing(NamedTuple):
-    uidvalidity: int
-    uid: int
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What is compared of a message: its fields without trace fields, and a digest of its body."""
+
+    message_id: str
+    fields: Counter[tuple[str, bytes]]
+    body: bytes
 
 
-def find(transport: Transport, address: str, folder: str, octets: Buffer) -> Existing | None:
-    """The message in ``folder`` that ``octets``, about to be appended to it, are a copy of. Blocks."""
-    copy = _Copy(octets)
-    message_id = _MESSAGE_ID.search(parse_headers(copy.header, 0, len(copy.header)).first("Message-ID") or b"")
-    if message_id is None:
+class _Relation(Enum):
+    DIFFERENT = "different"
+    NEW_HAS_MORE = "the new copy has more fields"
+    OLD_SUFFICES = "the stored copy has every field of the new one"
+
+
+class SentCopies:
+    """Find the stored copy of a message that is about to be put into Sent.
+
+    The search runs inside the commit, with the account's lock held: two copies that arrive at the same time, through
+    any worker, still end up as one.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._content = transport.content
+        # Messages staged lately are among them: the files of a batch are put in place after all of it is planned.
+        self._recent: OrderedDict[str, Fingerprint] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def finder(self, staged_id: str, fingerprint: Fingerprint | None) -> FindTwin | None:
+        """Return the search for copies of a message that is staged under this id; None without a Message-ID. Blocking.
+
+        Copies that exist are read now: the search itself, which runs under the lock, reads only those added since.
+        """
+        if fingerprint is None or not fingerprint.message_id:
+            return None
+        with contextlib.suppress(MailError, OSError, sqlite3.Error):
+            for (message_id,) in self._transport.index.query(_SAME_ID, (fingerprint.message_id,)):
+                self._remember(message_id, self._stored(message_id))
+        self._remember(staged_id, fingerprint)
+        return partial(self._find, fingerprint)
+
+    def _remember(self, message_id: str, fingerprint: Fingerprint) -> None:
+        with self._mutex:
+            self._recent[message_id] = fingerprint
+            self._recent.move_to_end(message_id)
+            while len(self._recent) > _MAX_RECENT:
+                self._recent.popitem(last=False)
+
+    def _find(self, fingerprint: Fingerprint, plan: Plan, folder: Folder) -> Twin | None:
+        for uid, message_id in plan.connection.execute(_CANDIDATES, (fingerprint.message_id, folder.id)).fetchall():
+            try:
+                relation = _compare(self._stored(message_id), fingerprint)
+            except (MailError, OSError):
+                continue  # a copy that cannot be read now cannot stand for this one
+            if relation is not _Relation.DIFFERENT:
+                return Twin(uid, yields=relation is _Relation.NEW_HAS_MORE)
         return None
-    with transport.reading() as connection:
-        try:
-            place = queries.folder(connection, queries.active_registration(connection, address).id, folder)
-        except MailError:
-            return None
-        rows = connection.execute(_CANDIDATES, (message_id[0].decode("utf-8", "replace"), place.id)).fetchall()
-    for uid, stored, size in rows:
-        try:
-            if _same(transport, stored, size, copy):
-                return Existing(place.uidvalidity, uid)
-        except (MailError, OSError):
-            continue
-    return None
+
+    def _stored(self, message_id: str) -> Fingerprint:
+        with self._mutex:
+            known = self._recent.get(message_id)
+        if known is not None:
+            return known
+        # Not through the index: this runs inside its write transaction.
+        file = self._content.file(message_id)
+        recipe = front_matter.recipe_of(file)
+
+        def read(start: int, stop: int) -> Iterator[bytes]:
+            return wire.octets(file, recipe, self._content, start, stop)
+
+        header, start = _split(b"".join(read(0, min(recipe.size, _MAX_HEADER_BYTES))))
+        plain = _without_html(header, recipe.size, read)
+        if plain is not None:
+            return fingerprint_of(plain)
+        return _fingerprint(header, _body(start, recipe.size, read))
 
 
-class _Copy:
-    """What a client uploads: ``start`` is where its body begins, ``essence`` the fields that make the message."""
+def fingerprint_of(octets: Buffer) -> Fingerprint:
+    """Compute what is compared of a message. CPU work."""
+    header, start = _split(bytes(octets[:_MAX_HEADER_BYTES]))
 
-    def __init__(self, octets: Buffer) -> None:
-        self.octets = octets
-        self.header, self.start = _split(bytes(octets[:_MAX_HEADER]))
-        self.essence = _essence(self.header)
+    def read(first: int, last: int) -> Iterator[bytes]:
+        for position in range(first, last, _CHUNK_BYTES):
+            yield bytes(octets[position : min(position + _CHUNK_BYTES, last)])
 
-    def with_html(self, boundary: bytes) -> _Copy | None:
-        """As submission rewrites it, to the octet; None if it does not rewrite such a message."""
-        header = bytes(self.octets[: self.start])
-        if len(self.octets) - self.start > MAX_REWRITTEN or not html_alternative.is_markdown(header):
-            return None
-        return _Copy(html_alternative.add_html(header, bytes(self.octets[self.start :]), boundary))
-
-
-def _same(transport: Transport, stored: str, size: int, copy: _Copy) -> bool:
-    header, start = _split(b"".join(transport.content.stream(stored, 0, min(size, _MAX_HEADER))))
-    boundary = html_alternative.boundary_of(header)
-    found = copy if boundary is None else copy.with_html(boundary) or copy
-    if size - start != len(found.octets) - found.start or not _matches(_essence(header), found.essence):
-        return False
-    position = found.start
-    for chunk in transport.content.stream(stored, start, size):
-        if bytes(found.octets[position : position + len(chunk)]) != chunk:
-            return False
-        position += len(chunk)
-    return True
+    plain = _without_html(header, len(octets), read)
+    if plain is not None:
+        return fingerprint_of(plain)
+    return _fingerprint(header, _body(start, len(octets), read))
 
 
 def _split(head: bytes) -> tuple[bytes, int]:
-    """The header block, and where the body begins."""
+    """Return the header block and the offset of the body."""
     end = head.find(b"\r\n\r\n")
     return (head, len(head)) if end < 0 else (head[: end + 2], end + 4)
 
 
-def _essence(header: bytes) -> list[tuple[str, bytes]]:
-    """The fields that make the message, in order, each with its octets."""
-    return [
-        (field.lower, header[field.start : field.end])
-        for field in parse_headers(header, 0, len(header)).fields
-        if field.lower not in _IGNORED
-    ]
+def _body(start: int, size: int, read: _Read) -> Iterator[bytes]:
+    """Yield the body without its final CRLF."""
+    tail = b"".join(read(max(start, size - 2), size))
+    stop = size - 2 if tail == b"\r\n" else size
+    return read(start, stop) if stop > start else iter(())
 
 
-def _matches(stored: list[tuple[str, bytes]], uploaded: list[tuple[str, bytes]]) -> bool:
-    """Submission adds what was missing before all other fields."""
-    extra = len(stored) - len(uploaded)
-    if extra < 0 or stored[extra:] != uploaded:
-        return False
-    names = {name for name, _ in uploaded}
-    return all(name in _ADDED and name not in names for name, _ in stored[:extra])
+def _without_html(header: bytes, size: int, read: _Read) -> bytes | None:
+    """Return the message to which submission added an HTML alternative; None if it did not."""
+    if size > _MAX_HTML_BYTES or html_alternative.boundary_of(header) is None:
+        return None
+    return html_alternative.remove_html(b"".join(read(0, size)))
+
+
+def _fingerprint(header: bytes, body: Iterator[bytes]) -> Fingerprint:
+    block = parse_headers(header, 0, len(header))
+    message_id = _MESSAGE_ID.search(block.first("Message-ID") or b"")
+    digest = hashlib.sha256()
+    for chunk in body:
+        digest.update(chunk)
+    return Fingerprint(
+        message_id[0].decode("utf-8", "replace") if message_id is not None else "",
+        Counter((field.lower, header[field.start : field.end]) for field in block.fields if field.lower not in _TRACE),
+        digest.digest(),
+    )
+
+
+def _compare(old: Fingerprint, new: Fingerprint) -> _Relation:
+    if old.body != new.body or old.message_id != new.message_id:
+        return _Relation.DIFFERENT
+    missing, extra = _only_in(old, new), _only_in(new, old)
+    if (missing and extra) or not all(_may_differ(name) for name, _ in missing | extra):
+        return _Relation.DIFFERENT
+    return _Relation.NEW_HAS_MORE if extra else _Relation.OLD_SUFFICES
+
+
+def _only_in(one: Fingerprint, other: Fingerprint) -> Counter[tuple[str, bytes]]:
+    """Return the fields that only ``one`` has, without those that submission may have added to it."""
+    names = {name for name, _ in other.fields}
+    only = one.fields - other.fields
+    return Counter({key: count for key, count in only.items() if key[0] in names or key[0] not in _ADDED})
+
+
+def _may_differ(name: str) -> bool:
+    return name == "resent-bcc" or (name not in _RECORD and not name.startswith(("content-", "resent-")))

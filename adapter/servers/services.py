@@ -17,6 +17,7 @@ from adapter.recipients import Recipients
 from adapter.servers.admission import Admission
 from adapter.servers.commits import Commits
 from adapter.servers.login import Authenticator
+from adapter.servers.sent_copy import SentCopies
 from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.tls import Certificates
 from adapter.settings import Settings
@@ -90,6 +91,7 @@ class Store:
     authenticator: Authenticator
     pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
     commits: Commits
+    sent_copies: SentCopies
 
 
 @dataclass(slots=True)
@@ -124,7 +126,8 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
         raise
     pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
     commits = Commits(transport, settings.server.threads)
-    return Store(settings, transport, recipients, newcomers, credentials, authenticator, pool, commits)
+    sent_copies = SentCopies(transport)
+    return Store(settings, transport, recipients, newcomers, credentials, authenticator, pool, commits, sent_copies)
 
 
 def close_store(store: Store) -> None:

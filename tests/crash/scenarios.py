@@ -93,6 +93,18 @@ def replace(transport: Transport) -> AnyOperation:
     return op.Append(ADA, "Drafts", [item], replaces=(source, [1]))
 
 
+def replace_sent_copy(transport: Transport) -> AnyOperation:
+    """The client's version of a message takes the place of the one that submission stored."""
+    item = op.AppendItem(transport.stage(letters.plain(104)), int(Flag.READ))
+    return op.Append(ADA, "Red", [item], find_twin=lambda plan, folder: op.Twin(1, yields=True))
+
+
+def keep_sent_copy(transport: Transport) -> AnyOperation:
+    """The client's version is there already when the message is submitted."""
+    staged = transport.stage(letters.plain(105))
+    return op.Deliver(staged, BOB, [ADA], keep_sent=True, find_twin=lambda plan, folder: op.Twin(1, yields=False))
+
+
 def copy(folder: str, chosen: Sequence[int], to: str) -> Action:
     return lambda transport: op.Copy(ADA, folder_id(transport, ADA, folder), chosen, to)
 
@@ -184,6 +196,8 @@ SCENARIOS = (
         "append several", [put(LONG, letters.plain(102), letters.with_files(103, b"x", b"x"), letters.plain(104))]
     ),
     Scenario("append replace", [replace]),
+    Scenario("sent copy replaced", [replace_sent_copy]),
+    Scenario("sent copy kept", [keep_sent_copy], prepare=[put("Sent", letters.plain(105), address=BOB)]),
     Scenario("flags add", [flags("INBOX", [1, 2, 3], "add", int(Flag.READ), ["$Label1", "red"])]),
     Scenario("flags remove", [flags("INBOX", [1, 6], "remove", int(Flag.STARRED | Flag.DELETED), ["BLUE"])]),
     Scenario("flags set", [flags("INBOX", [1, 3, 6], "set", int(Flag.ANSWERED), ["set"])]),

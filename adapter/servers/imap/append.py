@@ -10,12 +10,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from adapter.servers import sent_copy
 from adapter.servers.imap.answer import Answer, failed
 from adapter.servers.imap.commands_copy import highest
 from adapter.servers.imap.commands_select import find_folder
 from adapter.servers.imap.store_flags import READ_ONLY, check_keywords, split_flags
-from adapter.servers.sent_copy import Existing
+from adapter.servers.sent_copy import Fingerprint, fingerprint_of
 from adapter.store import names
 from adapter.transport import operations as op
 from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from adapter.store.queries import Folder
     from adapter.transport.transport import Transport
 
-_, _SENT = names.STANDARD_FOLDERS["Sent"]
+_SENT_NAME = "Sent"
+_, _SENT_USE = names.STANDARD_FOLDERS[_SENT_NAME]
 
 
 class Upload:
@@ -130,37 +130,15 @@ async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
 # RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
 async def append(session: Session, command: commands.Append) -> Answer:
     folder = await find_folder(session, command.mailbox)
-    if folder.special_use == _SENT and len(command.messages) == 1 and session.upload and not session.upload.trouble:
-        existing = await _sent_before(session, folder, command.messages[0])
-        if existing is not None:
-            return Answer("The message is there already", codes.appenduid(existing.uidvalidity, [existing.uid]))
-    placed = await _commit(session, folder.name, command.messages, None)
+    placed = await _commit(session, folder, command.messages, None)
     return Answer("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
-
-
-async def _sent_before(session: Session, folder: Folder, message: AppendMessage) -> Existing | None:
-    """Submission has put the message there; the client's own copy only brings its flags."""
-    assert session.upload is not None  # noqa: S101 - the command had a message
-    (spool,) = session.upload.spools
-
-    def look() -> Existing | None:
-        with spool.reading() as octets:
-            return sent_copy.find(session.backend.transport, session.account, folder.name, octets)
-
-    existing = await session.backend.call(look)
-    if existing is not None:
-        flags, keywords = split_flags(message.flags, session.server.settings.imap)
-        await session.mailboxes.commit(
-            op.ChangeFlags(session.account, folder.id, [existing.uid], "add", flags, keywords)
-        )
-    return existing
 
 
 # RFC 8508 3.3: APPENDUID comes before the expunge
 async def replace(session: Session, command: commands.Replace) -> Answer:
     uids = _to_replace(session, command.number, command.uid)
     folder = await find_folder(session, command.mailbox)
-    placed = await _commit(session, folder.name, [command.message], (session.mailbox.state.id, uids))
+    placed = await _commit(session, folder, [command.message], (session.mailbox.state.id, uids))
     session.send(responses.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
     return Answer("Replace completed", highest(session))
 
@@ -178,14 +156,14 @@ def _to_replace(session: Session, number: int, uid: bool) -> Sequence[int]:
 
 async def _commit(
     session: Session,
-    folder: str,
+    folder: Folder,
     messages: Sequence[AppendMessage],
     replaces: tuple[int, Sequence[int]] | None,
 ) -> list[op.Placed]:
     settings = session.server.settings.imap
     flags = [split_flags(message.flags, settings) for message in messages]
     if any(keywords for _, keywords in flags):
-        state = await session.mailboxes.folder((await find_folder(session, folder)).id)
+        state = await session.mailboxes.folder(folder.id)
         check_keywords(state.flags, [keyword for _, keywords in flags for keyword in keywords])
     transport = session.backend.transport
     assert session.upload is not None  # noqa: S101 - the command had at least one message
@@ -194,15 +172,31 @@ async def _commit(
     upload, session.upload = session.upload, None  # the thread closes the spools
     quota = session.server.quotas.of(session.account)
 
+    # Submission may have put the same message there, or be about to.
+    is_sent_folder = folder.special_use == _SENT_USE or folder.name == _SENT_NAME
+    may_have_twin = is_sent_folder and len(messages) == 1 and replaces is None
+
     def prepare() -> op.Append:
+        fingerprint = _fingerprint(upload) if may_have_twin else None
         staged = _stage(transport, upload.spools)
+        find_twin = session.backend.store.sent_copies.finder(staged[0].content.id, fingerprint)
         items = [
             op.AppendItem(each, system, keywords, None if message.date is None else int(message.date.timestamp()))
             for each, message, (system, keywords) in zip(staged, messages, flags, strict=True)
         ]
-        return op.Append(session.account, folder, items, replaces, quota if quota.limited else None)
+        limited = quota if quota.limited else None
+        return op.Append(session.account, folder.name, items, replaces, limited, find_twin)
 
     return await session.mailboxes.commit_staged(prepare, upload.size)
+
+
+def _fingerprint(upload: Upload) -> Fingerprint:
+    try:
+        with upload.spools[0].reading() as octets:
+            return fingerprint_of(octets)
+    except BaseException:
+        upload.close()
+        raise
 
 
 def _stage(transport: Transport, spools: Sequence[Spool]) -> list[Staged]:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from adapter.servers.networks import Peer
+from adapter.servers.sent_copy import fingerprint_of
 from adapter.servers.services import Store
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.transaction import Recipient, Transaction
@@ -49,8 +50,13 @@ async def deliver(
     lifetime = store.settings.relay.expire_after
 
     def prepare() -> Deliver:
+        fingerprint = None
+        if account and keep_sent:
+            with incoming.reading() as octets:
+                fingerprint = fingerprint_of(octets)
+        staged = incoming.stage()
         return Deliver(
-            incoming.stage(),
+            staged,
             transaction.sender,
             list(targets),
             folders,
@@ -61,6 +67,7 @@ async def deliver(
             quotas=quotas,
             lenient=lenient,
             requests=_requests(transaction),
+            find_twin=store.sent_copies.finder(staged.content.id, fingerprint),
         )
 
     try:

@@ -69,3 +69,23 @@ def add_html(header: bytes, body: bytes, boundary: bytes | None = None) -> bytes
             b"\r\n--" + boundary + b"--\r\n",
         )
     )
+
+
+def remove_html(octets: bytes) -> bytes | None:
+    """Undo :func:`add_html`, but for the order of fields; None if ``octets`` are not what it makes."""
+    end = octets.find(b"\r\n\r\n") + 4
+    header = octets[:end]
+    boundary = boundary_of(header)
+    if end < 4 or boundary is None:
+        return None
+    first = b"--" + boundary + b"\r\n"
+    last = b"\r\n--" + boundary + b"\r\nContent-Type: text/html;"
+    start, stop = end + len(first), octets.rfind(last)
+    split = octets.find(b"\r\n\r\n", start - 2, stop)
+    if not octets.startswith(first, end) or split < 0:
+        return None
+    moved, body = octets[start : split + 2], octets[split + 4 : stop]
+    kept = _MADE.sub(b"", header[:-2]).removesuffix(b"Content-Transfer-Encoding: 8bit\r\n")
+    # Whether the version field was there, and where the moved fields were, cannot be known: order does not matter here.
+    original = kept + moved + b"\r\n"
+    return original + body if add_html(original, body, boundary) == octets else None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from adapter.servers.commits import as_mail_error
 from adapter.servers.services import Store
 from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
+from protocol.mime.scanner import Buffer
 from protocol.smtp import replies
 from protocol.smtp.intake import Intake
 from protocol.smtp.replies import Reply, SmtpError
@@ -96,6 +98,12 @@ class Incoming:
         if spool is None:
             raise RuntimeError("a message is staged twice")
         return spool.stage()
+
+    def reading(self) -> AbstractContextManager[Buffer]:
+        """Give access to the complete message before it is staged. Blocking."""
+        if self._spool is None:
+            raise RuntimeError("the message is staged already")
+        return self._spool.reading()
 
     async def discard(self) -> None:
         """Forget the message; nothing is kept after this."""

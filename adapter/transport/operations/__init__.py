@@ -4,7 +4,7 @@ from adapter.transport.effects.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
 from adapter.transport.operations.bookmarks import SetBookmarks
-from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed
+from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, FindTwin, Placed, Twin
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
 from adapter.transport.operations.messages import (
     ChangeFlags,
@@ -35,6 +35,7 @@ __all__ = [
     "DsnRequests",
     "Expunge",
     "Expunged",
+    "FindTwin",
     "FinishQueue",
     "Finished",
     "FlagsChanged",
@@ -54,6 +55,7 @@ __all__ = [
     "SetBookmarks",
     "StaleReport",
     "Subscribe",
+    "Twin",
     "UpdateMirror",
     "UpdateQueue",
 ]

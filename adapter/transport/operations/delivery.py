@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adapter.quotas import Quota
 from adapter.store import disk, layout, names, queries
 from adapter.store.queries import Folder
 from adapter.transport import ids
-from adapter.transport.effects import content, dsn_requests, outbox, projections
+from adapter.transport.effects import content, dsn_requests, outbox, projections, state
 from adapter.transport.effects.dsn_requests import DsnRequests
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.flags import SETTABLE, Flag, join_keywords
@@ -39,6 +39,18 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Twin:
+    """A stored copy of the message that is about to be placed; it ``yields`` if the new one has more fields."""
+
+    uid: int
+    yields: bool
+
+
+#: Searches a folder for a copy of the message that the operation places, inside its plan.
+FindTwin = Callable[[Plan, Folder], Twin | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """The outcome for each recipient; ``sent`` is the sender's own projection, if the sender lives here."""
 
@@ -64,6 +76,7 @@ class Deliver(Operation[Delivery]):
     quotas: Mapping[str, Quota] = field(default_factory=dict)  # of addresses that have one
     lenient: Collection[str] = ()  # who may exceed it by one message
     requests: DsnRequests | None = None  # what the sender asked of the delivery to recipients here
+    find_twin: FindTwin | None = None  # searches Sent for the copy that the mail client put there first
 
     def addresses(self) -> Iterable[str]:
         return {*self.recipients, self._owner} if self.keep_sent else set(self.recipients)
@@ -90,15 +103,19 @@ class Deliver(Operation[Delivery]):
         elsewhere = {item.address: item for item in self.relay}
         if not folders and not elsewhere:
             return Delivery(self.staged.content.id, outcome, None)  # what went to nobody was not sent
-        if self.keep_sent and self._owner in self.quotas:
-            self._check_room(plan, self._owner, self._sent_folder(plan))
+        sent_folder = self._sent_folder(plan) if self.keep_sent else None
+        twin = self.find_twin(plan, sent_folder) if self.find_twin and sent_folder else None
+        if twin is None and self._owner in self.quotas:
+            self._check_room(plan, self._owner, sent_folder)
         emit_content(plan, self.staged, self.sender, self._history({**folders, **elsewhere}))
         for address, folder in folders.items():
             outcome[address] = place(plan, address, folder, self.staged, 0, "")
         if self.requests is not None:
             self._keep_requests(plan, self.requests, folders)
-        sent_folder = self._sent_folder(plan) if self.keep_sent else None  # read now: it may have just got a message
-        sent = place(plan, self._owner, sent_folder, self.staged, Flag.READ, "") if sent_folder else None
+        sent = None
+        if sent_folder is not None:
+            sent_folder = plan.folder_by_id(self._owner, sent_folder.id)  # read again: it may have just got a message
+            sent = place_once(plan, self._owner, sent_folder, AppendItem(self.staged, int(Flag.READ)), twin)
         queued = {address: ids.queue_id(plan.now) for address in elsewhere}
         if elsewhere:
             items = [(queued[address], item) for address, item in elsewhere.items()]
@@ -159,6 +176,7 @@ class Append(Operation[list[Placed]]):
     items: Sequence[AppendItem]
     replaces: tuple[int, Sequence[int]] | None = None
     quota: Quota | None = None
+    find_twin: FindTwin | None = None  # for a single message: searches for the copy that submission put there first
 
     def addresses(self) -> Iterable[str]:
         return (self.address,)
@@ -168,22 +186,25 @@ class Append(Operation[list[Placed]]):
 
     def plan(self, plan: Plan) -> list[Placed]:
         placed = []
+        twin = self.find_twin(plan, plan.folder(self.address, self.folder)) if self.find_twin else None
         if self.quota is not None:
-            self._check_room(plan, self.quota)
+            self._check_room(plan, self.quota, twin)
         for item in self.items:
             folder = plan.folder(self.address, self.folder)
-            emit_content(plan, item.staged, "", [])
-            keywords = join_keywords(item.keywords)
-            placed.append(
-                place(plan, self.address, folder, item.staged, item.flags & SETTABLE, keywords, item.internal_date)
-            )
+            if twin is None or twin.yields:
+                emit_content(plan, item.staged, "", [])
+            placed.append(place_once(plan, self.address, folder, item, twin))
         if self.replaces is not None:
             remove_messages(plan, plan.folder_by_id(self.address, self.replaces[0]), self.replaces[1])
         return placed
 
-    def _check_room(self, plan: Plan, quota: Quota) -> None:
+    def _check_room(self, plan: Plan, quota: Quota, twin: Twin | None) -> None:
         """With the lock held; what goes makes room for what comes (RFC 8508 3.4)."""
+        if twin is not None and not twin.yields:
+            return
         going = queries.rows_of(plan.connection, *self.replaces) if self.replaces is not None else []
+        if twin is not None:
+            going += queries.rows_of(plan.connection, plan.folder(self.address, self.folder).id, [twin.uid])
         size = sum(item.staged.content.size for item in self.items) - sum(row.size for row in going)
         own = queries.folders(plan.connection, plan.registration(self.address).id)
         quota.check(own, size, len(self.items) - len(going))
@@ -210,6 +231,28 @@ def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple
                     raise MailError(Reason.UNKNOWN, f"blob {blob.sha256} was collected while the message was staged")
     plan.emit(content.effect(staged, sender, recipients))
     plan.cache(staged.content)
+
+
+def place_once(plan: Plan, address: str, folder: Folder, item: AppendItem, twin: Twin | None) -> Placed:
+    """Place a message whose content is emitted, unless its twin stays; a twin that yields is removed.
+
+    Flags and keywords of both are kept.
+    """
+    flags, keywords = item.flags & SETTABLE, join_keywords(item.keywords)
+    if twin is None:
+        return place(plan, address, folder, item.staged, flags, keywords, item.internal_date)
+    (row,) = queries.rows_of(plan.connection, folder.id, [twin.uid])
+    if twin.yields:
+        date = row.internal_date if item.internal_date is None else item.internal_date
+        words = join_keywords([*item.keywords, *row.keywords.split()])
+        placed = place(plan, address, folder, item.staged, flags | row.flags & SETTABLE, words, date)
+        remove_messages(plan, plan.folder_by_id(address, folder.id), [twin.uid])
+        return placed
+    modseq = folder.highestmodseq
+    if flags & ~row.flags or state.change_keywords(row.keywords, "add", item.keywords) != row.keywords:
+        modseq += 1
+        plan.emit(state.effect(folder, modseq, [twin.uid], "add", flags, item.keywords))
+    return Placed(address, folder.id, folder.name, folder.uidvalidity, twin.uid, modseq)
 
 
 def place(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import email
 import email.policy
 from collections.abc import AsyncIterator
@@ -12,14 +11,11 @@ import pytest
 import pytest_asyncio
 
 from adapter.config import Seconds
-from adapter.servers import sent_copy
 from adapter.settings import Account, Settings, Submission
 from adapter.store import outbox_queries
-from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.upstream.settings import RelaySettings
 from tests.support.certificates import make_certificate
-from tests.support.messages import message
 from tests.support.smtpd import Running, SmtpClient, from_ada, make_store, serving
 from tests.support.stores import ADA, BOB, rows
 
@@ -239,79 +235,3 @@ async def test_a_report_that_fails_does_not_bring_the_message_again(
     client.send(from_ada() + b".\r\n")
     assert (await client.reply()).code == 250
     assert len(server.inbox(BOB)) == 1
-
-
-# --- the copy a client uploads itself --------------------------------------------------------------------------------
-
-
-async def test_the_clients_own_copy_is_recognised(server: Running) -> None:
-    client = await logged_in(server)
-    fields = "Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nMessage-ID: <1@example.test>\r\n"
-    sent = from_ada(extra=fields)
-    assert (await client.mail(sent, BOB, sender=ADA)).code == 250
-    (row,) = rows(server.transport, "Sent", ADA)
-    find = sent_copy.find
-    transport = server.transport
-    uploaded = from_ada(extra=fields + f"Bcc: {BOB}\r\n")
-    for copy in (sent, uploaded):
-        found = find(transport, ADA, "Sent", copy)
-        assert found is not None
-        assert found.uid == row.uid
-    assert find(transport, ADA, "Sent", uploaded.replace(b"Hello Bob", b"Other text")) is None
-    assert find(transport, ADA, "Sent", uploaded.replace(b"Subject: Hello", b"Subject: Other")) is None
-    assert find(transport, ADA, "Sent", uploaded.replace(b"<1@", b"<2@")) is None
-    assert find(transport, ADA, "Sent", message()) is None
-    assert find(transport, ADA, "Drafts", uploaded) is None
-    assert find(transport, BOB, "Sent", uploaded) is None
-    await asyncio.to_thread(
-        transport.run, op.ChangeFlags(ADA, found_folder(server), [row.uid], "add", int(Flag.DELETED))
-    )
-    assert find(transport, ADA, "Sent", uploaded) is None
-
-
-def found_folder(server: Running) -> int:
-    from tests.support.stores import folder
-
-    return folder(server.transport, "Sent", ADA).id
-
-
-async def test_a_copy_whose_fields_submission_added_is_recognised(server: Running) -> None:
-    client = await logged_in(server)
-    sent = from_ada(extra="Message-ID: <3@example.test>\r\n")  # no Date
-    assert (await client.mail(sent, BOB, sender=ADA)).code == 250
-    assert sent_copy.find(server.transport, ADA, "Sent", sent) is not None
-    assert sent_copy.find(server.transport, ADA, "Sent", sent.replace(b"To: ", b"Cc: ")) is None
-
-
-MARKDOWN = "Message-ID: <4@example.test>\r\nContent-Type: text/markdown; charset=utf-8\r\n"
-
-
-@pytest.mark.parametrize(
-    ("extra", "body"),
-    [
-        (MARKDOWN, "# Hello\r\n\r\n*Bob*\r\n"),
-        ("Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nMIME-Version: 1.0\r\n" + MARKDOWN, "# Gr\u00fc\u00dfe\r\n"),
-        (MARKDOWN + "Content-Transfer-Encoding: quoted-printable\r\nX-Last: 1\r\n", "Gr=C3=BC=C3=9Fe =\r\n**Bob**\r\n"),
-        (MARKDOWN, ""),
-    ],
-    ids=["bare", "eight bit", "encoded", "empty"],
-)
-async def test_a_copy_that_was_given_html_is_recognised(tmp_path: Path, extra: str, body: str) -> None:
-    make_store(tmp_path / "store")
-    async with serving(tmp_path / "store", Settings(account={ADA: Account(html_alternative=True)})) as running:
-        client = await logged_in(running)
-        sent = from_ada(extra=extra, body=body)
-        assert (await client.mail(sent, BOB, sender=ADA)).code == 250
-        (row,) = rows(running.transport, "Sent", ADA)
-        assert b"multipart/alternative" in running.inbox(ADA, "Sent")[0]
-        uploaded = sent.replace(b"Subject:", f"Bcc: {BOB}\r\nSubject:".encode())
-        for copy in (sent, uploaded, running.inbox(ADA, "Sent")[0]):
-            found = sent_copy.find(running.transport, ADA, "Sent", copy)
-            assert found is not None
-            assert found.uid == row.uid
-        for other in (
-            sent + b"more\r\n",
-            sent.replace(b"To: ", b"Cc: "),
-            sent.replace(b"text/markdown", b"text/plain"),
-        ):
-            assert sent_copy.find(running.transport, ADA, "Sent", other) is None
