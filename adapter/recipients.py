@@ -52,6 +52,7 @@ class Recipients:
         self._transport = transport
         self._fingerprint: list[tuple[str, int, int]] | None = None
         self._known: dict[str, bool] = {}  # registered address -> active
+        self._by_age: list[str] = []  # the active ones, the oldest first
         self._domains: frozenset[str] = frozenset()
         self._more_domains: Callable[[], frozenset[str]] = frozenset
         self._foreign_domains: frozenset[str] = frozenset()
@@ -91,6 +92,8 @@ class Recipients:
             if registration.status in ("active", "inactive"):
                 known[registration.address] = known.get(registration.address, False) or registration.status == "active"
         self._fingerprint = fingerprint
+        active = [registration for registration in found if registration.status == "active"]
+        self._by_age = [each.address for each in sorted(active, key=lambda each: (each.created_at, each.address))]
         self._known = known
         self._domains = self._domains_of(known)
 
@@ -157,7 +160,7 @@ class Recipients:
 
     def _spelled(self, path: Path) -> str:
         if not path.domain:  # RFC 5321 4.5.1: <postmaster>
-            return self._rules.postmaster or self._postmaster_somewhere()
+            return self._postmaster()
         address = _normalise(path.address)
         if address is None:
             raise MailError(Reason.BAD_ADDRESS, "a recipient that cannot be an address here")
@@ -174,22 +177,30 @@ class Recipients:
             return address
         return _normalise(f"{name}@{other}") or address if self.is_local(other.lower()) else address
 
-    def _postmaster_somewhere(self) -> str:
-        for domain in sorted(self._domains):
-            address = f"postmaster@{domain}"
-            if any(self._resolve(address, "postmaster")):
+    def _postmaster(self) -> str:
+        """Return the configured address, else a postmaster of a local domain, else the first account."""
+        of_domains = [f"postmaster@{domain}" for domain in sorted(self._domains)]
+        for address in filter(None, [self._rules.postmaster, *of_domains, *self._by_age[:1]]):
+            if any(self._named(address, "postmaster")):
                 return address
         raise MailError(Reason.NO_SUCH_ADDRESS, "postmaster")
 
     def _resolve(self, address: str, local: str) -> Iterator[Target]:
         found = list(self._named(address, local))
-        if not found and not self._was_known(address):
-            name, _, domain = address.rpartition("@")
-            # RFC 5321 4.5.1: there is a postmaster in every domain.
-            others = [self._rules.postmaster if name == "postmaster" else None, self._rules.catch_all.get(domain)]
-            for other in filter(None, others):
-                found = found or list(self._named(other, other.rpartition("@")[0]))
+        name, _, domain = address.rpartition("@")
+        others: list[str | None] = []
+        if name == "postmaster":  # RFC 5321 4.5.1: every domain has one, even where its mailbox was deactivated
+            others = [self._rules.postmaster, self._rules.catch_all.get(domain), self._first_account(domain)]
+        elif not self._was_known(address):
+            others = [self._rules.catch_all.get(domain)]
+        for other in filter(None, others):
+            found = found or list(self._named(other, other.rpartition("@")[0]))
         return iter(found)
+
+    def _first_account(self, domain: str) -> str | None:
+        """Return the oldest active account of the domain, else of the store."""
+        of_domain = (address for address in self._by_age if address.rpartition("@")[2] == domain)
+        return next(of_domain, None) or next(iter(self._by_age), None)
 
     def _was_known(self, address: str) -> bool:
         """Whether it is, or leads to, the address of a mailbox."""

@@ -144,7 +144,7 @@ class Lmtp:
 class Domains:
     local: tuple[str, ...] = ()  # besides the domains of all registered addresses
     detail: str = "+"  # between a name and what is only a note to it; empty: none
-    postmaster: str = ""  # where mail for <postmaster> goes; empty: postmaster@ a local domain
+    postmaster: str = ""  # where mail for <postmaster> goes; empty: postmaster@ a local domain, else the first account
     catch_all: dict[str, str] = field(default_factory=dict)  # domain -> address
 
 

@@ -91,10 +91,15 @@ class RcptCommand:
         return None if self.orcpt is None else self.orcpt.parameter
 
 
-def parse_mail(argument: bytes, offered: Collection[str] = MAIL_PARAMETERS) -> MailCommand:
-    """``FROM:<path> [parameters]``; raises SmtpError."""
+def parse_mail(
+    argument: bytes, offered: Collection[str] = MAIL_PARAMETERS, *, allow_bare_name: bool = False
+) -> MailCommand:
+    """Parse ``FROM:<path> [parameters]``; raises SmtpError.
+
+    ``allow_bare_name``: a sender without a domain is accepted, as LMTP clients such as getmail give one.
+    """
     path, values = _split(argument, "FROM:", offered, replies.BAD_SENDER)
-    if path.local and not path.domain:
+    if path.local and not path.domain and not allow_bare_name:
         raise SmtpError(replies.BAD_SENDER)
     smtputf8 = _flag(values, "SMTPUTF8")
     _need_ascii(path, values, smtputf8)

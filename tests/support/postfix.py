@@ -27,7 +27,6 @@ inet_interfaces = 127.0.0.1
 inet_protocols = ipv4
 mynetworks = 127.0.0.0/8
 smtputf8_enable = yes
-address_verify_poll_delay = 1s
 queue_run_delay = 1s
 minimal_backoff_time = 1s
 """

@@ -25,7 +25,7 @@ from protocol.smtp.data import ChunkReader, DataReader, parse_bdat
 from protocol.smtp.lines import AUTH_LIMIT
 from protocol.smtp.paths import Path
 from protocol.smtp.replies import Reply, SmtpError
-from protocol.smtp.states import Event
+from protocol.smtp.states import Event, Service
 from protocol.smtp.xclient import parse_xclient
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Commands:
     async def mail(self, argument: bytes) -> Reply:
         session = self._session
         session.renew()
-        command = _parse_mail(argument, self._mail_parameters)
+        is_lmtp = session.edge.service is Service.LMTP
+        command = _parse_mail(argument, self._mail_parameters, allow_bare_name=is_lmtp)
         if command.size is not None and command.size > session.edge.limits.message_size:
             return replies.TOO_BIG
         if session.account is not None:
@@ -97,8 +98,9 @@ class Commands:
             _log.info("%s recipient <%s> refused: %s", session.peer, command.path.address, error.public)
             raise
         if targets is None and not (session.account and session.store.settings.relay.host):
-            _log.info("%s relaying to <%s> denied", session.peer, command.path.address)
-            return replies.RELAY_DENIED
+            refusal = replies.NO_RELAY if session.account else replies.RELAY_DENIED
+            _log.info("%s recipient <%s> refused: %s", session.peer, command.path.address, refusal.text)
+            return refusal
         transaction.recipients.append(Recipient(command.path.address, command, targets or ()))
         session.state.advance(Event.RECIPIENT)
         return replies.RECIPIENT_OK

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 def wanted(transaction: Transaction) -> list[Recipient]:
-    """Who is to be reported as delivered; a report about a report never is."""
-    if not transaction.sender:
+    """Who is to be reported as delivered; a report about a report never is, and a bare name is no return address."""
+    if not transaction.mail.path.domain:
         return []
     return [each for each in transaction.recipients if each.targets and "SUCCESS" in (each.command.notify or ())]
 

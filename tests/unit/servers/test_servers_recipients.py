@@ -148,7 +148,6 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
 
 @pytest.mark.setting("domains.postmaster")
 def test_postmaster(store: Transport) -> None:
-    assert refused(Recipients(Settings(), store), "@") is Reason.NO_SUCH_ADDRESS
     here = Recipients(Settings(domains=Domains(postmaster=BOB)), store)
     assert here.find(MailPath("Postmaster", "")) == here.find(at("PostMaster@example.test")) == (Target(BOB),)
     assert here.find(at("postmaster@elsewhere.test")) is None
@@ -156,6 +155,20 @@ def test_postmaster(store: Transport) -> None:
     assert Recipients(Settings(domains=local), store).find(at("postmaster@empty.test")) == (Target(BOB),)
     aliased = Recipients(Settings(aliases={"postmaster@example.test": (ADA,)}), store)
     assert aliased.find(MailPath("postmaster", "")) == (Target(ADA),)
+
+
+@pytest.mark.parametrize("configured", ["", "gone@example.test"])
+def test_mail_for_the_postmaster_is_always_accepted(store: Transport, configured: str) -> None:
+    settings = Settings(domains=Domains(postmaster=configured, local=("empty.test",)))
+    assert Recipients(settings, store).find(MailPath("Postmaster", "")) == (Target(ADA),)  # the first account
+    assert Recipients(settings, store).find(at("postmaster@example.test")) == (Target(ADA),)
+    assert Recipients(settings, store).find(at("POSTMASTER@empty.test")) == (Target(ADA),)
+    store.run(op.Register("carl@other.test"))
+    assert Recipients(settings, store).find(at("postmaster@other.test")) == (Target("carl@other.test"),)
+    store.run(op.Register("postmaster@other.test"))
+    assert Recipients(settings, store).find(MailPath("postmaster", "")) == (Target("postmaster@other.test"),)
+    store.run(op.Deregister("postmaster@other.test", "deactivate"))
+    assert Recipients(settings, store).find(at("postmaster@other.test")) == (Target("carl@other.test"),)
 
 
 def test_both_forms_of_an_international_domain(store: Transport) -> None:

@@ -223,6 +223,31 @@ async def test_a_report_to_the_outside_is_protected_as_the_message_was(tmp_path:
     assert queued.expires_at == queued.created_at + 1234
 
 
+async def test_without_a_smarthost_mail_to_the_outside_is_refused_with_the_reason(server: Running) -> None:
+    client = await logged_in(server)
+    assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 250
+    refused = await client.ask("RCPT TO:<dave@far.test>")
+    assert refused.code == 550
+    assert refused.text == "5.7.1 No relay is configured for mail to other domains"
+    stranger = await server.hello("smtp")
+    assert (await stranger.ask("MAIL FROM:<eve@far.test>")).code == 250
+    assert (await stranger.ask("RCPT TO:<dave@far.test>")).text == "5.7.1 Relaying denied"
+
+
+async def test_lmtp_takes_a_sender_without_a_domain(server: Running) -> None:
+    """getmail gives <unknown>; over SMTP that is a syntax error."""
+    client = await server.hello("lmtp")
+    assert await client.codes("MAIL FROM:<unknown>", f"RCPT TO:<{BOB}>", "DATA") == [250, 250, 354]
+    client.send(from_ada() + b".\r\n")
+    assert (await client.reply()).code == 250
+    (received,) = server.inbox(BOB)
+    assert received.startswith(b"Return-Path: <unknown>\r\n")
+    assert server.inbox(ADA) == []  # no report to the postmaster
+    for kind in ("smtp", "submission"):
+        other = await (logged_in(server) if kind == "submission" else server.hello(kind))
+        assert (await other.ask("MAIL FROM:<unknown>")).code == 501
+
+
 async def test_a_report_that_fails_does_not_bring_the_message_again(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
