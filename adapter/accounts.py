@@ -62,6 +62,7 @@ class Credentials:
         self._stamp: _Stamp | None = None
         self._fields: dict[str, _Fields] = {}
         self._decoy = _decoy()
+        self._decoy_scram = _write_scram(scram_keys("decoy", os.urandom(16), SCRAM_ITERATIONS))
 
     @classmethod
     def open(cls, store: _HasRoot | str | os.PathLike[str]) -> Credentials:
@@ -106,10 +107,10 @@ class Credentials:
     def scram(self, address: str) -> ScramKeys | None:
         """The keys SCRAM-SHA-256 needs, or None where there are none."""
         fields = self._find(address)
-        for word in fields[_COMMENT].split() if fields else ():
-            if word.startswith(_SCRAM):
-                return _read_scram(word.removeprefix(_SCRAM))
-        return None
+        words = fields[_COMMENT].split() if fields else []
+        stored = next((word.removeprefix(_SCRAM) for word in words if word.startswith(_SCRAM)), None)
+        keys = _read_scram(self._decoy_scram if stored is None else stored)  # it takes the same time for all
+        return None if stored is None else keys
 
     def list(self) -> list[str]:
         """The addresses that have a password, sorted."""

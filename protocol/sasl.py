@@ -7,7 +7,7 @@ An exchange is driven by the edge (SMTP or IMAP)::
     Challenge      send it, give the client's answer to step()
     NeedPassword   check it off the event loop, then accept(user) or reject()
     NeedToken      the same, for OAuth tokens
-    NeedScramKeys  look them up, then keys(...); None for a user that does not exist
+    NeedScramKeys  look them up, then keys(keys, name); None for a user that does not exist
     Success, Failure   the end
 
 Invariants: nothing raises on what a client sends; input is bounded by MAX_LINE; an exchange that has ended stays
@@ -116,7 +116,8 @@ def decode_initial(line: bytes) -> bytes | Failure:
 @dataclass(frozen=True, slots=True)
 class Config:
     """``nonce`` is fresh and random for each exchange, printable and without comma. ``secret`` is the server's
-    own and constant: it makes the salts of users that do not exist. ``iterations`` is what new accounts get."""
+    own and constant, also after a restart: the salts of unknown users are derived from it. ``iterations`` is what
+    new accounts get."""
 
     nonce: str
     secret: bytes
@@ -159,10 +160,14 @@ class Exchange(ABC):
             return self._answer(Failure(Trouble.UNAVAILABLE))
         return self._answer(self._reject() if isinstance(self._last, NeedToken) else _REFUSED)
 
-    def keys(self, keys: ScramKeys | None) -> Step:
-        """The answer to NeedScramKeys; None if there is no such user."""
+    def keys(self, keys: ScramKeys | None, name: str) -> Step:
+        """The answer to NeedScramKeys; None if there is no such user.
+
+        ``name`` is the one spelling of the user's name by which keys are looked up: all spellings that lead to the
+        same account must give the same salt, whether or not the account exists.
+        """
         ready = isinstance(self._last, NeedScramKeys)
-        return self._answer(self._challenge_with(keys) if ready else _MALFORMED)
+        return self._answer(self._challenge_with(keys, name) if ready else _MALFORMED)
 
     @abstractmethod
     def _step(self, response: bytes | None) -> Step:
@@ -171,7 +176,7 @@ class Exchange(ABC):
     def _reject(self) -> Step:
         return _REFUSED
 
-    def _challenge_with(self, keys: ScramKeys | None) -> Step:
+    def _challenge_with(self, keys: ScramKeys | None, name: str) -> Step:
         return _MALFORMED
 
     def _answer(self, step: Step) -> Step:
@@ -281,9 +286,10 @@ class _ScramSha256(Exchange):
         self._nonce = match[6] + self._config.nonce.encode("ascii")
         return NeedScramKeys(user)
 
-    def _challenge_with(self, keys: ScramKeys | None) -> Step:
+    def _challenge_with(self, keys: ScramKeys | None, name: str) -> Step:
         self._known = keys is not None
-        self._scram = keys or self._fake()
+        decoy = self._decoy(name)  # made for every user: it takes the same time
+        self._scram = keys or decoy
         self._server_first = b"r=%s,s=%s,i=%d" % (
             self._nonce,
             base64.b64encode(self._scram.salt),
@@ -291,8 +297,9 @@ class _ScramSha256(Exchange):
         )
         return Challenge(self._server_first)
 
-    def _fake(self) -> ScramKeys:
-        user = self._user.casefold().encode()
+    def _decoy(self, name: str) -> ScramKeys:
+        """Keys of an unknown user, which no password fits."""
+        user = name.encode("utf-8", "surrogatepass")
         salt, key = (keyed_hash(self._config.secret, label + user) for label in (b"salt:", b"key:"))
         return ScramKeys(salt[:16], self._config.iterations, key, key)
 

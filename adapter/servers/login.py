@@ -1,31 +1,37 @@
 """Logging in, for SMTP and IMAP alike: SASL exchanges driven to their end, passwords hashed off the event loop.
 
 Invariants: nothing tells a wrong password from an unknown or inactive address, in words or in time; the cache of proven
-logins holds no password, only a keyed digest that a changed password no longer matches; a proven login is never
-delayed, so nobody can lock out a user who has just logged in.
+logins holds no password, only a keyed digest that a changed password no longer matches. A delayed login takes no place
+of others; one that its client has abandoned is dropped and counts as a failure of the client's address. Users who have
+logged in from an address before are not slowed there by the failures of others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import hmac
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from adapter.accounts import SCRAM_ITERATIONS
+from adapter.login_records import LoginRecords
 from adapter.metrics import LOGINS
 from adapter.servers import networks
-from adapter.servers.networks import Networks, Peer
+from adapter.servers.login_queue import Bounds, CrowdedError, FairQueue
+from adapter.servers.networks import Peer
 from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.throttle import Attempt, Throttle
 from adapter.servers.tokens import TokenCheck, TokenCheckFailedError
 from adapter.settings import Settings
 from adapter.store import names
 from adapter.users.auth_socket import UnavailableError
+from adapter.users.foreign import OnThread
 from adapter.users.newcomers import Newcomers
 from protocol import sasl
 from protocol.errors import MailError
@@ -35,6 +41,8 @@ from protocol.scram_keys import ScramKeys
 _log = logging.getLogger(__name__)
 
 _MAX_PROVEN = 10_000
+#: Logins of one account that may be delayed or queued at a time.
+_WAITING_OF_ACCOUNT = 10
 _SCRAM = "SCRAM-SHA-256"
 _TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2")
 
@@ -57,6 +65,26 @@ class _Checked(NamedTuple):
     lasting: bool
 
 
+class _Check:
+    """A check of a name and password under way, which any number of connections wait for."""
+
+    def __init__(self, work: Coroutine[object, object, _Checked | Failure], forget: Callable[[], object]) -> None:
+        self._task = asyncio.create_task(work)
+        self._forget = forget
+        self._waiting = 0
+
+    async def outcome(self) -> _Checked | Failure:
+        """Wait for the check. It is cancelled and forgotten when the last connection that waits for it has left."""
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._forget()  # before the task ends: no other connection may join it now
+                self._task.cancel()  # no effect if it is over
+
+
 class Authenticator:
     """``is_active`` may block: it is asked on a thread."""
 
@@ -67,6 +95,7 @@ class Authenticator:
         is_active: Callable[[str], bool],
         counts: SharedCounts | None = None,
         newcomers: Newcomers | None = None,
+        records: LoginRecords | None = None,
     ) -> None:
         self._passwords = passwords
         self._is_active = is_active
@@ -74,17 +103,21 @@ class Authenticator:
         counts = counts or SharedCounts()
         self._throttle = Throttle(settings.login, counts=counts)
         self._secret = counts.secret
+        self._records = records or LoginRecords(None, counts.secret)
         self._proven: dict[bytes, tuple[float, str]] = {}  # digest -> when it expires and the account, the oldest first
-        self._asked: dict[bytes, asyncio.Task[_Checked | Failure]] = {}  # digest -> the check under way
+        self._checks: dict[tuple[bytes, str], _Check] = {}  # by digest and peer group
         self._pool = ThreadPoolExecutor(settings.login.threads, thread_name_prefix="markpost-login")
+        self._bounds = Bounds()
+        self._hashing = FairQueue(settings.login.threads, settings.login.waiting)
+        self._asking = FairQueue(settings.login.waiting, settings.login.waiting)  # of users kept elsewhere
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
         """Go by these settings from now on; who is known to guess stays known. Raises ConfigError."""
-        self._exempt = Networks(settings.limits.exempt)
         self._tokens = TokenCheck(settings.login)
         self._settings = settings.login
         self._throttle.apply(settings.login)
+        self._hashing.waiting = self._asking.waiting = settings.login.waiting
         wanted = [name.upper() for name in settings.login.mechanisms]
         if self._elsewhere is not None:  # what is kept of passwords there is not what this mechanism needs
             wanted = [name for name in wanted if name != _SCRAM]
@@ -109,15 +142,12 @@ class Authenticator:
         """Drive one exchange to its end; ``Success.user`` is the account. None: no such mechanism."""
         if mechanism.upper() not in self.mechanisms:
             return None
-        config = sasl.Config(os.urandom(18).hex(), self._secret, SCRAM_ITERATIONS)
+        config = sasl.Config(os.urandom(18).hex(), self._records.secret, SCRAM_ITERATIONS)
         exchange = sasl.start(mechanism, config)
         if exchange is None:
             return None
-        driver = _Driver(self, exchange, ask, peer)
-        try:
-            outcome = await driver.run(initial)
-        finally:
-            driver.close()
+        with _counting_abandoned(peer), contextlib.ExitStack() as attempts:
+            outcome = await _Driver(self, exchange, ask, peer, attempts).run(initial)
         if isinstance(outcome, Success):
             LOGINS.of("success").add()
             _log.info("%s logged in as %s by %s", peer, outcome.user, mechanism)
@@ -128,7 +158,7 @@ class Authenticator:
 
     async def check_password(self, user: str, password: str, peer: Peer) -> Success | Failure:
         """A user name and password given outside of SASL; ``Success.user`` is the account."""
-        with self.attempt(user, peer) as attempt:
+        with _counting_abandoned(peer), self.attempt(user, peer) as attempt:
             outcome = await self.prove(user, password, peer, attempt)
         if isinstance(outcome, Success):
             LOGINS.of("success").add()
@@ -141,25 +171,23 @@ class Authenticator:
     # --- for exchanges ---------------------------------------------------------------------------------------------
 
     def attempt(self, user: str, peer: Peer) -> Attempt:
-        keys = [] if peer.address in self._exempt else [f"peer {networks.group(peer.address)}"]
-        if not user:  # a token says whose it is: those who name nobody are not one user
-            return self._throttle.attempt(*keys)
-        owner = f"user {_account(user) or user}"
-        return self._throttle.attempt(owner, *keys, forgiven=owner)
+        """``user`` is empty for a token that names no user."""
+        name, group = spelling(user), networks.group(peer.address)
+        return self._throttle.attempt(name, group, proven=bool(name) and self._records.is_proven(name, group))
 
     async def prove(self, user: str, password: str, peer: Peer, attempt: Attempt) -> Success | Failure:
         digest = await asyncio.to_thread(self._digest, user, password)
+        await self._recognise(attempt)
         until, account = self._proven.get(digest, (0.0, ""))
-        if until > time.monotonic():
-            return await self.settle(account, attempt)
+        if until > time.monotonic() and attempt.may_skip_delay:
+            return await self._settle_again(account, attempt)
         # A client that opens five connections at once asks the same question five times: one answer is for all.
-        asked = self._asked.get(digest)
-        if asked is None:
-            if len(self._asked) >= self._settings.waiting:
-                return Failure(Trouble.UNAVAILABLE)
-            asked = self._asked[digest] = asyncio.create_task(self._verify(user, password, peer, attempt.delay))
-            asked.add_done_callback(lambda _: self._asked.pop(digest))
-        checked = await asyncio.shield(asked)
+        question = (digest, attempt.group)
+        check = self._checks.get(question)
+        if check is None:
+            work = self._verify(user, password, peer, attempt)
+            check = self._checks[question] = _Check(work, lambda: self._checks.pop(question))
+        checked = await check.outcome()
         if isinstance(checked, Failure):
             if checked.trouble is Trouble.REFUSED:
                 attempt.failed = True
@@ -169,24 +197,50 @@ class Authenticator:
             self._remember(digest, checked.account)
         return outcome
 
-    async def _verify(self, user: str, password: str, peer: Peer, delay: float) -> _Checked | Failure:
+    async def _recognise(self, attempt: Attempt) -> None:
+        """Ask what other workers know before an owner is delayed."""
+        if attempt.delay and attempt.user and not attempt.proven:
+            await asyncio.to_thread(self._records.refresh)
+            if self._records.is_proven(attempt.user_name, attempt.group):
+                attempt.trust()
+
+    @contextlib.asynccontextmanager
+    async def _after_delay(self, attempt: Attempt) -> AsyncIterator[None]:
+        """Let the delay pass, and count the attempt as waiting until the block ends. Raises CrowdedError."""
+        limits = {attempt.pair: _WAITING_OF_ACCOUNT} if attempt.user else {}
+        if not attempt.proven:
+            limits[attempt.peer] = self._settings.waiting
+            if attempt.user:
+                limits[attempt.user] = _WAITING_OF_ACCOUNT
+        with self._bounds.hold(limits):
+            await asyncio.sleep(attempt.delay)
+            yield
+
+    async def _verify(self, user: str, password: str, peer: Peer, attempt: Attempt) -> _Checked | Failure:
         """Whose name and password this is, or why there is no answer."""
-        await asyncio.sleep(delay)
-        loop = asyncio.get_running_loop()
         elsewhere = self._elsewhere
+        # An owner does not stand in line behind others of the same address.
+        line = attempt.pair if attempt.proven else attempt.peer
+        on_thread = functools.partial(self._hashing.run, line, self._pool)
         try:
-            if elsewhere is not None and not await asyncio.to_thread(self._passwords.knows, user):
-                return await self._verify_elsewhere(elsewhere, user, password, peer)
-            right = await loop.run_in_executor(self._pool, self._passwords.verify, user, password)
+            async with self._after_delay(attempt):
+                if elsewhere is not None and not await asyncio.to_thread(self._passwords.knows, user):
+                    async with self._asking.place(line):
+                        return await self._verify_elsewhere(elsewhere, user, password, peer, on_thread)
+                right = await on_thread(self._passwords.verify, user, password)
+        except CrowdedError:
+            return crowded(peer)
         except OSError as error:
             _log.error("the credentials cannot be read: %s", error.strerror)
             return Failure(Trouble.UNAVAILABLE)
         account = _account(user)
         return _Checked(account, lasting=True) if right and account else Failure(Trouble.REFUSED)
 
-    async def _verify_elsewhere(self, newcomers: Newcomers, user: str, password: str, peer: Peer) -> _Checked | Failure:
+    async def _verify_elsewhere(
+        self, newcomers: Newcomers, user: str, password: str, peer: Peer, on_thread: OnThread
+    ) -> _Checked | Failure:
         try:
-            proven = await newcomers.users.prove(user, password, peer.address, self._pool)
+            proven = await newcomers.users.prove(user, password, peer.address, on_thread)
             if proven is None:
                 return Failure(Trouble.REFUSED)
             await newcomers.welcome(proven.account)
@@ -196,14 +250,16 @@ class Authenticator:
         return _Checked(proven.account, proven.lasting)
 
     async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
-        """Raises OSError if the credentials cannot be read."""
-        await asyncio.sleep(attempt.delay)
-        return await asyncio.to_thread(self._passwords.scram, user)
+        """Raises CrowdedError, and OSError if the credentials cannot be read."""
+        await self._recognise(attempt)
+        async with self._after_delay(attempt):
+            return await asyncio.to_thread(self._passwords.scram, user)
 
     async def token_owner(self, user: str, token: str, attempt: Attempt) -> str | None:
-        """Raises TokenCheckFailedError."""
-        await asyncio.sleep(attempt.delay)
-        return await self._tokens.owner(token, user)
+        """Raises TokenCheckFailedError, CrowdedError."""
+        await self._recognise(attempt)
+        async with self._after_delay(attempt):
+            return await self._tokens.owner(token, user)
 
     async def settle(self, user: str, attempt: Attempt) -> Success | Failure:
         """The proof is good; it counts if the account can be used."""
@@ -211,7 +267,16 @@ class Authenticator:
         attempt.failed = account is None or not await asyncio.to_thread(self._is_active, account)
         if account is None or attempt.failed:
             return Failure(Trouble.REFUSED)
+        owner = attempt.user_name or account
+        if self._records.remember(owner, attempt.group):
+            asyncio.get_running_loop().run_in_executor(None, self._records.record, owner, attempt.group)
         return Success(account)
+
+    async def _settle_again(self, account: str, attempt: Attempt) -> Success | Failure:
+        """The proof was good a moment ago: failures since then stay counted, or guesses between would be free."""
+        outcome = await self.settle(account, attempt)
+        attempt.failed = None if isinstance(outcome, Success) else True
+        return outcome
 
     def _digest(self, user: str, password: str) -> bytes:
         try:
@@ -233,16 +298,15 @@ class Authenticator:
 class _Driver:
     """One exchange: asks the client and the authenticator by turns."""
 
-    def __init__(self, owner: Authenticator, exchange: sasl.Exchange, ask: Ask, peer: Peer) -> None:
+    def __init__(
+        self, owner: Authenticator, exchange: sasl.Exchange, ask: Ask, peer: Peer, attempts: contextlib.ExitStack
+    ) -> None:
         self._owner = owner
         self._exchange = exchange
         self._ask = ask
         self._peer = peer
+        self._attempts = attempts
         self._attempt: Attempt | None = None
-
-    def close(self) -> None:
-        if self._attempt is not None:
-            self._attempt.__exit__(None, None, None)
 
     async def run(self, initial: bytes | None) -> Success | Failure:
         step = self._exchange.step(initial)
@@ -259,13 +323,9 @@ class _Driver:
                         unavailable = outcome.trouble is Trouble.UNAVAILABLE
                         step = self._exchange.reject(unavailable=unavailable)
                     else:
-                        step = self._exchange.accept(outcome.user)
+                        return outcome
                 case sasl.NeedScramKeys(user):
-                    try:
-                        step = self._exchange.keys(await self._owner.keys(user, self._begin(user)))
-                    except OSError as error:
-                        _log.error("the credentials cannot be read: %s", error.strerror)
-                        step = self._exchange.reject(unavailable=True)
+                    step = await self._keys(user)
                 case sasl.NeedToken(user, token):
                     step = await self._token(user, token)
                 case Success(user):
@@ -275,10 +335,27 @@ class _Driver:
                         self._attempt.failed = True
                     return step
 
+    async def _keys(self, user: str) -> sasl.Step:
+        attempt = self._begin(user)
+        try:
+            keys = await self._owner.keys(user, attempt)
+        except CrowdedError:
+            crowded(self._peer)
+            return self._exchange.reject(unavailable=True)
+        except OSError as error:
+            _log.error("the credentials cannot be read: %s", error.strerror)
+            return self._exchange.reject(unavailable=True)
+        # From here on the client has seen a salt: an exchange that it does not bring to a good end has failed.
+        attempt.failed = True
+        return self._exchange.keys(keys, spelling(user))
+
     async def _token(self, user: str, token: str) -> sasl.Step:
         attempt = self._begin(user)
         try:
             found = await self._owner.token_owner(user, token, attempt)
+        except CrowdedError:
+            crowded(self._peer)
+            return self._exchange.reject(unavailable=True)
         except TokenCheckFailedError:
             return self._exchange.reject(unavailable=True)
         account = _account(found) if found else None
@@ -289,9 +366,28 @@ class _Driver:
 
     def _begin(self, user: str) -> Attempt:
         if self._attempt is None:
-            self._attempt = self._owner.attempt(user, self._peer)
-            self._attempt.__enter__()
+            self._attempt = self._attempts.enter_context(self._owner.attempt(user, self._peer))
         return self._attempt
+
+
+@contextlib.contextmanager
+def _counting_abandoned(peer: Peer) -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError:
+        LOGINS.of("abandoned").add()
+        _log.info("%s login abandoned", peer)
+        raise
+
+
+def crowded(peer: Peer) -> Failure:
+    _log.warning("%s login refused for now: too many logins of its address or account are waiting", peer)
+    return Failure(Trouble.UNAVAILABLE)
+
+
+def spelling(user: str) -> str:
+    """The one spelling of a user name: equal for all names that lead to the same account."""
+    return _account(user) or user.casefold()
 
 
 def _account(user: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from adapter.accounts import Credentials
 from adapter.hooks import runner as hooks
+from adapter.login_records import LoginRecords
 from adapter.recipients import Recipients
 from adapter.servers.admission import Admission
 from adapter.servers.commits import Commits
@@ -89,6 +90,7 @@ class Store:
     newcomers: Newcomers
     credentials: Credentials
     authenticator: Authenticator
+    records: LoginRecords
     pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
     commits: Commits
     sent_copies: SentCopies
@@ -119,7 +121,9 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
         recipients = Recipients(settings, transport)
         newcomers = Newcomers(settings, transport, recipients)
         credentials = Credentials.open(transport)
-        authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers)
+        counts = counts or SharedCounts()
+        records = LoginRecords(transport.root, counts.secret)
+        authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers, records)
         hooks.begin(transport, settings.hook)  # they miss nothing that is accepted from now on
     except BaseException:
         transport.close()
@@ -127,7 +131,9 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
     pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
     commits = Commits(transport, settings.server.threads)
     sent_copies = SentCopies(transport)
-    return Store(settings, transport, recipients, newcomers, credentials, authenticator, pool, commits, sent_copies)
+    return Store(
+        settings, transport, recipients, newcomers, credentials, authenticator, records, pool, commits, sent_copies
+    )
 
 
 def close_store(store: Store) -> None:
@@ -135,6 +141,7 @@ def close_store(store: Store) -> None:
     store.commits.close()
     store.pool.shutdown(wait=True)
     store.authenticator.close()
+    store.records.close()
     store.newcomers.close()
     store.transport.close()
     store.credentials.close()

@@ -103,11 +103,13 @@ class SharedCounts:
             return 0
         return self._common[row]
 
-    def set_common(self, key: Key, count: int) -> None:
+    def set_common(self, key: Key, count: int, *, touch: bool = True) -> None:
+        """``touch``: the time after which the count is forgotten begins now."""
         row = self._find_or_make(key) if count else self._find(key)
         if row is not None:
             self._common[row] = count
-            self._touched[row] = self._now()
+            if touch:
+                self._touched[row] = self._now()
             self._free_if_empty(row)
 
     # --- rows ----------------------------------------------------------------------------------------------------

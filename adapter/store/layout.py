@@ -45,6 +45,8 @@ UNDECIDED_FILE = "undecided.json"  # in maintenance: conflicts that a repair lef
 IDENTITY_FILE = ".mailbox"
 FULL_NAME_FILE = ".name"
 CREDENTIALS_FILE = "passwd"
+SERVER_SECRET_FILE = "server-secret"  # noqa: S105 - a name
+PROVEN_PEERS_FILE = "proven-peers"
 #: Credentials lie in their own directory, readable by the owner only.
 CREDENTIALS: Parts = ("credentials",)
 

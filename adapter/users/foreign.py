@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from adapter.settings import Dovecot
@@ -21,6 +21,10 @@ from adapter.users.passwd_file import PasswdFile, User
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
+
+
+#: Calls a function that takes its time, with its arguments, on a thread.
+OnThread = Callable[..., Awaitable[bool]]
 
 
 class Proven(NamedTuple):
@@ -64,13 +68,12 @@ class ForeignUsers:
 
     # --- logins ----------------------------------------------------------------------------------------------------
 
-    async def prove(self, name: str, password: str, peer: str, threads: Executor) -> Proven | None:
+    async def prove(self, name: str, password: str, peer: str, on_thread: OnThread) -> Proven | None:
         """Whose name and password this is; None: nobody's. Raises UnavailableError."""
         if self._file is not None:
             user = await self._in_file(self._file, name)
             if user is not None or self._auth is None:
-                loop = asyncio.get_running_loop()
-                right = await loop.run_in_executor(threads, self._file.verify, user, password, peer)
+                right = await on_thread(self._file.verify, user, password, peer)
                 account = self._account(user.extra.get("user") or user.name) if user is not None else None
                 return Proven(account, "allow_nets" not in user.extra) if right and user and account else None
         if self._auth is None:

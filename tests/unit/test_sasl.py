@@ -110,11 +110,11 @@ def test_unavailable_and_out_of_turn() -> None:
     assert exchange.reject(unavailable=True) == Failure(Trouble.UNAVAILABLE)
     assert exchange.accept("ada") == MALFORMED
     assert begin("PLAIN").accept("ada") == MALFORMED
-    assert begin("PLAIN").keys(KEYS) == MALFORMED
+    assert begin("PLAIN").keys(KEYS, "user") == MALFORMED
     exchange = begin("SCRAM-SHA-256")
     exchange.step(b"n,,n=ada,r=abc")
     assert exchange.accept("ada") == MALFORMED
-    assert exchange.keys(KEYS) == MALFORMED
+    assert exchange.keys(KEYS, "user") == MALFORMED
     exchange = begin("PLAIN")
     exchange.step(None)
     assert exchange.step(None) == MALFORMED
@@ -131,7 +131,7 @@ def test_scram_as_in_rfc_7677() -> None:
     exchange = begin("SCRAM-SHA-256")
     assert exchange.step(None) == Challenge(b"")
     assert exchange.step(FIRST) == NeedScramKeys("user")
-    assert exchange.keys(KEYS) == Challenge(b"r=" + NONCE + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert exchange.keys(KEYS, "user") == Challenge(b"r=" + NONCE + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
     assert exchange.step(FINAL) == Challenge(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
     assert exchange.step(b"") == Success("user")
 
@@ -142,7 +142,7 @@ def scram_client(password: str, user: bytes, gs2: bytes, exchange: Exchange, key
     step = exchange.step(gs2 + bare)
     if not isinstance(step, NeedScramKeys):
         return step
-    step = exchange.keys(keys)
+    step = exchange.keys(keys, "user")
     assert isinstance(step, Challenge)
     fields = dict(part.split(b"=", 1) for part in step.data.split(b","))
     without = b"c=" + base64.b64encode(gs2) + b",r=" + fields[b"r"]
@@ -186,26 +186,26 @@ def test_scram_refuses() -> None:
     ):
         exchange = begin("SCRAM-SHA-256")
         exchange.step(FIRST)
-        exchange.keys(KEYS)
+        exchange.keys(KEYS, "user")
         assert exchange.step(final) == REFUSED
     exchange = begin("SCRAM-SHA-256")
     exchange.step(FIRST)
-    exchange.keys(KEYS)
+    exchange.keys(KEYS, "user")
     exchange.step(FINAL)
     assert exchange.step(b"x") == MALFORMED
 
 
 def test_unknown_users_get_a_stable_salt_of_their_own() -> None:
-    def challenge(user: bytes, config: Config = CONFIG) -> Step:
+    def challenge(user: bytes, name: str, config: Config = CONFIG) -> Step:
         exchange = sasl.start("SCRAM-SHA-256", config)
         assert exchange is not None
         exchange.step(b"n,,n=" + user + b",r=abc")
-        return exchange.keys(None)
+        return exchange.keys(None, name)
 
-    assert challenge(b"ada") == challenge(b"ada") == challenge(b"ADA")
-    assert challenge(b"ada") != challenge(b"bob")
-    assert challenge(b"ada") != challenge(b"ada", Config(CONFIG.nonce, b"t" * 32))
-    step = challenge(b"ada")
+    assert challenge(b"ada", "ada") == challenge(b'"ada"', "ada") == challenge(b"ADA", "ada")
+    assert challenge(b"ada", "ada") != challenge(b"ada", "bob")
+    assert challenge(b"ada", "ada") != challenge(b"ada", "ada", Config(CONFIG.nonce, b"t" * 32))
+    step = challenge(b"ada", "ada")
     assert isinstance(step, Challenge)
     assert step.data.endswith(b",i=4096")
 
@@ -304,7 +304,7 @@ def test_no_message_opens_or_breaks_anything(mechanism: str, messages: list[byte
             assert isinstance(step, Failure)
         ended = ended or isinstance(step, Failure)
         if isinstance(step, NeedScramKeys):
-            assert isinstance(exchange.keys(KEYS), Challenge)
+            assert isinstance(exchange.keys(KEYS, "user"), Challenge)
 
 
 @settings(max_examples=300, deadline=None)

@@ -7,7 +7,6 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,34 +151,34 @@ def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 async def test_the_scheme_of_passwords_without_one(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text("ada@example.test:open\n")
-    with ThreadPoolExecutor(1) as threads:
-        for scheme, right in (("plain", True), ("CRYPT", False)):
-            users = ForeignUsers(Dovecot(passwd_file=str(path), scheme=scheme))
-            assert (await users.prove("ada@example.test", "open", "", threads) is not None) is right
+    for scheme, right in (("plain", True), ("CRYPT", False)):
+        users = ForeignUsers(Dovecot(passwd_file=str(path), scheme=scheme))
+        assert (await users.prove("ada@example.test", "open", "", asyncio.to_thread) is not None) is right
 
 
 async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "users"
     path.write_text(USERS)
     users = ForeignUsers(Dovecot(passwd_file=str(path), domain="Here.test"))
-    with ThreadPoolExecutor(1) as threads:
-        assert await users.prove("bob", "his", "", threads) == Proven("bob@here.test", lasting=True)
-        assert await users.prove("bob@here.test", "his", "", threads) == Proven("bob@here.test", lasting=True)
-        assert await users.prove("bob@example.test", "his", "", threads) is None
-        assert await users.prove("other@example.test", "x", "", threads) == Proven("ada@example.test", lasting=True)
-        assert await users.prove("nets@example.test", "x", "unix", threads) == Proven(
-            "nets@example.test", lasting=False
-        )
-        assert [await users.knows(f"bob@{domain}") for domain in ("here.test", "example.test")] == [True, False]
-        assert users.domains() == {"here.test", "example.test"}
-        mark = users.mark("bob@here.test")
-        assert mark == users.mark("bob") != users.mark("nobody") == b""
-        users.apply(Dovecot(passwd_file=str(path)))
-        assert await users.prove("bob", "his", "", threads) is None
-        assert "'bob' has no domain: set domain in [dovecot]" in caplog.text
-        path.unlink()
-        with pytest.raises(UnavailableError, match="No such file"):
-            await users.prove("bob", "his", "", threads)
+    assert await users.prove("bob", "his", "", asyncio.to_thread) == Proven("bob@here.test", lasting=True)
+    assert await users.prove("bob@here.test", "his", "", asyncio.to_thread) == Proven("bob@here.test", lasting=True)
+    assert await users.prove("bob@example.test", "his", "", asyncio.to_thread) is None
+    assert await users.prove("other@example.test", "x", "", asyncio.to_thread) == Proven(
+        "ada@example.test", lasting=True
+    )
+    assert await users.prove("nets@example.test", "x", "unix", asyncio.to_thread) == Proven(
+        "nets@example.test", lasting=False
+    )
+    assert [await users.knows(f"bob@{domain}") for domain in ("here.test", "example.test")] == [True, False]
+    assert users.domains() == {"here.test", "example.test"}
+    mark = users.mark("bob@here.test")
+    assert mark == users.mark("bob") != users.mark("nobody") == b""
+    users.apply(Dovecot(passwd_file=str(path)))
+    assert await users.prove("bob", "his", "", asyncio.to_thread) is None
+    assert "'bob' has no domain: set domain in [dovecot]" in caplog.text
+    path.unlink()
+    with pytest.raises(UnavailableError, match="No such file"):
+        await users.prove("bob", "his", "", asyncio.to_thread)
 
 
 @pytest.mark.setting("dovecot.passwd_file", "dovecot.domain")
@@ -311,9 +310,9 @@ async def test_a_question_is_asked_again_when_the_connection_breaks(tmp_path: Pa
 async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
     async def ask(where: str) -> object:
         users = ForeignUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
-        with ThreadPoolExecutor(1) as threads, pytest.raises(UnavailableError, match="no answer in time"):
+        with pytest.raises(UnavailableError, match="no answer in time"):
             async with asyncio.timeout(PATIENCE):
-                await users.prove("ada", "x", "", threads)
+                await users.prove("ada", "x", "", asyncio.to_thread)
         users.close()
         return None
 

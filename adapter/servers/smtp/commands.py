@@ -226,7 +226,8 @@ class Commands:
         initial = None if response is None else sasl.decode_initial(response)
         if isinstance(initial, sasl.Failure):
             return replies.AUTH_TROUBLES[initial.trouble]
-        outcome = await session.store.authenticator.authenticate(mechanism, initial, self._ask, session.peer)
+        login = session.store.authenticator.authenticate(mechanism, initial, self._ask, session.peer)
+        outcome = await session.while_connected(login)
         if outcome is None:
             return replies.UNKNOWN_MECHANISM
         if isinstance(outcome, sasl.Failure):

@@ -5,7 +5,7 @@ much is held, writing waits while the client does not read. Each wait for the cl
 server needs for itself counts for nothing.
 
 Invariants: at most ``_HIGH`` octets plus one read are held; a client that is gone, or closes its half, never cancels
-what is being done for it: it is noticed at the next read or write.
+what is being done for it: it is noticed at the next read or write. A login is the exception (:meth:`while_connected`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from typing import cast
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 
 from aiosmtpd.smtp import SMTP
 
@@ -25,6 +26,8 @@ from protocol.smtp.proxy import Proxied, ProxyReader
 _HIGH = 256 << 10
 _FLUSH = 16 << 10
 _FOREVER = float("inf")
+
+_T = TypeVar("_T")
 
 # aiosmtpd logs every line a client sends.
 logging.getLogger("mail.log").setLevel(logging.CRITICAL)
@@ -61,6 +64,7 @@ class Stream(SMTP):
         self._outgoing: list[bytes] = []
         self._outgoing_size = 0
         self._room: asyncio.Future[None] | None = None  # set while the client does not read
+        self._only_while_connected: asyncio.Task[Any] | None = None
         self.peer_address = networks.UNIX
 
     # --- called by the event loop ----------------------------------------------------------------------------------
@@ -86,6 +90,7 @@ class Stream(SMTP):
         """A half-closed connection stays open: the client may still wait for the last reply. TLS has no such thing."""
         self._ended = True
         self._wake()
+        self._cancel_for_client()
         return not self._secured
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,6 +98,7 @@ class Stream(SMTP):
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
+        self._cancel_for_client()
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -106,6 +112,30 @@ class Stream(SMTP):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    # --- work for a client that may leave --------------------------------------------------------------------------
+
+    async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do work that is cancelled when the client hangs up. Raises PeerGoneError.
+
+        A half-closed connection counts as hung up: the kernel does not tell one from the other.
+        """
+        task: asyncio.Task[_T] = self.loop.create_task(work)
+        self._only_while_connected = task
+        if self._ended:
+            self.loop.call_soon(task.cancel)  # when it has begun, so that it knows
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._ended and task.cancelled():
+                raise PeerGoneError from None
+            raise
+        finally:
+            self._only_while_connected = None
+
+    def _cancel_for_client(self) -> None:
+        if self._only_while_connected is not None:
+            self._only_while_connected.cancel()
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

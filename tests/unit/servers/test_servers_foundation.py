@@ -65,26 +65,33 @@ def test_admission_counts_exactly() -> None:
     assert admission.counts.keys() == 1  # a flood of addresses leaves nothing behind
 
 
-@pytest.mark.setting("login.free_failures", "login.delay", "login.longest_delay", "login.forget")
+@pytest.mark.setting("login.free_failures", "login.delay", "login.longest_delay", "login.forget", "login.free_users")
 def test_throttle_grows_forgets_and_counts_attempts_under_way() -> None:
     now = 0.0
-    settings = Login(free_failures=2, delay=Seconds(1.0), longest_delay=Seconds(5.0), forget=Seconds(100.0))
+    settings = Login(
+        free_failures=2, free_users=2, delay=Seconds(1.0), longest_delay=Seconds(5.0), forget=Seconds(100.0)
+    )
     throttle = Throttle(settings, lambda: now)
 
-    def fail(*keys: str) -> float:
-        with throttle.attempt(*keys) as attempt:
+    def fail(user: str, peer: str) -> float:
+        with throttle.attempt(user, peer) as attempt:
             attempt.failed = True
             return attempt.delay
 
-    assert [fail("user a", "peer x") for _ in range(6)] == [0.0, 0.0, 1.0, 2.0, 4.0, 5.0]
-    assert fail("user b", "peer x") == 5.0  # the address is remembered whoever it tries
-    with throttle.attempt("user a", "peer x", forgiven="user a") as attempt:
+    assert [fail("a", "x") for _ in range(6)] == [0.0, 0.0, 1.0, 2.0, 4.0, 5.0]
+    assert fail("a", "y") == 5.0  # the user is remembered wherever he is tried
+    assert fail("b", "x") == 0.0  # one user does not slow down the others of his address
+    assert [fail("c", "x"), fail("d", "x"), fail("e", "x")] == [1.0, 2.0, 4.0]  # many users do
+    assert fail("f", "z") == 0.0
+    with throttle.attempt("a", "x") as attempt:
         attempt.failed = False
-    assert fail("user a", "peer z") == 0.0  # forgiven
-    assert fail("user c", "peer x") == 5.0  # the address is not: one good account would open the way to all others
-    now = 1000.0
-    assert fail("user b", "peer x") == 0.0
-    with throttle.attempt("k") as one, throttle.attempt("k") as two, throttle.attempt("k") as three:
+    assert fail("g", "x") == 4.0  # what this user failed here is forgiven, and nothing of the others'
+    assert fail("a", "z") == 0.0
+    now = 99.0
+    assert fail("h", "x") == 5.0
+    now = 101.0  # since the first failure: an address with one now and then is not punished for ever
+    assert fail("h", "x") == 0.0
+    with throttle.attempt("k", "w") as one, throttle.attempt("k", "v") as two, throttle.attempt("k", "u") as three:
         assert [one.delay, two.delay, three.delay] == [0.0, 0.0, 1.0]
 
 
@@ -157,10 +164,12 @@ async def test_the_line_of_waiting_logins_is_bounded() -> None:
     passwords = _Passwords()
     gate = threading.Event()
     passwords.verify = lambda address, password: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    login = Authenticator(Settings(login=Login(waiting=2, threads=1)), passwords, lambda _: True)
+    login = Authenticator(Settings(login=Login(waiting=3, threads=1)), passwords, lambda _: True)
     try:
         waiting = [asyncio.create_task(login.check_password(f"u{n}@example.test", "x", PEER)) for n in range(2)]
-        await until(lambda: len(login._asked) == 2)
+        await until(lambda: len(login._hashing) == 1)
+        waiting.append(asyncio.create_task(login.check_password("u2@example.test", "x", PEER)))
+        await until(lambda: len(login._hashing) == 2)
         assert await login.check_password("u9@example.test", "x", PEER) == Failure(Trouble.UNAVAILABLE)
         gate.set()
         assert all(isinstance(outcome, Success) for outcome in await asyncio.gather(*waiting))
