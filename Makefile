@@ -1,5 +1,5 @@
-# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/unit/cli), `make bench` measures
-# (BENCH=--quick for a first look). All of them set up what they need first.
+# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/unit/cli), `make lab` runs the
+# long tests, `make bench` measures (BENCH=--quick for a first look). All of them set up what they need first.
 
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
@@ -8,7 +8,7 @@ STAMP   := $(VENV)/.ready
 # Many tests start the program: without kept bytecode, each of them would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test pytest lint bench constraints clean
+.PHONY: setup run test pytest lint lab bench constraints clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,13 @@ test: setup
 # One process more than CI has processors, for the same reason. Order and shares are those of tests/conftest.py.
 pytest: setup
 	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# What takes too long for every change, or needs a browser (Debian: roundcube-core roundcube-sqlite3 php-cli php-sqlite3
+# php-mbstring php-intl chromium chromium-driver).
+lab: setup
+	$(VENV)/bin/pytest tests/lab
+	MARKPOST_KILLS=places HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest --numprocesses 2 --dist loadfile \
+	    --no-loadscope-reorder --timeout 3600 tests/crash tests/maintenance tests/property
 
 bench: setup
 	$(PYTHON) -m tests.bench $(BENCH)
