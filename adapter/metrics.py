@@ -116,6 +116,7 @@ def _histogram(name: str, text: str, *labels: str, bounds: Sequence[float] = _TI
 
 CONNECTIONS = _counter("connections", "Connections accepted, by listener.", "listener")
 REFUSED = _counter("connections_refused", "Connections turned away because there were too many.")
+EVICTED = _counter("connections_evicted", "Unauthenticated connections that gave way to new ones.")
 OPEN = _gauge("markpost_connections", "Connections open now.")
 COMMANDS = _counter("commands", "Commands answered; status is the IMAP status or the class of the reply.",
                     "protocol", "command", "status")  # fmt: skip

@@ -100,7 +100,12 @@ class Dovecot:
 class Limits:
     """What one peer may cost. ``exempt`` networks are not counted; times and sizes hold for everybody."""
 
-    connections: int = 2000
+    connections: int = 2000  # of all listeners; the following are parts of it, 0: in proportion 5, 2, 2, 1
+    connections_imap: int = 0  # of these at most half before the login
+    connections_submission: int = 0  # the same
+    connections_smtp: int = 0
+    connections_lmtp: int = 0
+    busy_login_time: Seconds = Seconds(10.0)  # to log in or to begin a mail, if more than half of those are waiting
     connections_per_ip: int = 50
     connections_per_user: int = 50
     exempt: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")

@@ -18,6 +18,7 @@ _AS_OWNER = "run this as the user that owns the store"
 
 def examine(root: str, settings: Settings) -> Iterator[Finding]:
     yield from _safely("java", machine.java())
+    yield from _safely("descriptors", machine.descriptors(settings))
     advice = f"markpost init --root {root}, or give the right --root"
     try:
         with contextlib.closing(opening.open_root(root)) as directories:

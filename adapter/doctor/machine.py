@@ -1,15 +1,18 @@
-"""The machine: Java for check and repair, and a clock that can be trusted."""
+"""The machine: Java for check and repair, a clock that can be trusted, and descriptors for connections."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
+import resource
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 
 from adapter.doctor.findings import Finding, bad, ok, warn
+from adapter.servers.budgets import allowed_connections, connections_per_process
+from adapter.settings import Settings
 
 _JAVA = 17
 _INSTALL = "install openjdk-17-jre-headless, or set JAVA_HOME"
@@ -49,6 +52,21 @@ def clock(newest_change: float | None) -> Iterator[Finding]:
         yield warn("clock", f"{_date(now)}, and nothing keeps it right", advice)
     else:
         yield ok("clock", f"{_date(now)}, synchronised")
+
+
+def descriptors(settings: Settings) -> Iterator[Finding]:
+    """Whether the hard limit of descriptors allows as many connections as the settings."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    workers, wanted = settings.server.workers, settings.limits.connections
+    allowed = allowed_connections(workers, connections_per_process(hard))
+    if allowed < wanted:
+        yield warn(
+            "descriptors",
+            f"{hard} for a process: {allowed} connections instead of limits.connections = {wanted}",
+            "raise the hard limit (ulimit -Hn, LimitNOFILE= of the service), or lower limits.connections",
+        )
+    else:
+        yield ok("descriptors", f"enough for {wanted} connections")
 
 
 def _date(moment: float) -> str:

@@ -49,6 +49,7 @@ class Figures:
         services = self._services
         metrics.OPEN.of().value = services.admission.by_worker[services.admission.counts.column]
         metrics.REFUSED.of().value = services.admission.refused
+        metrics.EVICTED.of().value = services.admission.evicted
         metrics.OFFLINE.of().value = services.store is None and not services.ending
         metrics.DRAINING.of().value = services.ending
         metrics.CPU.of().value = time.process_time()

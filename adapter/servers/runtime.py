@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from adapter.servers import allocator, endpoints, logs
+from adapter.servers import allocator, budgets, endpoints, logs
 from adapter.servers.acceptor import Acceptor
 from adapter.servers.admission import Admission
 from adapter.servers.board import Board
@@ -51,6 +50,11 @@ class _Common:
     listeners: Sequence[Listener]
     counts: SharedCounts
     board: Board
+    connections_per_process: int  # as descriptors allow
+
+    def kinds(self) -> set[str]:
+        """The budgets that the listeners need."""
+        return {budgets.budget_kind(each.endpoint.kind) for each in self.listeners if each.endpoint.kind != HEALTH}
 
     def become(self, number: int) -> None:
         """This process is that worker."""
@@ -77,9 +81,10 @@ def run(
     """Serve until a signal says to stop. Raises MailError, ConfigError or TlsError if that cannot begin."""
     settings = source.started_with
     count = settings.server.workers
-    _raise_file_limit()
+    per_process = budgets.raise_descriptor_limit()
+    budgets.log_lowered(settings.limits, count, per_process)
     listeners = list(inherited)
-    common = _Common(root, source, listeners, SharedCounts(count), Board(count))
+    common = _Common(root, source, listeners, SharedCounts(count), Board(count), per_process)
     try:
         for endpoint in wanted:
             listeners.append(endpoints.listen(endpoint, settings.listen))
@@ -122,7 +127,9 @@ async def _serve_until_told(common: _Common, settings: Settings, overseer: Overs
         settings=settings,
         hostname=settings.server.hostname or socket.getfqdn(),
         certificates=Certificates(settings.tls),
-        admission=Admission(settings.limits, common.counts),
+        admission=Admission(
+            settings.limits, common.counts, kinds=common.kinds(), per_process=common.connections_per_process
+        ),
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -191,11 +198,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def _raise_file_limit() -> None:
-    """A connection is a file: use what the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -14,6 +14,7 @@ from adapter import config
 from adapter.config import ConfigError
 from adapter.hooks import settings as hooks
 from adapter.servers import endpoints
+from adapter.servers.budgets import WEIGHTS, share_out
 from adapter.servers.listeners import IMPLICIT_TLS, LISTENERS
 from adapter.servers.networks import Networks
 from adapter.servers.tls import check_files
@@ -43,6 +44,7 @@ _NEVER_ZERO: dict[str, tuple[str, ...]] = {
         "recipients",
         "hops",
         "commands_without_mail",
+        "busy_login_time",
         "first_command",
         "idle",
         "data_idle",
@@ -77,6 +79,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _listeners(settings)
     yield from _metrics(settings)
     yield from _networks(settings)
+    yield from _budgets(settings)
     yield from _addresses(settings)
     yield from _login(settings)
     for path, text in check_files(settings.tls):
@@ -124,6 +127,13 @@ def _networks(settings: Settings) -> Iterator[Problem]:
                     Networks(getattr(kept, key))
                 except ConfigError as error:
                     yield (section.name, key), str(error)
+
+
+def _budgets(settings: Settings) -> Iterator[Problem]:
+    try:
+        share_out(settings.limits, WEIGHTS)
+    except ConfigError as error:
+        yield ("limits", "connections"), str(error)
 
 
 def _addresses(settings: Settings) -> Iterator[Problem]:

@@ -138,7 +138,7 @@ async def unauthenticate(session: Session, command: commands.Unauthenticate) -> 
         raise CommandError("Unknown command")
     session.leave()
     session.ticket.release()
-    ticket = session.server.admission.admit(session.peer.address)
+    ticket = session.server.admission.admit("imap", session.peer.address, session.connection.give_way)
     if ticket is None:
         session.connection.bye("Too many connections", codes.UNAVAILABLE)
         return no("Too many connections", codes.LIMIT)

@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         "_deflater",
         "_framer",
         "_host",
+        "_in_handshake",
         "_inflater",
         "_loop",
         "_out",
@@ -126,6 +127,7 @@ class Connection(asyncio.Protocol):
         self.stuck_since: float | None = None  # the peer does not take what is sent
         self._loop = loop
         self._host = host
+        self._in_handshake = implicit_tls
         self._transport: asyncio.Transport | None = None
         self._framer = Framer(limits)
         self._out: list[bytes] = []
@@ -348,7 +350,9 @@ class Connection(asyncio.Protocol):
         received = self._framer.take_buffered()
         assert self._transport is not None  # noqa: S101 - a command is running
         plain, self._reading = self._transport, True
+        self._in_handshake = True
         secured = await tls.start(plain, self, context, seconds, received if self.implicit_tls else b"")
+        self._in_handshake = False
         if secured is None:
             if self._transport is not None:
                 self.connection_lost(None)  # the layer that failed does not tell
@@ -388,6 +392,13 @@ class Connection(asyncio.Protocol):
         if not self.closing:
             self.send(responses.bye(text, code))
             self.close()
+
+    def give_way(self) -> None:
+        """Close in favour of another connection: the server has too many."""
+        if self._in_handshake:  # a client in the middle of it could not read the reason
+            self.abort()
+        else:
+            self.bye("Too many connections, try again later", codes.UNAVAILABLE)
 
     def close(self) -> None:
         """Send what is queued, then close."""

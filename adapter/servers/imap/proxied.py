@@ -35,7 +35,7 @@ def hear(session: Session, fields: Mapping[str, str | None]) -> bool:
         return True
     before = session.peer
     session.ticket.release()
-    ticket = session.server.admission.admit(client)
+    ticket = session.server.admission.admit("imap", client, session.connection.give_way)
     session.peer, session.proxied = Peer(before.session, client), True
     _log.info("%s speaks through %s", session.peer, before.address)
     if ticket is None:

@@ -97,7 +97,7 @@ class ImapServer:
     def connected(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
         name = transport.get_extra_info("peername")
         peer = Peer(fresh_session_id(), canonical(name[0]) if isinstance(name, tuple) else UNIX)
-        ticket = self.admission.admit(peer.address)
+        ticket = self.admission.admit("imap", peer.address, connection.give_way)
         if ticket is None:
             _log.warning("%s turned away: too many connections", peer)
             connection.bye("Too many connections", codes.UNAVAILABLE)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from adapter.recipients import Target
+from adapter.servers.admission import Stage
 from adapter.servers.smtp import messages
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.pace import TooSlowError
@@ -81,6 +82,7 @@ class Commands:
             check_sender(session.store.recipients, session.account, command.path)
         self._transactions += 1
         session.transaction = Transaction(f"{session.peer.session}.{self._transactions}", command.path.address, command)
+        session.set_stage(Stage.TRANSACTION)
         session.state.advance(Event.SENDER)
         session.state.binary = session.transaction.binary
         return replies.SENDER_OK

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from adapter import metrics
+from adapter.servers.admission import Stage
 from adapter.servers.networks import UNIX
 from adapter.servers.smtp import html_alternative, reports
 from adapter.servers.smtp.delivery import deliver, one_reply
@@ -105,6 +106,7 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
 
     RFC 5321 4.1.1.4: whatever comes of it, the transaction is over and the next may begin.
     """
+    session.set_stage(Stage.STORING)
     size = 0
     outcome: Reply | dict[str, Reply]
     try:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from adapter.metrics import COMMAND_SECONDS, COMMANDS
-from adapter.servers.admission import Ticket
+from adapter.servers.admission import Stage, Ticket
 from adapter.servers.networks import Peer, canonical
 from adapter.servers.services import Store
 from adapter.servers.smtp.commands import HANDLERS, Answer, Commands
@@ -82,7 +82,7 @@ class SmtpSession(Stream):
             self.peer = Peer(self.peer.session, self.peer_address)
             self.state = self.edge.new_session(self.peer_address)
             self._exempt = services.admission.exempts(self.peer_address)
-            self.ticket = services.admission.admit(self.peer_address)
+            self.ticket = self._admit() if self._is_welcome() else None
             self._store = services.store
             if self.edge.implicit_tls:
                 if self.ticket is None:  # a handshake for each would be the costliest thing of all
@@ -94,6 +94,8 @@ class SmtpSession(Stream):
             if turned_away is not None:
                 _log.warning("%s turned away: %s", self.peer, turned_away.text)
                 self.say(turned_away.wire)
+                if self.ticket is None:  # no limit counts this connection: it must not last
+                    self.cut_short()
                 return
             _log.info("%s connected to %s", self.peer, self.edge.service.value)
             await self._converse()
@@ -128,9 +130,25 @@ class SmtpSession(Stream):
             return replies.SHUTTING_DOWN
         if self._store is None:
             return replies.REASONS[Reason.MAINTENANCE]
-        if self.edge.welcome is not None and self.peer_address not in self.edge.welcome:
+        if not self._is_welcome():
             return replies.NOT_WELCOME
         return replies.TOO_MANY_CONNECTIONS if self.ticket is None else None
+
+    def _is_welcome(self) -> bool:
+        return self.edge.welcome is None or self.peer_address in self.edge.welcome
+
+    def _admit(self) -> Ticket | None:
+        return self.edge.services.admission.admit(self.edge.service.value, self.peer_address, self.give_way)
+
+    def give_way(self) -> None:
+        """Close in favour of another connection: the server has too many."""
+        _log.info("%s gives way to another connection", self.peer)
+        self.cut_short(replies.TOO_MANY_CONNECTIONS.wire)
+
+    def set_stage(self, stage: Stage) -> None:
+        """Record how much would be lost if this connection gave way."""
+        if self.ticket is not None:
+            self.ticket.set_stage(stage)
 
     async def _hear_proxy(self) -> None:
         """Configured peers say first for whom they speak; nobody else is believed."""
@@ -149,7 +167,7 @@ class SmtpSession(Stream):
         admission = self.edge.services.admission
         if self.ticket is not None:
             self.ticket.release()
-        self.ticket = admission.admit(self.peer_address)
+        self.ticket = self._admit()
         self._exempt = admission.exempts(self.peer_address)
         self.account = None
         return self.ticket is not None
@@ -170,6 +188,8 @@ class SmtpSession(Stream):
 
     async def _linger(self) -> None:
         """Let the last words arrive: closing with octets unread would make the network throw them away."""
+        if self._is_cut_short:
+            return
         try:
             await self.flush(_LINGER)
         except (PeerGoneError, TimeoutError):
@@ -296,5 +316,7 @@ class SmtpSession(Stream):
     async def end_transaction(self) -> None:
         """The transaction is over, whatever it came to."""
         transaction, self.transaction = self.transaction, None
+        if transaction is not None:
+            self.set_stage(Stage.IDLE)
         if transaction is not None and transaction.incoming is not None:
             await transaction.incoming.discard()

@@ -26,6 +26,8 @@ from protocol.smtp.proxy import Proxied, ProxyReader
 _HIGH = 256 << 10
 _FLUSH = 16 << 10
 _FOREVER = float("inf")
+#: For the last word to be sent to a client that is turned away.
+_CLOSE_SECONDS = 1.0
 
 _T = TypeVar("_T")
 
@@ -58,6 +60,8 @@ class Stream(SMTP):
         self._ended = False  # no more octets will come
         self._gone = False  # the connection is lost
         self._secured = False  # by TLS, or about to be
+        self._is_secure = False  # the handshake is over
+        self._is_cut_short = False  # closed without waiting for the client
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = _FOREVER
         self._timer: asyncio.TimerHandle | None = None
@@ -233,6 +237,15 @@ class Stream(SMTP):
             self._outgoing.clear()
         self.transport.close()
 
+    def cut_short(self, last: bytes = b"") -> None:
+        """Close now, with a last word for a client that reads it; one that does not cannot keep the socket open."""
+        if self._secured and not self._is_secure:  # a client in the middle of the handshake could not read it
+            self.abort()
+            return
+        self._is_cut_short = True
+        self.hang_up(last)
+        self.loop.call_later(_CLOSE_SECONDS, self.abort)
+
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
@@ -264,6 +277,7 @@ class Stream(SMTP):
         if encrypted is None:
             raise PeerGoneError
         self.transport = encrypted
+        self._is_secure = True
         if self._throttled:  # so much came with the end of the handshake: it stopped the transport known then
             plain.resume_reading()
             encrypted.pause_reading()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import socket
 import sqlite3
@@ -24,7 +25,7 @@ from adapter.doctor.findings import Level
 from adapter.hooks.settings import HookSettings
 from adapter.maintenance import gate
 from adapter.servers import endpoints
-from adapter.settings import Listen, Metrics, Settings, Tls
+from adapter.settings import Limits, Listen, Metrics, Server, Settings, Tls
 from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.transport import opening
@@ -84,6 +85,14 @@ def test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernel_is_asked_about_the_clock() -> None:
     assert machine._is_synchronised() in (True, False)
+
+
+def test_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(server=Server(workers=2), limits=Limits(connections=2000))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert all_ok(machine.descriptors(settings))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert "960 connections instead of limits.connections = 2000" in told(machine.descriptors(settings), Level.WARN)
 
 
 # --- where the store lies --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Networks, admission, throttling, logins, certificates, endpoints and the log."""
+"""Networks, throttling, logins, certificates, endpoints and the log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pytest
 
 from adapter.config import ConfigError, Seconds
 from adapter.servers import endpoints, logs, networks
-from adapter.servers.admission import Admission
 from adapter.servers.login import Authenticator
 from adapter.servers.networks import Networks, Peer
 from adapter.servers.throttle import Throttle
 from adapter.servers.tls import Certificates, TlsError
-from adapter.settings import Certificate, Limits, Login, Settings, Tls
+from adapter.settings import Certificate, Login, Settings, Tls
 from protocol.sasl import Failure, Success, Trouble
 from protocol.scram_keys import ScramKeys
 from tests.support.certificates import make_certificate
@@ -40,29 +39,6 @@ def test_networks() -> None:
         Networks(["localhost"])
     assert networks.group("2001:db8::1") == networks.group("2001:db8::ffff") != networks.group("2001:db9::1")
     assert networks.group("192.0.2.1") != networks.group("192.0.2.2")
-
-
-def test_admission_counts_exactly() -> None:
-    admission = Admission(Limits(connections=3, connections_per_ip=2, connections_per_user=1, exempt=("10.0.0.0/8",)))
-    first, second = admission.admit("192.0.2.1"), admission.admit("192.0.2.1")
-    assert first
-    assert second
-    assert admission.admit("192.0.2.1") is None
-    third = admission.admit("192.0.2.2")
-    assert third
-    assert admission.admit("192.0.2.3") is None
-    assert admission.admit("10.0.0.1")
-    assert first.enter(ADA)
-    assert not second.enter(ADA)
-    for _ in range(3):
-        first.release()
-    assert second.enter(ADA)
-    assert admission.total == 3
-    assert admission.admit("10.0.0.2")
-    for ticket in (second, third):
-        ticket.release()
-    assert admission.total == 2
-    assert admission.counts.keys() == 1  # a flood of addresses leaves nothing behind
 
 
 @pytest.mark.setting("login.free_failures", "login.delay", "login.longest_delay", "login.forget", "login.free_users")

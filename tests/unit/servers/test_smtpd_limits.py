@@ -164,8 +164,14 @@ async def test_no_handshake_for_those_who_are_too_many(root: Path, tmp_path: Pat
 async def test_connections_in_total_and_exemption(root: Path) -> None:
     async with serving(root, limited(connections=1)) as running:
         first = await running.hello()
-        assert (await (await running.connect()).reply()).code == 421
-        first.close()
+        second = await running.hello()
+        reply = await first.reply()  # the oldest gives way
+        assert (reply.code, reply.enhanced) == (421, "4.7.0")
+        assert await first.ended()
+        assert (await second.mail(message())).code == 250
+        handing_over = await running.hello("lmtp")  # which never gives way
+        assert (await (await running.connect("lmtp")).reply()).code == 421
+        assert (await handing_over.mail(message())).code == 250
     async with serving(root, limited(connections=1, exempt=("127.0.0.0/8",), errors=1)) as running:
         clients = [await running.hello() for _ in range(4)]
         assert await clients[0].codes(*["BOGUS"] * 5) == [500] * 5
