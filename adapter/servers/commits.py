@@ -158,6 +158,9 @@ def as_mail_error(error: Exception) -> MailError:
     if isinstance(error, MailError):
         return error
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
-        return MailError(Reason.DISK_FULL, str(error))
-    _log.error("a message could not be staged", exc_info=error)
-    return MailError(Reason.UNKNOWN, type(error).__name__)
+        failure = MailError(Reason.DISK_FULL, str(error))
+    else:
+        _log.error("a message could not be staged", exc_info=error)
+        failure = MailError(Reason.UNKNOWN, type(error).__name__)
+    failure.__cause__ = error
+    return failure

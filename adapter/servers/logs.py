@@ -5,6 +5,8 @@ Lines about a session begin with its id, the peer's address and, once somebody h
 :func:`write_behind`: its lines then cost the event loop nothing but their formatting, and a thread writes them, many at
 once.
 
+Repeated disk errors are counted instead of written (:mod:`adapter.servers.repeats`).
+
 Invariants: lines keep their order; a warning or worse is written before ``emit`` returns, and so is everything before
 it; at most ``_PAUSE`` seconds of lines are lost if the process is killed; lines of several processes do not run into
 one another; nothing a peer sent can end a line or begin another.
@@ -18,10 +20,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from adapter.servers.networks import Peer
+from adapter.servers.repeats import RepeatLimit
 from adapter.settings import Server
 
 _PAUSE = 0.1
@@ -36,6 +39,7 @@ class LogWriter(logging.Handler):
         self._written = threading.Lock()
         self._some = threading.Event()
         self._behind = False
+        self._repeats = RepeatLimit()
 
     def write_behind(self) -> None:
         """From now on a thread writes what is no warning."""
@@ -45,14 +49,30 @@ class LogWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(self.format(record))
+            urgent = self._add(self._repeats.pass_on(record))
         except Exception:
             self.handleError(record)
             return
-        if record.levelno >= logging.WARNING or not self._behind:
+        if urgent or not self._behind:
             self.flush()
-        elif not self._some.is_set():
+        if self._behind and not self._some.is_set():
             self._some.set()
+
+    def _add(self, records: Iterable[logging.LogRecord]) -> bool:
+        """Queue lines; whether one of them is a warning or worse."""
+        urgent = False
+        for record in records:
+            self._lines.append(self.format(record))
+            urgent = urgent or record.levelno >= logging.WARNING
+        return urgent
+
+    def add_counts(self, *, all_of_them: bool = False) -> None:
+        """Queue the counts of lines that were suppressed, those that are due or all."""
+        self.acquire()
+        try:
+            self._add(self._repeats.due(all_of_them=all_of_them))
+        finally:
+            self.release()
 
     def flush(self) -> None:
         with self._written:
@@ -66,9 +86,13 @@ class LogWriter(logging.Handler):
 
     def _run(self) -> None:
         while True:
-            self._some.wait()
-            time.sleep(_PAUSE)
-            self._some.clear()
+            self.acquire()
+            seconds = self._repeats.seconds_to_next
+            self.release()
+            if self._some.wait(seconds):
+                time.sleep(_PAUSE)
+                self._some.clear()
+            self.add_counts()
             self.flush()
 
 
@@ -146,7 +170,9 @@ def write_behind() -> None:
 
 
 def flush() -> None:
+    """Write everything: this process ends."""
     for handler in _writers():
+        handler.add_counts(all_of_them=True)
         handler.flush()
 
 

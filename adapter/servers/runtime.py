@@ -34,7 +34,9 @@ from adapter.servers.shared_counts import SharedCounts
 from adapter.servers.tls import Certificates
 from adapter.servers.workers import Supervisor, WorkerLink
 from adapter.settings import Settings
+from adapter.store import locks
 from adapter.store.disk import Directories
+from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,13 @@ class _Common:
         """That worker is dead."""
         self.counts.drop_worker(number)
         self.board.clear(number)
+
+    def holds_index_lock(self, process: int) -> bool:
+        try:
+            with contextlib.closing(Directories(self.root)) as directories:
+                return locks.holds_index_lock(directories, process)
+        except (MailError, OSError):
+            return False
 
     def let_go(self) -> None:
         """Accept no more in this process."""
@@ -109,6 +118,7 @@ def run(
             let_go=common.let_go,
             died=common.forget,
             longest_end=lambda: longest_close(source.latest().server.drain),
+            holds_lock=common.holds_index_lock,
         ).run()
     finally:
         common.let_go()

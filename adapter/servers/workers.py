@@ -5,8 +5,9 @@ and shares them with the others. What it has to say (ready, alive, reloaded) it 
 also tells it when the supervisor is gone.
 
 Invariants: a worker outlives its supervisor only for as long as it takes to finish what is in flight; a worker that
-dies is replaced, one that dies again and again after growing pauses; one that no longer gives signs of life is killed;
-the end takes a bounded time whatever workers do.
+dies is replaced, one that dies again and again after growing pauses; one without a heartbeat is killed: after seconds
+if it is stopped, or hangs and holds a lock that other workers wait for, else after a minute; the end takes a bounded
+time whatever workers do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from adapter.config import ConfigError
 from adapter.servers import logs
 from adapter.servers.overseer import Overseer
+from adapter.servers.process_state import read_process_state
 from adapter.servers.tls import TlsError
 from protocol.errors import MailError
 
@@ -32,6 +34,9 @@ _log = logging.getLogger(__name__)
 
 _TICK = 0.5
 _SILENT = 60.0  # seconds without a sign of life after which a worker is taken for hung
+_STOPPED_SECONDS = 5.0  # without a heartbeat, after which a stopped worker is killed
+_HUNG_SECONDS = 8.0  # after which one is killed that holds the index lock and uses no processor time
+_STANDSTILL_SECONDS = 2.0  # for which no processor time was used then
 _YOUNG = 5.0  # a worker that lived no longer than this died at once
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
@@ -90,7 +95,9 @@ class _Place:
     process: int = 0  # 0: none
     end: socket.socket | None = None
     born: float = 0.0
-    heard: float = 0.0
+    silence: float = 0.0  # seconds since its last heartbeat in which the supervisor ran
+    ticks: int = -1  # processor time when it was last seen to use some
+    ticks_at: float = 0.0  # seconds of silence then
     ready: bool = False
     failures: int = 0  # in a row, at once
     due: float = 0.0  # when the next one may be made
@@ -108,14 +115,21 @@ class Supervisor:
         let_go: Callable[[], None],
         died: Callable[[int], None],
         longest_end: Callable[[], float],
+        holds_lock: Callable[[int], bool] = lambda _: False,
         silent: float = _SILENT,
+        stopped: float = _STOPPED_SECONDS,
+        hung: float = _HUNG_SECONDS,
     ) -> None:
         self._work = work
         self._overseer = overseer
         self._let_go = let_go
         self._died = died
         self._longest_end = longest_end
+        self._holds_lock = holds_lock
         self._silent = silent
+        self._stopped = stopped
+        self._hung = hung
+        self._ticked = time.monotonic()
         self._places = [_Place(number) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._asked_to: set[int] = set()  # signals that came
@@ -213,7 +227,7 @@ class Supervisor:
             place.due = time.monotonic() + _LONGEST_PAUSE
             return
         place.process, place.end, place.ready = process, ours, False
-        place.born = place.heard = time.monotonic()
+        place.born, place.silence, place.ticks = time.monotonic(), 0.0, -1
         self._selector.register(ours, selectors.EVENT_READ, place)
 
     def _be_worker(self, link: WorkerLink, blocked: Iterable[int]) -> None:
@@ -255,7 +269,7 @@ class Supervisor:
             if not word:
                 self._hang_up(place)
                 return
-            place.heard = time.monotonic()
+            place.silence, place.ticks = 0.0, -1
             if word == _READY:
                 place.ready = True
                 if not self._was_ready and all(each.ready for each in self._places):
@@ -312,13 +326,35 @@ class Supervisor:
 
     def _look_after(self) -> None:
         now = time.monotonic()
+        # While the supervisor itself did not run, it heard nothing: that is no silence of a worker.
+        passed, self._ticked = min(now - self._ticked, _TICK), now
         for place in self._places:
             if not place.process:
                 continue
+            place.silence += passed
             if self._deadline is not None and now >= self._deadline:
                 _log.error("worker %d does not end: killing it", place.number)
                 os.kill(place.process, signal.SIGKILL)
-            elif self._deadline is None and now - place.heard > self._silent:
-                _log.error("worker %d gives no sign of life: killing it", place.number)
+            elif (reason := self._reason_to_kill(place)) is not None:
+                _log.error("worker %d: %s, killing", place.number, reason)
                 os.kill(place.process, signal.SIGKILL)
+                place.silence = 0.0
         self._overseer.alive()
+
+    def _reason_to_kill(self, place: _Place) -> str | None:
+        if place.silence > self._silent and self._deadline is None:
+            return "heartbeat timeout"
+        if place.silence < self._stopped:
+            return None
+        state = read_process_state(place.process)
+        if state is None:
+            return None
+        if state.is_stopped:
+            return f"stopped for {place.silence:.0f} s"
+        if state.goes_on or state.ticks != place.ticks:
+            place.ticks, place.ticks_at = state.ticks, place.silence
+            return None
+        stands_still = place.silence - place.ticks_at >= min(_STANDSTILL_SECONDS, self._hung / 2)
+        if place.silence >= self._hung and stands_still and self._holds_lock(place.process):
+            return f"no heartbeat for {place.silence:.0f} s while it holds the index lock"
+        return None

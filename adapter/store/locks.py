@@ -174,18 +174,23 @@ def is_offline_claimed(directories: Directories) -> bool:
 
 def service_holders(directories: Directories) -> list[str]:
     """Who holds the service lock, as ``process <pid> (<command>)``, from the kernel's list of locks."""
+    return [f"process {pid} ({_command(pid)})" for pid in sorted(_holders(directories, layout.SERVICE_LOCK))]
+
+
+def holds_index_lock(directories: Directories, process: int) -> bool:
+    """Whether the kernel's list of locks names this process as the holder of the index lock."""
+    return process in _holders(directories, layout.INDEX_LOCK)
+
+
+def _holders(directories: Directories, name: str) -> set[int]:
     with directories.stable(layout.LOCKS) as directory:
         try:
-            inode = os.stat(layout.SERVICE_LOCK, dir_fd=directory, follow_symlinks=False).st_ino
+            inode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
         except FileNotFoundError:
-            return []
-    holders = []
+            return set()
     with open("/proc/locks") as listing:
-        for line in listing:
-            fields = line.split()
-            if "FLOCK" in fields and "->" not in fields and fields[-3].endswith(f":{inode}"):
-                holders.append(int(fields[-4]))
-    return [f"process {pid} ({_command(pid)})" for pid in sorted(set(holders))]
+        locks = [line.split() for line in listing]
+    return {int(lock[-4]) for lock in locks if "FLOCK" in lock and "->" not in lock and lock[-3].endswith(f":{inode}")}
 
 
 def _command(pid: int) -> str:

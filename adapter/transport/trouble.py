@@ -11,6 +11,7 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 
+from adapter.store.disk_errors import advice
 from adapter.store.journal import JournalDamaged
 from protocol.errors import MailError, Reason
 
@@ -20,8 +21,15 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def as_mail_error(error: Exception) -> MailError:
+    """The MailError for any exception; that is its cause, so that the log knows a disk error."""
     if isinstance(error, MailError):
         return error
+    failure = _translate(error)
+    failure.__cause__ = error
+    return failure
+
+
+def _translate(error: Exception) -> MailError:
     full = (isinstance(error, OSError) and error.errno in _DISK_FULL) or (
         isinstance(error, sqlite3.OperationalError) and "full" in str(error)
     )
@@ -32,7 +40,10 @@ def as_mail_error(error: Exception) -> MailError:
         return MailError(Reason.UNKNOWN, f"{what}; it has to belong to the store's user: see markpost doctor")
     if isinstance(error, JournalDamaged):
         return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair")
-    _log.exception("an operation failed unexpectedly", exc_info=error)
+    if advice(error):
+        _log.error("an operation failed: %s", error)
+    else:
+        _log.exception("an operation failed unexpectedly", exc_info=error)
     return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")
 
 

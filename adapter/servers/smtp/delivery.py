@@ -14,6 +14,7 @@ from adapter.servers.sent_copy import fingerprint_of
 from adapter.servers.services import Store
 from adapter.servers.smtp.incoming import Incoming
 from adapter.servers.smtp.transaction import Recipient, Transaction
+from adapter.store.disk_errors import disk_cause
 from adapter.transport.effects.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed
@@ -74,6 +75,9 @@ async def deliver(
         delivery = await store.commits.run(prepare, size)
     except MailError as error:
         level = logging.ERROR if error.reason is Reason.UNKNOWN else logging.WARNING
+        if disk_cause(error) is not None:
+            _log.error("mail is refused for now: %s", error)  # once a minute; each message has its own line below
+            level = logging.INFO
         _log.log(level, "%s %s not accepted: %s", peer, transaction.id, error)
         return replies.reply_to(error)
     _log.info(

@@ -315,7 +315,7 @@ async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
 
 
 async def test_the_log_does_not_repeat_what_a_client_sends(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "adapter")
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1))
         client = await server.login(ADA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -221,6 +222,37 @@ def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None
 def _is_replaced(server: Served, victim: int) -> bool:
     workers = children(server.process.pid)
     return len(workers) == 2 and victim not in workers
+
+
+def test_a_stopped_worker_that_holds_a_lock_does_not_stop_deliveries(root: Path, tmp_path: Path) -> None:
+    stored = _stored(root)
+    with _two_workers(root, tmp_path, drain=0.5) as server, contextlib.ExitStack() as scope:
+        index_lock = scope.enter_context((root / "locks" / layout.INDEX_LOCK).open("rb"))
+        fcntl.flock(index_lock, fcntl.LOCK_EX)
+        client = scope.enter_context(socket.create_connection(("127.0.0.1", server.ports["smtp"])))
+        envelope = b"HELO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n"
+        client.sendall(envelope + message() + b".\r\n")
+        address_lock = root / "locks" / "addresses" / layout.address_lock(ADA)
+        wait_until(lambda: _holders(address_lock))
+        (victim,) = _holders(address_lock)  # it waits for our lock
+        assert victim in children(server.process.pid)
+        os.kill(victim, signal.SIGSTOP)
+        index_lock.close()
+        began = time.monotonic()
+        _send(server.ports["smtp"])
+        assert time.monotonic() - began < 10
+        wait_until(lambda: _is_replaced(server, victim))
+        assert _stored(root) == stored + 1
+        assert re.search(r"worker \d: stopped for \d s, killing", server.log.read_text())
+        assert server.stop() == 0
+
+
+def _holders(lock: Path) -> list[int]:
+    """The processes that hold the kernel lock on a file."""
+    if not lock.exists():
+        return []
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return [int(line[-4]) for line in lines if "->" not in line and line[-3].endswith(f":{lock.stat().st_ino}")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
