@@ -1,4 +1,4 @@
-"""Disk errors: which exceptions come from the disk rather than from a mistake in the code, and what to do about them."""
+"""Disk errors: which exceptions come from the disk and not from a mistake in the code, and what to do about them."""
 
 from __future__ import annotations
 
