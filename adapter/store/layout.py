@@ -18,6 +18,7 @@ BACKUP_FILE = "backup.json"  # what a backup has in place of VERSION_FILE
 
 INDEX_FILE = "index.sqlite"
 TEXT_INDEX_FILE = "cache-text.sqlite"  # may be removed at any time
+RECENT_MARKS_FILE = "cache-recent.sqlite"  # may be removed at any time
 MESSAGES: Parts = ("messages",)
 ATTACHMENTS: Parts = ("attachments",)
 MAILBOXES: Parts = ("mailboxes",)

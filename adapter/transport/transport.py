@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from adapter.content.ingest import Buffer, ThreadKeys, default_thread
-from adapter.store import disk, index, layout, locks, queries, snapshots
+from adapter.store import disk, index, layout, locks, queries, recent_marks, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
@@ -313,5 +313,6 @@ def create_store(root: str) -> None:
         locks.check_exclusion(directories)
         index.create(layout.absolute(root, layout.INDEX_FILE)).close()
         checkpoint.write(directories, 0)
+        recent_marks.open_marks(root, list).close()  # made here, so that the first mail is recent
         # Written last: a store without it is not one.
         disk.replace_file(directories.root_fd, layout.VERSION_FILE, f"{layout.VERSION}\n".encode(), mode=0o444)

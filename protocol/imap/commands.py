@@ -196,7 +196,7 @@ class Lsub(Command):
     """RFC 3501 6.3.9"""
 
     reference: str
-    pattern: str
+    pattern: str | None  #: None: a name that no mailbox can have, which matches nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ FLAGGED = 4
 DELETED = 8
 DRAFT = 16
 
-# RFC 3501 2.3.2. \Recent is not kept: no session ever has recent messages.
+# RFC 3501 2.3.2. \Recent is not stored: it belongs to a session (protocol.imap.view).
 _SYSTEM = {
     "\\seen": SEEN,
     "\\answered": ANSWERED,
@@ -47,6 +47,11 @@ class _Encoded(dict[int, bytes]):
         found = [name for bit, name in enumerate(self._names) if mask >> bit & 1]
         encoded = self[mask] = b"(" + b" ".join(found) + b")"
         return encoded
+
+
+def with_recent(encoded: bytes) -> bytes:
+    r"""The encoded flags of a message that is recent to the session: ``(\Recent \Seen)``."""
+    return b"(\\Recent)" if encoded == b"()" else b"(\\Recent " + encoded[1:]
 
 
 class FlagTable:

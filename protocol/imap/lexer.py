@@ -31,6 +31,13 @@ class CommandError(ProtocolError):
         self.code = code
 
 
+class MailboxNameError(CommandError):
+    """A string that cannot be the name of a mailbox: ``NO [CANNOT]``, since BAD makes clients give up (RFC 5530 3)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, "NO", "CANNOT")
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What the session has enabled (RFC 5161) as far as it changes what commands mean."""
@@ -72,6 +79,7 @@ _SYSTEM_FLAGS: Final = {
     flag.lower(): flag.decode("ascii") for flag in rb"\Answered \Flagged \Deleted \Seen \Draft \Recent".split()
 }
 _LARGEST_64: Final = (1 << 63) - 1
+_LARGEST_UNSIGNED_64: Final = (1 << 64) - 1
 
 
 def settable(flags: list[str]) -> tuple[str, ...]:
@@ -231,8 +239,12 @@ class Lexer:
 
     # RFC 7162 7 mod-sequence-value, mod-sequence-valzer
     def modseq(self) -> int:
-        """A mod-sequence; zero is let through everywhere, as "from the beginning"."""
-        return self.number64()
+        """A mod-sequence; zero is accepted everywhere, as "from the beginning".
+
+        RFC 4551 had 64 bits: a value above what RFC 7162 allows is beyond every mod-sequence and means the same as
+        the largest one.
+        """
+        return min(self.number(0, _LARGEST_UNSIGNED_64), _LARGEST_64)
 
     # RFC 3501 9 sequence-set; RFC 5182 5 "$"
     def sequence_set(self, *, spaced: bool = False) -> SequenceSet:
@@ -320,25 +332,41 @@ class Lexer:
         return _INBOX.sub("INBOX", name)
 
     # RFC 3501 9 list-mailbox
-    def list_mailbox(self) -> str:
-        """A pattern of mailbox names as text."""
+    def list_mailbox(self) -> str | None:
+        """A pattern of mailbox names as text; None if no mailbox can have such a name."""
         match = _PATTERN.match(self._text, self._position)
         if match is None:
-            return self._name(self.string("a mailbox pattern"))
-        self._position = match.end()
-        return self._name(match[0])
+            octets = self.string("a mailbox pattern")
+        else:
+            octets = match[0]
+            self._position = match.end()
+        return self._name_or_none(octets)
+
+    def list_reference(self) -> str | None:
+        """The reference of LIST and LSUB, INBOX in upper case; None if no mailbox can have such a name."""
+        name = self._name_or_none(self.astring("a mailbox name"))
+        return None if name is None else _INBOX.sub("INBOX", name)
+
+    def _name_or_none(self, octets: bytes) -> str | None:
+        try:
+            return self._name(octets)
+        except MailboxNameError:
+            return None
 
     def _name(self, octets: bytes) -> str:
         if self.dialect.utf8:
-            name = self.text(octets)
+            try:
+                name = octets.decode("utf-8")
+            except UnicodeDecodeError:
+                raise MailboxNameError("Mailbox name is not valid UTF-8") from None
         else:
             try:
                 name = utf7.decode(octets)
             except ProtocolError as error:
                 # A lone "&" that no "-" ends can be no shift: clients that do not encode mean the character.
                 if not octets.isascii() or b"-" in octets[octets.find(b"&") :]:
-                    raise CommandError(str(error)) from None
+                    raise MailboxNameError(str(error)) from None
                 name = octets.decode("ascii")
         if _NOT_IN_NAMES.search(name):
-            raise CommandError("Mailbox name has control characters", "NO", "CANNOT")
+            raise MailboxNameError("Mailbox name has control characters")
         return name

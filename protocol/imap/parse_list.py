@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from protocol.imap.commands import List, ListReturn, ListSelect, Lsub, StatusItem
 from protocol.imap.lexer import CommandError, Lexer
 from protocol.imap.parse_mailbox import status_items
@@ -15,13 +17,17 @@ def parse_list(lexer: Lexer) -> List:
     if extended:
         select = _select_options(lexer)
         lexer.space()
-    reference = lexer.mailbox(empty=True)
+    reference = lexer.list_reference()
     lexer.space()
+    written: Sequence[str | None]
     if lexer.next_is(b"("):
         extended = True
-        patterns = tuple(lexer.parenthesised(lexer.list_mailbox))
+        written = lexer.parenthesised(lexer.list_mailbox)
     else:
-        patterns = (lexer.list_mailbox(),)
+        written = (lexer.list_mailbox(),)
+    # A pattern that no name can fit matches nothing (RFC 3501 6.3.8).
+    patterns = tuple(pattern for pattern in written if pattern is not None) if reference is not None else ()
+    reference = reference or ""
     if lexer.at_end:
         return List(reference, patterns, select, extended=extended)
     lexer.space()
@@ -70,6 +76,9 @@ def _return_options(lexer: Lexer) -> tuple[frozenset[ListReturn], tuple[StatusIt
 # RFC 3501 6.3.9 lsub = "LSUB" SP mailbox SP list-mailbox
 def parse_lsub(lexer: Lexer) -> Lsub:
     lexer.space()
-    reference = lexer.mailbox(empty=True)
+    reference = lexer.list_reference()
     lexer.space()
-    return Lsub(reference, lexer.list_mailbox())
+    pattern = lexer.list_mailbox()
+    if reference is None or pattern is None:
+        return Lsub("", None)
+    return Lsub(reference, pattern)

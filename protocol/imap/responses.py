@@ -147,6 +147,11 @@ def exists(count: int) -> bytes:
     return b"* %d EXISTS\r\n" % count
 
 
+# RFC 3501 7.3.2
+def recent(count: int) -> bytes:
+    return b"* %d RECENT\r\n" % count
+
+
 # RFC 7162 3.2.10
 def vanished(uids: Sequence[int], *, earlier: bool = False) -> bytes:
     """``uids`` ascending and not empty."""
@@ -166,6 +171,7 @@ class SelectedFolder:
     mailbox_id: str
     first_unseen: int | None  # message number
     read_only: bool = False
+    recent: int = 0  # messages that are recent to the session (RFC 3501 2.3.2)
 
 
 # RFC 3501 6.3.1 and 6.3.2, RFC 9051 6.3.2 and 6.3.3
@@ -178,8 +184,7 @@ def selected(folder: SelectedFolder, dialect: Dialect) -> bytes:
         exists(folder.exists),
     ]
     if not dialect.rev2:
-        # RFC 3501 7.3.2: \Recent is not kept.
-        lines.append(b"* 0 RECENT\r\n")
+        lines.append(recent(folder.recent))
         # RFC 9586 3: no message number may be told under UIDONLY.
         if folder.first_unseen is not None and not dialect.uid_only:
             lines.append(ok(None, "First unseen", codes.unseen(folder.first_unseen)))

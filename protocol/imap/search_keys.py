@@ -87,7 +87,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    r"""A system flag, spelled with its backslash: ``\Seen`` (RFC 3501 6.4.4). ``\Recent`` matches nothing."""
+    r"""A system flag, spelled with its backslash: ``\Seen`` (RFC 3501 6.4.4). ``\Recent`` is the session's own."""
 
     name: str
 

@@ -178,11 +178,10 @@ Leaf: TypeAlias = All | SaveDateSupported | HasFlag | Between | UidIn | HasId | 
 
 
 def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
-    """The leaf of a key that is not AND, OR or NOT. ``now``: seconds since 1970, for OLDER and YOUNGER.
-
-    ProtocolError for a message number that does not exist.
-    """
+    """The leaf of a key that is not AND, OR or NOT. ``now``: seconds since 1970, for OLDER and YOUNGER."""
     match key:
+        case keys.Flag("\\Recent"):
+            return UidIn(tuple(view.recent))
         case keys.Flag(name) | keys.Keyword(name):
             return HasFlag(name.lower())
         case keys.HeaderKey(name, text):
@@ -195,7 +194,8 @@ def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
         case keys.UidKey(ranges):
             return UidIn(tuple(SequenceSet(ranges).resolve(view.uids[-1] if len(view) else 0)))
         case keys.SeqKey(ranges):
-            return UidIn(tuple(spans_of(view.by_number(SequenceSet(ranges)).uids)))
+            # A number that no message has matches nothing, as with other servers; clients rely on it.
+            return UidIn(tuple(spans_of(view.by_number(SequenceSet(ranges), beyond=True).uids)))
         case keys.ResultKey():
             return UidIn(tuple(spans_of(view.saved().uids)))
         case keys.EmailId(value):

@@ -57,7 +57,7 @@ class Program:
 def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
     """The program of the criteria, in the eyes of a session; ``now`` is in seconds since 1970.
 
-    ProtocolError if a message number does not exist, MailError LIMIT if there are too many keys.
+    MailError LIMIT if there are too many keys.
     """
     root = _Group(True, 1)
     groups = [root]

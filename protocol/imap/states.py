@@ -28,6 +28,7 @@ class Rule(NamedTuple):
     sees_expunge: bool = True  #: RFC 3501 7.4.1, RFC 5256 3: numbers must not change under these commands
     uid: bool = False  #: the UID form of a command
     uid_only: bool = True  #: allowed under UIDONLY (RFC 9586 3)
+    asks_for_news: bool = False  #: sent to learn of new mail (RFC 3501 6.1.2): clients notice an EXISTS within it
 
 
 _ANY: Final = frozenset((State.NOT_AUTHENTICATED, State.AUTHENTICATED, State.SELECTED))
@@ -46,7 +47,7 @@ _FROZEN_NUMBERS: Final = Rule(_SELECTED, sees_expunge=False, uid_only=False)
 RULES: Final[dict[str, Rule]] = {
     # RFC 3501 6.1
     "CAPABILITY": _ANYTIME,
-    "NOOP": _ANYTIME,
+    "NOOP": _ANYTIME._replace(asks_for_news=True),
     "LOGOUT": _ANYTIME,
     # RFC 2971 3.1
     "ID": _ANYTIME,
@@ -71,7 +72,7 @@ RULES: Final[dict[str, Rule]] = {
     # RFC 2342 5
     "NAMESPACE": _ON_MAILBOXES,
     # RFC 2177 3
-    "IDLE": _ON_MAILBOXES,
+    "IDLE": _ON_MAILBOXES._replace(asks_for_news=True),
     # RFC 9208 4.1
     "GETQUOTA": _ON_MAILBOXES,
     "GETQUOTAROOT": _ON_MAILBOXES,
@@ -81,7 +82,7 @@ RULES: Final[dict[str, Rule]] = {
     # RFC 8437 3
     "UNAUTHENTICATE": _ON_MAILBOXES,
     # RFC 3501 6.4
-    "CHECK": _ON_SELECTED,
+    "CHECK": _ON_SELECTED._replace(asks_for_news=True),
     "CLOSE": _ON_SELECTED,
     "EXPUNGE": _ON_SELECTED,
     "SEARCH": _FROZEN_NUMBERS,

@@ -8,6 +8,7 @@ Invariants, which the client relies on:
 * EXPUNGE and VANISHED come out only of ``flush(Emission.ALL)`` and name only messages the client was told of;
   a message that comes and goes in between is never mentioned;
 * several changes of one message are one FETCH, with the state at the time it is sent;
+* a keyword is in a FLAGS response before the first FETCH response that shows it (RFC 3501 7.2.6);
 * ``$`` never holds a message that is gone (RFC 5182 2.1).
 
 The list of UIDs is not the view's own: it is the folder's immutable snapshot, shared by all sessions that are up
@@ -27,10 +28,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 from protocol.errors import ProtocolError
 from protocol.imap import fetch_response as fetch
 from protocol.imap import responses
-from protocol.imap.flag_table import FlagTable
+from protocol.imap.flag_table import FlagTable, with_recent
 from protocol.imap.lexer import Dialect
 from protocol.imap.response_codes import highestmodseq, permanentflags
-from protocol.imap.seqset import SequenceSet
+from protocol.imap.seqset import SequenceSet, Spans, contains, merge
 from protocol.imap.states import Rule
 
 Uids: TypeAlias = "array[int]"
@@ -97,6 +98,7 @@ class View:
     __slots__ = (
         "_changed",
         "_current",
+        "_exists_buried",
         "_flags_told",
         "_gone",
         "_gone_modseq",
@@ -104,6 +106,8 @@ class View:
         "_known",
         "_modseq",
         "_read_only",
+        "_recent",
+        "_recent_sent",
         "_saved",
         "_top",
         "dialect",
@@ -122,6 +126,9 @@ class View:
         self._changed: dict[int, Report] = {}
         self._flags_told = len(flags)
         self._saved: Sequence[int] = ()
+        self._recent: Spans = []  # UIDs that are recent to this session, gone ones included
+        self._recent_sent = 0  # the number of the last RECENT response
+        self._exists_buried = False  # the last EXISTS was part of the response to another command than NOOP or IDLE
 
     def __len__(self) -> int:
         """EXISTS as the client knows it."""
@@ -136,6 +143,38 @@ class View:
     def settled(self) -> int:
         """The mod-sequence up to which the client knows of everything, once it was told what it may be told."""
         return self._gone_modseq - 1 if self._gone else self._modseq
+
+    # RFC 3501 2.3.2, 7.3.2; IMAP4rev2 has no \Recent
+
+    @property
+    def arrived(self) -> int:
+        """The highest UID of the folder if the client does not know that message yet, else 0."""
+        return self._current[-1] if self._current and self._current[-1] > self._top else 0
+
+    def add_recent(self, first: int, last: int) -> None:
+        """Messages from ``first`` to ``last`` are recent to this session."""
+        if first <= last:
+            self._recent = merge([*self._recent, (first, last)])
+
+    @property
+    def recent(self) -> Spans:
+        """UIDs that are recent to this session; some of them may be gone."""
+        return [] if self.dialect.rev2 else self._recent
+
+    @property
+    def recent_count(self) -> int:
+        """Messages known to the client that are recent to this session."""
+        known = self._known
+        return sum(bisect_right(known, last) - bisect_left(known, first) for first, last in self.recent)
+
+    def sending_recent(self) -> int:
+        """The number for a RECENT response that is sent now."""
+        self._recent_sent = self.recent_count
+        return self._recent_sent
+
+    def _report_recent(self, out: list[bytes]) -> None:
+        if self._recent and not self.dialect.rev2 and self.recent_count != self._recent_sent:
+            out.append(responses.recent(self.sending_recent()))
 
     # What happened
 
@@ -182,22 +221,28 @@ class View:
 
     # What the client is told
 
-    def flush(self, point: Emission, state: FolderState, *, modseq_sent: bool = False) -> bytes:
+    def flush(
+        self,
+        point: Emission,
+        state: FolderState,
+        *,
+        modseq_sent: bool = False,
+        exists_first: bool = False,
+        buried: bool = False,
+    ) -> bytes:
         """The untagged responses that may be sent now.
 
-        ``modseq_sent``: the command that ends here sent FETCH responses with MODSEQ itself.
+        ``modseq_sent``: the command that ends here sent FETCH responses with MODSEQ itself. ``exists_first``: EXISTS
+        comes before EXPUNGE, as REPLACE has it. ``buried``: the responses are part of the response to a command that
+        asks for something else, where clients overlook an EXISTS.
         """
-        out: list[bytes] = []
-        flags = state.flags
-        if len(flags) != self._flags_told:
-            # RFC 3501 7.2.6: the client must know a keyword before it sees it on a message.
-            self._flags_told = len(flags)
-            out.append(flags.flags_response())
-            code = permanentflags(flags.permanent_flags(self._read_only))
-            out.append(responses.ok(None, "Flags permitted", code))
+        out = [self.new_keywords(state.flags)]
+        if exists_first:
+            self._announce(out, buried=buried)
         if self._gone and point is Emission.ALL:
             out.append(self._expunges())
-        self._announce(out)
+        self._announce(out, buried=buried)
+        self._report_recent(out)
         if self._changed:
             self._fetches(out, state)
             modseq_sent = True
@@ -211,6 +256,31 @@ class View:
             # RFC 7162 3.2: a client that breaks off here must not believe it knows of the expunges.
             self._held_back = True
             out.append(responses.ok(None, "Expunges wait", highestmodseq(self.settled)))
+        return b"".join(out)
+
+    # RFC 3501 7.2.6
+    def new_keywords(self, flags: FlagTable) -> bytes:
+        """The FLAGS response, if there are keywords the client does not know: due before a message shows them."""
+        if len(flags) == self._flags_told:
+            return b""
+        self._flags_told = len(flags)
+        code = permanentflags(flags.permanent_flags(self._read_only))
+        return flags.flags_response() + responses.ok(None, "Flags permitted", code)
+
+    def asked_for(self, uids: Sequence[int]) -> None:
+        """The client fetches these messages (ascending): if the latest is among them it has noticed the EXISTS."""
+        if self._exists_buried and uids and uids[-1] == self._top:
+            self._exists_buried = False
+
+    # RFC 2177 1: IDLE is there to learn of new mail
+    def repeat_exists(self) -> bytes:
+        """EXISTS again, if the client may have overlooked the last one; once."""
+        if not self._exists_buried:
+            return b""
+        self._exists_buried = False
+        out = [responses.exists(len(self._known))]
+        if not self.dialect.rev2:
+            out.append(responses.recent(self.sending_recent()))
         return b"".join(out)
 
     # RFC 3501 7.4.1, RFC 7162 3.2.10, RFC 9586 3
@@ -230,12 +300,13 @@ class View:
         return line
 
     # RFC 3501 7.3.1
-    def _announce(self, out: list[bytes]) -> None:
+    def _announce(self, out: list[bytes], *, buried: bool) -> None:
         current = self._current
         if not current or current[-1] <= self._top:
             return
         self._known = self._known + current[bisect_right(current, self._top) :] if self._gone else current
         self._top = current[-1]
+        self._exists_buried = buried
         out.append(responses.exists(len(self._known)))
 
     # RFC 3501 7.4.2; RFC 7162 3.2.4: with CONDSTORE both UID and MODSEQ; RFC 9051 7.5.2: UID always
@@ -260,32 +331,44 @@ class View:
                 columns.append(uids)
             if with_flags:
                 formats.append(fetch.FLAGS)
-                columns.append(map(state.flags.encoded.__getitem__, state.masks(uids)))
+                columns.append(self.encoded_flags(uids, state.masks(uids), state.flags))
             if dialect.condstore:
                 formats.append(fetch.MODSEQ)
                 columns.append(modseqs)
             numbers = uids if dialect.uid_only else self.numbers(uids)
             out.append(fetch.fetch_rows(fetch.row_format(formats, uid_only=dialect.uid_only), numbers, columns))
 
+    def encoded_flags(self, uids: Sequence[int], masks: Iterable[int], flags: FlagTable) -> Iterable[bytes]:
+        r"""The flags of these messages as this session sees them: with ``\Recent``."""
+        encoded = map(flags.encoded.__getitem__, masks)
+        recent = self.recent
+        if not recent or not uids or max(uids) < recent[0][0]:
+            return encoded
+        return [with_recent(each) if contains(recent, uid) else each for uid, each in zip(uids, encoded, strict=True)]
+
     # What the client means
 
     # RFC 3501 6.4 and 9, sequence-set; RFC 5182 2.1
-    def by_number(self, wanted: SequenceSet) -> Rows:
-        """Messages named by number; ProtocolError for a number that no message has."""
+    def by_number(self, wanted: SequenceSet, *, beyond: bool = False, with_gone: bool = False) -> Rows:
+        """Messages named by number; ProtocolError for a number that no message has, unless ``beyond``.
+
+        ``with_gone``: also those expunged, as long as the client does not know that.
+        """
         if wanted.saved:
             return self.saved()
         size = len(self._known)
-        for first, last in wanted.ranges:
-            # ``*`` (0) is always good, also in an empty folder; a range may reach beyond the end but not lie there.
-            if first and last and min(first, last) > size:
-                raise ProtocolError("No message has that number")
-        return self._rows(wanted.positions(size))
+        if not beyond:
+            for first, last in wanted.ranges:
+                # ``*`` (0) is always good, also in an empty folder; a range may reach beyond the end but not lie there.
+                if first and last and min(first, last) > size:
+                    raise ProtocolError("No message has that number")
+        return self._rows(wanted.positions(size), with_gone=with_gone)
 
     # RFC 3501 6.4.8: a UID that does not exist is ignored
     def by_uid(self, wanted: SequenceSet) -> Rows:
         return self.saved() if wanted.saved else self._rows(wanted.uid_positions(self._known))
 
-    def _rows(self, positions: list[range]) -> Rows:
+    def _rows(self, positions: list[range], *, with_gone: bool = False) -> Rows:
         known = self._known
         numbers: Sequence[int]
         uids: Sequence[int]
@@ -298,7 +381,7 @@ class View:
             numbers = [place + 1 for place in places]
             uids = [known[place] for place in places]
         gone = self._gone
-        if gone and not gone.isdisjoint(uids):
+        if gone and not with_gone and not gone.isdisjoint(uids):
             alive = [(number, uid) for number, uid in zip(numbers, uids, strict=True) if uid not in gone]
             return Rows([number for number, _ in alive], [uid for _, uid in alive], True)
         return Rows(numbers, uids, False)
@@ -312,6 +395,10 @@ class View:
         """``$``, without what is gone."""
         uids = [uid for uid in self._saved if uid not in self._gone]
         return Rows(self.numbers(uids), uids, False)
+
+    def lacks(self, uids: Iterable[int]) -> bool:
+        """Whether any of these messages is expunged, which the client does not know yet."""
+        return not self._gone.isdisjoint(uids)
 
     def visible(self, uids: Sequence[int]) -> Sequence[int]:
         """Those of the folder's ascending ``uids`` that the client was told of: what a search may answer."""

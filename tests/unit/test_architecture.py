@@ -106,6 +106,7 @@ MAY_MUTATE = {
     # SQLite writes its own file; nobody else opens the index.
     "adapter/store/index.py": {"sqlite3.connect"},
     # The same for a cache that can be made anew.
+    "adapter/store/recent_marks.py": {"sqlite3.connect"},
     "adapter/store/text_cache.py": {"sqlite3.connect"},
     # Buffered writing to a descriptor that disk.open_new made and announced.
     "adapter/store/snapshots.py": {"open"},

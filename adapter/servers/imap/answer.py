@@ -15,6 +15,7 @@ class Answer(NamedTuple):
     modseq_sent: bool = False  # FETCH responses with MODSEQ were sent (RFC 7162 3.2)
     tells: bool = True  # of changes in the selected mailbox
     limited: bytes = b""  # the code that says where a limit has cut the messages off (RFC 9738 3.1)
+    exists_first: bool = False  # EXISTS before EXPUNGE (RFC 8508 3.3)
     uses_numbers: bool = False  # the criteria of a search had message numbers (RFC 7162 3.2.10)
 
 

@@ -134,13 +134,13 @@ async def append(session: Session, command: commands.Append) -> Answer:
     return Answer("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
 
 
-# RFC 8508 3.3: APPENDUID comes before the expunge
+# RFC 8508 3.3: APPENDUID and EXISTS come before the expunge
 async def replace(session: Session, command: commands.Replace) -> Answer:
     uids = _to_replace(session, command.number, command.uid)
     folder = await find_folder(session, command.mailbox)
     placed = await _commit(session, folder, [command.message], (session.mailbox.state.id, uids))
     session.send(responses.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
-    return Answer("Replace completed", highest(session))
+    return Answer("Replace completed", highest(session), exists_first=True)
 
 
 def _to_replace(session: Session, number: int, uid: bool) -> Sequence[int]:

@@ -99,8 +99,9 @@ async def list_mailboxes(session: Session, command: commands.List) -> Answer:
 
 # RFC 3501 6.3.9
 async def lsub(session: Session, command: commands.Lsub) -> Answer:
-    for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
-        session.send(responses.lsub_response(shown.name, shown.attributes, session.dialect))
+    if command.pattern is not None:
+        for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
+            session.send(responses.lsub_response(shown.name, shown.attributes, session.dialect))
     return Answer("Lsub completed")
 
 
@@ -135,7 +136,7 @@ async def _value(session: Session, folder: Folder, item: StatusItem) -> int | by
         case StatusItem.MESSAGES:
             return folder.messages
         case StatusItem.RECENT:
-            return 0
+            return await _recent(session, folder)
         case StatusItem.UIDNEXT:
             return folder.uidnext
         case StatusItem.UIDVALIDITY:
@@ -154,6 +155,16 @@ async def _value(session: Session, folder: Folder, item: StatusItem) -> int | by
             return b"(" + ids.folder_label(folder.id).encode("ascii") + b")"
         case StatusItem.APPENDLIMIT:
             return session.server.settings.limits.message_size
+
+
+# RFC 3501 6.3.10; IMAP4rev2 has no \Recent
+async def _recent(session: Session, folder: Folder) -> int:
+    if session.dialect.rev2:
+        return 0
+    box = session.selected
+    own = box.view.recent_count if box is not None and box.state.id == folder.id and not box.read_only else 0
+    first = session.mailboxes.recent.peek(folder.id, folder.uidvalidity, folder.uidnext)
+    return own + (await session.mailboxes.count_from(folder.id, first) if first < folder.uidnext else 0)
 
 
 # RFC 9208 4.1.4: what an EXPUNGE would free

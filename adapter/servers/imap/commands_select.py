@@ -45,7 +45,7 @@ async def select(session: Session, command: commands.Select) -> Answer:
         session.send(responses.ok(None, "Previous mailbox closed", codes.CLOSED))
     folder = await find_folder(session, command.mailbox)
     state = await session.mailboxes.folder(folder.id)
-    box = Selected(state, session.dialect, session.changed, read_only=command.read_only)
+    box = Selected(state, session.dialect, session.changed, session.mailboxes.recent, read_only=command.read_only)
     session.selected = box
     session.state = State.SELECTED
     session.send(
@@ -60,6 +60,7 @@ async def select(session: Session, command: commands.Select) -> Answer:
                 ids.folder_label(folder.id),
                 state.first_unseen() or None,
                 command.read_only,
+                box.view.sending_recent(),
             ),
             session.dialect,
         )
@@ -81,7 +82,7 @@ async def _resynchronise(session: Session, box: Selected, known: QResync) -> Non
     if changed:
         # RFC 9586 3.3: the response begins with the UID
         items = _RESYNC_ITEMS[1:] if session.dialect.uid_only else _RESYNC_ITEMS
-        async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect).chunks():
+        async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect, box.view).chunks():
             session.send(chunk)
             await session.connection.breathe()
 

@@ -7,14 +7,14 @@ are those that hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from adapter.servers.imap.answer import Answer, no
 from adapter.servers.imap.commands_select import send_vanished
 from adapter.store import queries
 from adapter.transport import operations as op
 from adapter.transport.flags import Flag
-from protocol.imap import commands
+from protocol.imap import commands, fetch_response
 from protocol.imap import response_codes as codes
 from protocol.imap.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem
 from protocol.imap.flag_table import SEEN
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from adapter.transport.transport import Transport
 
 
+_UID_ROW: Final = fetch_response.row_format([fetch_response.UID])
+_UIDS_AT_ONCE: Final = 4096
+
+
 # RFC 3501 6.4.5; RFC 7162 3.1.4, 3.2.6; RFC 9394 3.3
 async def fetch(session: Session, command: commands.Fetch) -> Answer:
     box = session.mailbox
@@ -36,12 +40,15 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
     if command.vanished and command.changed_since is not None:
         wanted = command.messages.resolve(max(box.state.uidnext - 1, 1))
         await send_vanished(session, box, command.changed_since, wanted)
+    if command.items == (Attribute.UID,) and not command.uid and command.changed_since is None:
+        return _numbers_to_uids(session, command)
     rows, limited = _rows(session, command)
+    box.view.asked_for(rows.uids)
     items = await _set_seen(session, box, rows, command) if command.sets_seen and not box.read_only else command.items
     if session.dialect.uid_only and len(items) > 1:
         # RFC 9586 3.3: the response begins with the UID
         items = tuple(item for item in items if item is not Attribute.UID)
-    fetching = session.mailboxes.fetch(box.state, rows, items, session.dialect)
+    fetching = session.mailboxes.fetch(box.state, rows, items, session.dialect, box.view)
     at_once = fetching.at_once()
     if at_once is not None:
         session.send(at_once)
@@ -65,6 +72,20 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
             code = codes.CORRUPTION if fetching.is_corrupt else codes.UNAVAILABLE
             return answer._replace(text="Some messages can not be read", code=code, status=b"NO")
     return answer
+
+
+# RFC 2180 4.1.2: what is known of an expunged message may be told as long as its number is valid
+def _numbers_to_uids(session: Session, command: commands.Fetch) -> Answer:
+    """FETCH of UIDs alone, which the view knows also of messages that another session has expunged."""
+    rows = session.mailbox.view.by_number(command.messages, with_gone=True)
+    if command.partial is not None:
+        rows = restrict(rows, partial_window(rows.uids, command.partial))
+    rows, limited = limit(session, rows)
+    session.mailbox.view.asked_for(rows.uids)
+    for start in range(0, len(rows.uids), _UIDS_AT_ONCE):
+        part = slice(start, start + _UIDS_AT_ONCE)
+        session.send(fetch_response.fetch_rows(_UID_ROW, rows.numbers[part], [rows.uids[part]]))
+    return Answer("Fetch completed", limited=limited)
 
 
 def _rows(session: Session, command: commands.Fetch) -> tuple[Rows, bytes]:

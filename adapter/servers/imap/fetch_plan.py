@@ -20,6 +20,7 @@ from protocol.mime.sections import Section
 
 if TYPE_CHECKING:
     from adapter.servers.imap.folder_cache import FolderState
+    from protocol.imap.view import View
 
 Content: TypeAlias = BodyPart | BinaryPart | BinarySize
 CONTENT: Final = (BodyPart, BinaryPart, BinarySize)
@@ -61,17 +62,18 @@ class Block(NamedTuple):
     pieces: Sequence[Sequence[bytes | None]] = ()
     messages: Sequence[Message] = ()
     places: slice | Sequence[int] = ()
+    view: View | None = None  # of the session that asks
 
     def part(self, start: int, stop: int) -> Block:
         """Some of these, without contents and places."""
         pieces = [column[start:stop] for column in self.pieces]
-        return Block(self.state, self.numbers[start:stop], self.uids[start:stop], pieces)
+        return Block(self.state, self.numbers[start:stop], self.uids[start:stop], pieces, view=self.view)
 
     def alive(self, failed: list[int]) -> Block:
         """Those that are there and have all their pieces, with their places; the others are added to ``failed``."""
         places = self.state.places(self.uids)
         if isinstance(places, slice) and not (self.pieces and any(None in column for column in self.pieces)):
-            return Block(self.state, self.numbers, self.uids, self.pieces, self.messages, places)
+            return self._replace(places=places)
         rows = range(places.start, places.stop) if isinstance(places, slice) else places
         alive = [
             index
@@ -87,6 +89,7 @@ class Block(NamedTuple):
             [[column[index] for index in alive] for column in self.pieces],
             [self.messages[index] for index in alive] if self.messages else (),
             [rows[index] for index in alive],
+            self.view,
         )
 
     def of(self, column: list[int] | Numbers) -> Iterable[int]:
@@ -146,11 +149,16 @@ def _step(item: FetchItem, kinds: Sequence[Kind], utf8: bool) -> Step:
     return Step(item, _FORMATS[item], _FILL[item])
 
 
+def _flags(block: Block) -> Iterable[bytes]:
+    masks, flags = block.of(block.state.columns.masks), block.state.flags
+    if block.view is None:
+        return map(flags.encoded.__getitem__, masks)
+    return block.view.encoded_flags(block.uids, masks, flags)
+
+
 _FILL: Final[dict[Attribute, Fill]] = {
     Attribute.UID: lambda block, _: (block.uids,),
-    Attribute.FLAGS: lambda block, _: (
-        map(block.state.flags.encoded.__getitem__, block.of(block.state.columns.masks)),
-    ),
+    Attribute.FLAGS: lambda block, _: (_flags(block),),
     Attribute.INTERNALDATE: lambda block, _: (map(form.date_time, block.of(block.state.columns.internal_dates)),),
     Attribute.SAVEDATE: lambda block, _: (map(form.date_time, block.of(block.state.columns.save_dates)),),
     Attribute.RFC822_SIZE: lambda block, _: (block.of(block.state.columns.sizes),),

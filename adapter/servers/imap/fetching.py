@@ -23,9 +23,9 @@ from adapter.servers.imap.fetch_plan import CONTENT, Block, Content, contents_of
 from adapter.servers.imap.pieces import BATCH, PieceReader
 from protocol.errors import MailError, Reason
 from protocol.imap import fetch_response as form
-from protocol.imap.fetch_items import BinaryPart, BinarySize, BodyPart, FetchItem
+from protocol.imap.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem
 from protocol.imap.lexer import Dialect
-from protocol.imap.view import Rows
+from protocol.imap.view import Rows, View
 
 if TYPE_CHECKING:
     from adapter.servers.imap.folder_cache import FolderState
@@ -44,7 +44,18 @@ _AT_ONCE = 16
 
 
 class Fetch:
-    __slots__ = ("_bodies", "_pieces", "_plan", "_rows", "_state", "_uid_only", "failed", "is_corrupt", "undecodable")
+    __slots__ = (
+        "_bodies",
+        "_pieces",
+        "_plan",
+        "_rows",
+        "_state",
+        "_uid_only",
+        "_view",
+        "failed",
+        "is_corrupt",
+        "undecodable",
+    )
 
     def __init__(
         self,
@@ -54,6 +65,7 @@ class Fetch:
         dialect: Dialect,
         pieces: PieceReader,
         bodies: Bodies,
+        view: View | None = None,
     ) -> None:
         self._state = state
         self._rows = rows
@@ -61,6 +73,7 @@ class Fetch:
         self._uid_only = dialect.uid_only
         self._pieces = pieces
         self._bodies = bodies
+        self._view = view if Attribute.FLAGS in items else None  # of the session that asks for flags
         #: UIDs that were left out: gone meanwhile, or not to be read. Complete when the chunks have ended.
         self.failed: list[int] = []
         #: Whether content was read and was wrong.
@@ -73,7 +86,7 @@ class Fetch:
         kinds = self._plan.kinds
         numbers, uids = self._rows.numbers, self._rows.uids
         for start in range(0, len(uids), BATCH):
-            block = Block(self._state, numbers[start : start + BATCH], uids[start : start + BATCH])
+            block = Block(self._state, numbers[start : start + BATCH], uids[start : start + BATCH], view=self._view)
             if kinds:
                 pieces = await self._pieces.read(self._state.id, self._state.pieces, kinds, block.uids)
                 block = block._replace(pieces=pieces)
@@ -106,13 +119,18 @@ class Fetch:
             if kept is None or sum([message.size for message in kept]) * self._plan.contents > CHUNK:
                 return None
             messages = kept
-        return self._table(Block(self._state, numbers, uids, pieces, messages))
+        return self._table(Block(self._state, numbers, uids, pieces, messages, view=self._view))
 
     def _table(self, block: Block) -> bytes:
         """Responses of the block's messages."""
         block = block.alive(self.failed)
         columns = [column for step in self._plan.steps for column in step.fill(block, self.undecodable)]
-        return form.fetch_rows(self._plan.row, block.uids if self._uid_only else block.numbers, columns)
+        rows = form.fetch_rows(self._plan.row, block.uids if self._uid_only else block.numbers, columns)
+        return self._new_keywords() + rows
+
+    def _new_keywords(self) -> bytes:
+        """What the client has to know before it sees the flags as they are at this moment."""
+        return self._view.new_keywords(self._state.flags) if self._view is not None else b""
 
     # --- content ---------------------------------------------------------------------------------------------------
 
@@ -188,11 +206,19 @@ class Fetch:
             self.is_corrupt = self.is_corrupt or error.reason is Reason.BAD_CONTENT
             self.failed += block.uids
             return
-        lead = form.fetch_start(block.uids[0] if self._uid_only else block.numbers[0], uid_only=self._uid_only)
-        for item, written, fill in self._plan.steps:
+        block = block.alive(self.failed)  # where it stands in the columns may have changed
+        if not block.uids:
+            return
+        # Flags and the like at once: while the content is sent they may change, and keywords come up.
+        short = [
+            b"" if isinstance(item, CONTENT) else written % next(iter(fill(block, self.undecodable)[0]))
+            for item, written, fill in self._plan.steps
+        ]
+        lead = self._new_keywords()
+        lead += form.fetch_start(block.uids[0] if self._uid_only else block.numbers[0], uid_only=self._uid_only)
+        for (item, _, _), written in zip(self._plan.steps, short, strict=True):
             if not isinstance(item, CONTENT):
-                (column,) = fill(block, self.undecodable)
-                lead += written % next(iter(column))
+                lead += written
             else:
                 span = spans[item]
                 if isinstance(item, BinarySize):

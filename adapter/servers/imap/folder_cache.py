@@ -79,6 +79,7 @@ class FolderState:
 
     __slots__ = (
         "_waiting",
+        "announced",
         "columns",
         "header_values",
         "id",
@@ -106,6 +107,7 @@ class FolderState:
         self.pieces = Pieces()
         self.header_values = HeaderValues()
         self.text_rows = TextRows()
+        self.announced = 0  # all UIDs below were announced as recent (RecentMarks); perhaps more of them
         self.removed = False  # deleted meanwhile: reading it gives what was there last
         self.watches: dict[Watch, None] = {}
         self.used_at = time.monotonic()

@@ -18,6 +18,9 @@ async def idle(session: Session, command: commands.Idle) -> Answer | None:
     session.send(responses.continuation("idling"))
     session.idle_tag = session.tag
     session.connection.framer.expect_line()
+    if session.selected is not None:
+        # Thunderbird overlooks an EXISTS within the response to FETCH and notices one in IDLE.
+        session.send(session.selected.view.repeat_exists())
     tell(session)
     return None
 

@@ -1,7 +1,7 @@
 r"""Which mailboxes LIST and LSUB show, and with which attributes (RFC 3501 6.3.8, RFC 5258, RFC 6154, RFC 3348).
 
-A mailbox is shown if it exists, or has children, or is subscribed to and that is asked for. What does not exist is
-``\NonExistent``, and ``\Noselect`` for clients that know no more.
+A mailbox is shown if it exists, or has children, or is subscribed to and that is asked for. A mailbox that does not
+exist is ``\NonExistent``, which implies ``\Noselect`` (RFC 5258 3), or ``\Noselect`` for clients that use plain LIST.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Hierarchy:
         self.subscribed = set(subscribed)
         self.parents = _parents(self.folders)
         self._above_subscribed = _parents(self.subscribed)
-        self._above_special = _parents(name for name, folder in self.folders.items() if folder.special_use)
 
     # RFC 3501 6.3.8; RFC 5258 3, 4
     def matching(self, command: List, *, plain: bool) -> list[Shown]:
@@ -47,13 +46,13 @@ class Hierarchy:
         candidates = self.folders.keys() | self.parents
         if subscribed_only:
             candidates |= self.subscribed | self._above_subscribed
+        fitting = [name for name in candidates if _fits(name, patterns)]
+        chosen = {name for name in fitting if self._is_chosen(name, select)}
+        parents = self._parents_of_matches(select, chosen) if ListSelect.RECURSIVEMATCH in select else {}
         shown = []
-        for name in _in_order(name for name in candidates if _fits(name, patterns)):
-            chosen = self._is_chosen(name, select)
-            child_info: list[bytes] = []
-            if ListSelect.RECURSIVEMATCH in select:
-                child_info = self._child_info(name, select)
-            if chosen or child_info:
+        for name in _in_order(fitting):
+            child_info = [option for option, above in parents.items() if name in above]
+            if name in chosen or child_info:
                 shown.append(self._shown(name, command, child_info, plain=plain and not command.extended))
         return shown
 
@@ -79,20 +78,22 @@ class Hierarchy:
             return folder is not None and bool(folder.special_use)
         return True
 
-    # RFC 5258 3.5, 4
-    def _child_info(self, name: str, select: frozenset[ListSelect]) -> list[bytes]:
-        found = []
-        if ListSelect.SUBSCRIBED in select and name in self._above_subscribed:
-            found.append(b"SUBSCRIBED")
-        if ListSelect.SPECIAL_USE in select and name in self._above_special:
-            found.append(b"SPECIAL-USE")
+    # RFC 5258 3.5, 4: only if at least one child that matches is not listed itself
+    def _parents_of_matches(self, select: frozenset[ListSelect], listed: Collection[str]) -> dict[bytes, set[str]]:
+        """For each selection option the names above a mailbox that fulfils it and is not ``listed``."""
+        found = {}
+        if ListSelect.SUBSCRIBED in select:
+            found[b"SUBSCRIBED"] = _parents(name for name in self.subscribed if name not in listed)
+        if ListSelect.SPECIAL_USE in select:
+            special = (name for name, folder in self.folders.items() if folder.special_use)
+            found[b"SPECIAL-USE"] = _parents(name for name in special if name not in listed)
         return found
 
     def _shown(self, name: str, command: List, child_info: Sequence[bytes], *, plain: bool) -> Shown:
         folder = self.folders.get(name)
         attributes = []
         if folder is None:
-            attributes += [_NO_SELECT] if plain else [b"\\NonExistent", _NO_SELECT]
+            attributes.append(_NO_SELECT if plain else b"\\NonExistent")
         # RFC 3348: told always, as clients that use them seldom ask.
         attributes.append(b"\\HasChildren" if name in self.parents else b"\\HasNoChildren")
         if (ListSelect.SUBSCRIBED in command.select or ListReturn.SUBSCRIBED in command.returns) and (

@@ -38,6 +38,7 @@ from adapter.servers.imap.bodies import Bodies
 from adapter.servers.imap.fetching import Fetch
 from adapter.servers.imap.folder_cache import MESSAGE_EFFECTS, FolderCache, FolderListener, FolderState, Watch
 from adapter.servers.imap.pieces import PieceReader
+from adapter.servers.imap.recent import RecentMarks
 from adapter.servers.imap.search_source import FolderSource, Searcher
 from adapter.servers.imap.text_filler import TextFiller
 from adapter.servers.imap.text_index import TextIndex
@@ -55,7 +56,7 @@ from protocol.imap.lexer import Dialect
 from protocol.imap.search_program import Program, search
 from protocol.imap.sort import SortCriterion
 from protocol.imap.thread import Forest
-from protocol.imap.view import Rows
+from protocol.imap.view import Rows, View
 
 __all__ = ["Account", "CacheLimits", "Fetch", "FolderListener", "FolderState", "Mailboxes", "Watch"]
 
@@ -66,6 +67,7 @@ Result = TypeVar("Result")
 _THREADS = 4
 _SEARCH_THREADS = 2
 _OF_FOLDERS = MESSAGE_EFFECTS | {"remove-folder"}
+_COUNT_FROM = "SELECT count(*) FROM mailbox_projections WHERE folder_id = ? AND uid >= ?"
 _SIZES = "SELECT message_id, size FROM messages WHERE message_id IN (SELECT value FROM json_each(?))"
 
 
@@ -92,6 +94,7 @@ class Mailboxes:
         self._pieces = PieceReader(transport, self._threads, self._folders.shrink)
         self._bodies = Bodies(transport, self._threads, self._limits.bodies)
         self._texts = TextReader(transport, self._text_index, self._limits.texts)
+        self.recent = RecentMarks(transport)
         self._filler = TextFiller(transport, self._text_index, self._texts)
         self._searcher = Searcher(transport, self._pieces, self._text_index, self._texts, self._filler)
         self._feed: Subscription | None = None
@@ -103,6 +106,7 @@ class Mailboxes:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
         self._loop = asyncio.get_running_loop()
         self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard, None, self._missed)
+        await self._threads.run(self.recent.open)
         self._filler.start()
         self._upkeep = asyncio.create_task(self._keep_small())
 
@@ -117,6 +121,7 @@ class Mailboxes:
         loop = asyncio.get_running_loop()
         for part in (self._filler, self._search_threads, self._threads, self._text_index):
             await loop.run_in_executor(None, part.close)
+        self.recent.close()
 
     async def _keep_small(self) -> None:
         """Let go of what nobody used for a while."""
@@ -159,6 +164,10 @@ class Mailboxes:
         It is kept up to date while somebody subscribes to it: subscribe before the next ``await``.
         """
         return await self._folders.get(folder_id)
+
+    async def count_from(self, folder_id: int, uid: int) -> int:
+        """Messages of a folder from this UID on."""
+        return int((await self._threads.run(self._transport.index.query, _COUNT_FROM, (folder_id, uid)))[0][0])
 
     async def vanished(self, folder_id: int, modseq: int) -> list[str]:
         """UIDs expunged after a mod-sequence (RFC 7162 3.2.5), as sequence sets, oldest first."""
@@ -253,9 +262,11 @@ class Mailboxes:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def fetch(self, state: FolderState, rows: Rows, items: Sequence[FetchItem], dialect: Dialect) -> Fetch:
-        """The FETCH responses of these messages, see :class:`Fetch`."""
-        return Fetch(state, rows, items, dialect, self._pieces, self._bodies)
+    def fetch(
+        self, state: FolderState, rows: Rows, items: Sequence[FetchItem], dialect: Dialect, view: View | None = None
+    ) -> Fetch:
+        """The FETCH responses of these messages, see :class:`Fetch`; ``view``: of the session that asks."""
+        return Fetch(state, rows, items, dialect, self._pieces, self._bodies, view)
 
     async def search(
         self, state: FolderState, program: Program, advanced: Callable[[int], None] | None = None

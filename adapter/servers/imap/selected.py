@@ -15,6 +15,7 @@ from protocol.imap.view import Emission, FolderChange, Report, Rows, View
 if TYPE_CHECKING:
     from adapter.servers.imap.folder_cache import FolderState
     from adapter.servers.imap.mailboxes import Mailboxes
+    from adapter.servers.imap.recent import RecentMarks
     from protocol.imap.lexer import Dialect
     from protocol.imap.seqset import SequenceSet
 
@@ -24,16 +25,26 @@ Result = TypeVar("Result")
 class Selected:
     """Listens to its folder until it is closed."""
 
-    __slots__ = ("_held", "_news", "_on_change", "_watch", "read_only", "state", "view")
+    __slots__ = ("_held", "_news", "_on_change", "_recent", "_watch", "read_only", "state", "view")
 
-    def __init__(self, state: FolderState, dialect: Dialect, on_change: Callable[[], None], *, read_only: bool) -> None:
+    def __init__(
+        self,
+        state: FolderState,
+        dialect: Dialect,
+        on_change: Callable[[], None],
+        recent: RecentMarks,
+        *,
+        read_only: bool,
+    ) -> None:
         self.state = state
+        self._recent = recent
         self.read_only = read_only
         self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
         self._on_change = on_change
         self._held: list[FolderChange] | None = None
         self._news = False  # there may be something to tell
         self._watch = state.subscribe(self)
+        self._take_recent(state.uids[-1] if state.uids else 0)
 
     def close(self) -> None:
         self._watch.close()
@@ -80,12 +91,27 @@ class Selected:
         self._news = True
         self.view.touch(uids)
 
-    def flush(self, point: Emission, *, modseq_sent: bool = False) -> bytes:
+    def flush(
+        self, point: Emission, *, modseq_sent: bool = False, exists_first: bool = False, buried: bool = False
+    ) -> bytes:
         if not self._news:
             return b""
-        told = self.view.flush(point, self.state, modseq_sent=modseq_sent)
+        if self.view.arrived:
+            self._take_recent(self.view.arrived)
+        told = self.view.flush(point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, buried=buried)
         self._news = self.view.pending
         return told
+
+    # RFC 3501 2.3.2; 6.3.2: EXAMINE leaves messages recent for the session that selects the mailbox next
+    def _take_recent(self, last: int) -> None:
+        """Up to the UID ``last``: what no other session was told of is recent to this one."""
+        if not last or self.view.dialect.rev2:
+            return
+        if self.read_only:
+            first = self._recent.peek(self.state.id, self.state.uidvalidity, last + 1)
+        else:
+            first = self._recent.claim(self.state, last + 1)
+        self.view.add_recent(first, last)
 
     # --- what the client means -------------------------------------------------------------------------------------
 

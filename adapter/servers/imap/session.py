@@ -235,7 +235,12 @@ class Session:
         """What has changed in the selected mailbox, as far as the command under way allows."""
         if self.selected is not None and self.selected.pending:
             point = emission(self._rule, uses_numbers=answer is not None and answer.uses_numbers)
-            news = self.selected.flush(point, modseq_sent=answer is not None and answer.modseq_sent)
+            news = self.selected.flush(
+                point,
+                modseq_sent=answer is not None and answer.modseq_sent,
+                exists_first=answer is not None and answer.exists_first,
+                buried=self._rule is not None and not self._rule.asks_for_news,
+            )
             if news:
                 self.send(news)
 

@@ -59,6 +59,7 @@ async def store(session: Session, command: commands.Store) -> Answer:
         check_keywords(box.state.flags, keywords)
     rows, limited = limit(session, box.rows(command.messages, uid=command.uid))
     modified: list[int] = []
+    gone = rows.gone
     if rows.uids:
         operation = op.ChangeFlags(
             session.account, box.state.id, rows.uids, _HOW[command.mode], flags, keywords, command.unchanged_since
@@ -72,11 +73,15 @@ async def store(session: Session, command: commands.Store) -> Answer:
             refused = set(done.modified)
             box.touch(uid for uid in rows.uids if uid not in refused)
         modified = done.modified
+        reached = {uid for uid, _, _ in (*done.changed, *done.unchanged)}.union(modified)
+        gone = gone or box.view.lacks(rows.uids) or not reached.issuperset(rows.uids)
     if modified:
         # RFC 7162 3.1.3
         named = modified if command.uid else box.view.numbers(modified)
         return Answer("Some messages have changed meanwhile", codes.modified(named), limited=limited)
-    if rows.gone and not command.silent:
-        # RFC 2180 4.2.1, RFC 5530 3
-        return Answer("Store completed, some messages are gone", codes.EXPUNGEISSUED, limited=limited)
+    if gone and not command.silent:
+        # RFC 2180 4.2.1, RFC 5530 3: the client expects the flags of each message it named. A UID that does not
+        # exist is ignored (RFC 3501 6.4.8), and the expunge is in the same response.
+        status = b"OK" if command.uid else b"NO"
+        return Answer("Some messages are gone, others are changed", codes.EXPUNGEISSUED, status, limited=limited)
     return Answer("Store completed", limited=limited)

@@ -77,7 +77,14 @@ def test_numbers() -> None:
     with pytest.raises(CommandError):
         lex(b"0").nz_number()
     with pytest.raises(CommandError):
-        lex(b"9223372036854775808").modseq()
+        lex(b"9223372036854775808").number64()
+
+
+def test_mod_sequences_of_64_bits_mean_the_largest_of_63() -> None:
+    for written in (b"9223372036854775807", b"9223372036854775808", b"18446744073709551615"):
+        assert lex(written).modseq() == 2**63 - 1
+    with pytest.raises(CommandError):
+        lex(b"18446744073709551616").modseq()
 
 
 def test_sequence_sets_raise_command_errors() -> None:

@@ -68,7 +68,7 @@ def test_parses(stream: bytes, command: Append | Replace) -> None:
         b'APPEND x "yesterday" {1+}\r\nm',
         b"APPEND x y {1+}\r\nm", b"APPEND x CATENATE (TEXT {1+}\r\nm)", b"APPEND x UTF8 ({1+}\r\nm)",
         b'APPEND "" {1+}\r\nm',
-        b"APPEND &AGE- {1+}\r\nm", b"REPLACE 0 x {1+}\r\nm", b"REPLACE x y {1+}\r\nm", b"REPLACE 1:2 y {1+}\r\nm",
+        b"REPLACE 0 x {1+}\r\nm", b"REPLACE x y {1+}\r\nm", b"REPLACE 1:2 y {1+}\r\nm",
         b"APPEND x {1+}\r\nm{1+}\r\nm", b"REPLACE 1 x {1+}\r\nm {1+}\r\nm", b"APPEND x UTF8 (~{1+}\r\nm {1+}\r\nm",
     ],
 )  # fmt: skip
@@ -76,6 +76,12 @@ def test_refused_before_the_message_is_taken(stream: bytes) -> None:
     refused = drive(stream)
     assert isinstance(refused, Refused)
     assert (refused.tag, refused.status) == (b"a", "BAD")
+
+
+def test_mailbox_name_that_cannot_be_is_no_mistake_of_syntax() -> None:
+    refused = drive(b"APPEND &AGE- {1+}\r\nm")
+    assert isinstance(refused, Refused)
+    assert (refused.tag, refused.status, refused.code) == (b"a", "NO", "CANNOT")
 
 
 @pytest.mark.parametrize("stream", [b"APPEND x {1+}\r\nm x", b"APPEND x {1+}\r\nm)", b"APPEND x UTF8 (~{1+}\r\nm"])
