@@ -74,8 +74,8 @@ class Login:
     cache: Seconds = Seconds(60.0)  # a proven password is not hashed again so long
     threads: int = 2  # that hash passwords
     waiting: int = 100  # logins that may wait for them, or be delayed at one address; others are refused for now
-    free_failures: int = 3  # of a user before answers are delayed, from loopback as from anywhere
-    free_users: int = 10  # with failures at one address before all new users there are delayed
+    free_failures: int = 3  # of a user at one address, or addresses where a user failed, before logins are delayed
+    free_users: int = 10  # that failed at one address, before logins of new users there are delayed
     delay: Seconds = Seconds(1.0)  # the first; each failure doubles it
     longest_delay: Seconds = Seconds(30.0)
     forget: Seconds = Seconds(900.0)  # failures so long ago no longer count

@@ -172,12 +172,13 @@ class _Taker:
                     self._take(entry.parts, entry.name)
 
     def _credentials(self) -> None:
-        with contextlib.suppress(FileNotFoundError), self._source.open(layout.CREDENTIALS) as directory:
-            fd = disk.open_read(directory, layout.CREDENTIALS_FILE)
-            try:
-                self._target.copy(layout.CREDENTIALS, layout.CREDENTIALS_FILE, fd)
-            finally:
-                os.close(fd)
+        for name in layout.CREDENTIAL_FILES:
+            with contextlib.suppress(FileNotFoundError), self._source.open(layout.CREDENTIALS) as directory:
+                fd = disk.open_read(directory, name)
+                try:
+                    self._target.copy(layout.CREDENTIALS, name, fd)
+                finally:
+                    os.close(fd)
 
 
 def _fetch(connection: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:

@@ -106,10 +106,11 @@ def _private(directories: Directories) -> Iterator[Finding]:
     try:
         with directories.stable(layout.CREDENTIALS) as directory:
             opened = os.fstat(directory).st_mode & 0o077
-            try:
-                opened |= os.stat(layout.CREDENTIALS_FILE, dir_fd=directory, follow_symlinks=False).st_mode & 0o077
-            except FileNotFoundError:
-                pass
+            for name in layout.CREDENTIAL_FILES:
+                try:
+                    opened |= os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode & 0o077
+                except FileNotFoundError:
+                    pass
     except FileNotFoundError:
         return
     except OSError as error:

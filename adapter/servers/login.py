@@ -41,8 +41,9 @@ from protocol.scram_keys import ScramKeys
 _log = logging.getLogger(__name__)
 
 _MAX_PROVEN = 10_000
-#: Logins of one account that may be delayed or queued at a time.
-_WAITING_OF_ACCOUNT = 10
+#: Logins of one account that may be delayed or queued at a time: from one address, and from all.
+_WAITING_OF_PAIR = 10
+_WAITING_OF_ACCOUNT = 50
 _SCRAM = "SCRAM-SHA-256"
 _TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2")
 
@@ -207,7 +208,7 @@ class Authenticator:
     @contextlib.asynccontextmanager
     async def _after_delay(self, attempt: Attempt) -> AsyncIterator[None]:
         """Let the delay pass, and count the attempt as waiting until the block ends. Raises CrowdedError."""
-        limits = {attempt.pair: _WAITING_OF_ACCOUNT} if attempt.user else {}
+        limits = {attempt.pair: _WAITING_OF_PAIR} if attempt.user else {}
         if not attempt.proven:
             limits[attempt.peer] = self._settings.waiting
             if attempt.user:

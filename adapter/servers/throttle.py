@@ -1,15 +1,16 @@
 """Delay logins after failures: a delay that doubles with every failure, whichever worker the client comes to.
 
 Failures are counted for three keys: the user at a peer group (``pair``), the user, and the peer group. The count of a
-peer group is the number of users that have failed there, so that one user of a web mail program, a proxy or an office
-does not slow down the others.
+user is the number of peer groups in which it has failed, and the count of a peer group the number of users that have
+failed there. So one address does not slow down a user elsewhere, and one user of a web mail program, a proxy or an
+office does not slow down the others.
 
 Invariants:
 
 * a peer group from which the user has logged in before (``proven``) is delayed for its own failures with this user
   only: failures elsewhere, or of other users, do not slow down an owner;
-* attempts under way count as failures of a user until they are known to have succeeded, so parallel attempts gain
-  nothing;
+* attempts under way count as failures of their pair until they are known to have succeeded, so parallel attempts
+  gain nothing;
 * a client that hangs up has failed, as far as its own address is concerned;
 * memory is bounded; a count is forgotten some time after its first failure.
 """
@@ -49,8 +50,7 @@ class Throttle:
         """Count the attempt as under way; return its delay."""
         with self._counts.exclusive():
             delay = self._delay(attempt)
-            for name in attempt.named:
-                self._counts.add(self._under_way(name))
+            self._counts.add(self._under_way(attempt.pair))
         return delay
 
     def delay_of_owner(self, attempt: Attempt) -> float:
@@ -63,8 +63,7 @@ class Throttle:
 
     def end(self, attempt: Attempt, *, abandoned: bool) -> None:
         with self._counts.exclusive():
-            for name in attempt.named:
-                self._counts.take(self._under_way(name))
+            self._counts.take(self._under_way(attempt.pair))
             if attempt.failed or abandoned:
                 self._count_failure(attempt, abandoned=abandoned)
             elif attempt.failed is False:
@@ -74,9 +73,9 @@ class Throttle:
         free, pair = self._settings.free_failures, self._failures(attempt.pair)
         if attempt.proven:
             return self._after(pair - free)
-        over = [pair + self._now_under_way(attempt.pair) - free]
+        over = [pair + sum(self._counts.of_workers(self._under_way(attempt.pair))) - free]
         if attempt.user:
-            over.append(self._failures(attempt.user) + self._now_under_way(attempt.user) - free)
+            over.append(self._failures(attempt.user) - free)
         over.append(self._failures(attempt.peer) - self._settings.free_users)
         return self._after(max(over))
 
@@ -86,32 +85,33 @@ class Throttle:
         return float(min(self._settings.delay * 2.0 ** min(over, 60), self._settings.longest_delay))
 
     def _count_failure(self, attempt: Attempt, *, abandoned: bool) -> None:
-        if not self._failures(attempt.pair):
-            self._add(attempt.peer, 1)
+        failures, refused = self._failures(attempt.pair), self._refused(attempt)
         self._add(attempt.pair, 1)
+        if not failures:
+            self._add(attempt.peer, 1)
         if abandoned:
             self._add(_abandoned(attempt), 1)
-        elif attempt.user:
+        elif attempt.user and not refused:
             self._add(attempt.user, 1)
 
     def _forgive(self, attempt: Attempt) -> None:
         """Take back what this user failed at this peer, and nothing else: one good account must not open the way for
         guesses at others, nor a login of the owner for the guesses of strangers."""
-        failures = self._failures(attempt.pair)
-        self._add(_abandoned(attempt), -self._failures(_abandoned(attempt)))
-        if failures:
-            self._add(attempt.pair, -failures)
+        if attempt.user and self._refused(attempt):
+            self._add(attempt.user, -1)
+        if self._failures(attempt.pair):
             self._add(attempt.peer, -1)
-            if attempt.user:
-                self._add(attempt.user, -failures)
+        for name in (attempt.pair, _abandoned(attempt)):
+            self._add(name, -self._failures(name))
+
+    def _refused(self, attempt: Attempt) -> int:
+        """Failures of the pair that were refused, and not abandoned."""
+        return max(0, self._failures(attempt.pair) - self._failures(_abandoned(attempt)))
 
     # --- counts ----------------------------------------------------------------------------------------------------
 
     def _failures(self, name: str) -> int:
         return self._counts.common(self._failed(name), self._settings.forget)
-
-    def _now_under_way(self, name: str) -> int:
-        return sum(self._counts.of_workers(self._under_way(name)))
 
     def _add(self, name: str, change: int) -> None:
         count = self._failures(name)
@@ -140,7 +140,6 @@ class Attempt:
         self.user = f"user {user}" if user else ""
         self.peer = f"peer {peer}"
         self.pair = f"user {user} at {peer}"
-        self.named = (self.pair, self.user) if user else (self.pair,)
         self.user_name = user
         self.group = peer
         self.proven = proven

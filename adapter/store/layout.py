@@ -48,6 +48,7 @@ FULL_NAME_FILE = ".name"
 CREDENTIALS_FILE = "passwd"
 SERVER_SECRET_FILE = "server-secret"  # noqa: S105 - a name
 PROVEN_PEERS_FILE = "proven-peers"
+CREDENTIAL_FILES = (CREDENTIALS_FILE, SERVER_SECRET_FILE, PROVEN_PEERS_FILE)
 #: Credentials lie in their own directory, readable by the owner only.
 CREDENTIALS: Parts = ("credentials",)
 

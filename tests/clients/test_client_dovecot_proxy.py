@@ -54,6 +54,7 @@ exempt = []
 connections_per_ip = 5
 [login]
 free_failures = 2
+free_users = 2
 delay = 2
 """
 

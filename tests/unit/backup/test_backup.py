@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from adapter.accounts import Credentials
 from adapter.backup import manifest, output, restoring, taking
 from adapter.cli import main
+from adapter.login_records import LoginRecords
 from adapter.store import bookmark_queries, layout, outbox_queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
@@ -38,6 +39,10 @@ def root(tmp_path: Path) -> Path:
     lab_stores.build(tmp_path / "store", snapshot=True)
     with Credentials.open(str(tmp_path / "store")) as credentials:
         credentials.set_password(ADA, "correct horse")
+    records = LoginRecords(str(tmp_path / "store"), b"")
+    assert records.remember(ADA, "192.0.2.1")
+    records.record(ADA, "192.0.2.1")
+    records.close()
     return tmp_path / "store"
 
 
@@ -69,8 +74,9 @@ def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:
     assert lab.view(restored) == lab.view(root)
     assert lab.links(restored) == lab.links(root)
     assert _content(restored) == _content(root)
-    assert _passwords(restored).read_bytes() == _passwords(root).read_bytes()
-    assert stat.S_IMODE(_passwords(restored).stat().st_mode) == 0o600
+    for name in layout.CREDENTIAL_FILES:
+        assert _passwords(restored).with_name(name).read_bytes() == _passwords(root).with_name(name).read_bytes()
+        assert stat.S_IMODE(_passwords(restored).with_name(name).stat().st_mode) == 0o600
     assert stat.S_IMODE(_passwords(restored).parent.stat().st_mode) == 0o700
     assert lab.seen(restored) == lab.seen(root)
     with Transport.open(restored) as transport:  # and it goes on where the other was
@@ -352,7 +358,7 @@ def test_the_commands(root: Path, tmp_path: Path) -> None:
     done = runner.invoke(main, ["restore", backup, "--root", restored])
     assert done.exit_code == 0, done.output
     assert "no passwords" in done.stderr
-    assert not _passwords(Path(restored)).exists()
+    assert not _passwords(Path(restored)).parent.exists()
     again = runner.invoke(main, ["restore", backup, "--root", restored])
     assert again.exit_code != 0
     assert again.stderr == f"markpost: {restored} is not empty: mail is restored to a new or empty directory\n"

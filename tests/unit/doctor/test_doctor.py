@@ -162,9 +162,11 @@ def test_permissions(root: Path, directories: Directories, tmp_path: Path, monke
     root.chmod(0o700)
     passwords = root.joinpath(*layout.CREDENTIALS, layout.CREDENTIALS_FILE)
     assert passwords.exists()
-    passwords.chmod(0o640)
-    assert "where the passwords are" in told(places.permissions(directories, Settings()), Level.BAD)
-    passwords.chmod(0o600)
+    for name in layout.CREDENTIAL_FILES:
+        passwords.with_name(name).touch(0o600)
+        passwords.with_name(name).chmod(0o640)
+        assert "where the passwords are" in told(places.permissions(directories, Settings()), Level.BAD)
+        passwords.with_name(name).chmod(0o600)
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot write" in told(places.permissions(directories, Settings()), Level.BAD)
 

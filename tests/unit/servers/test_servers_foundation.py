@@ -55,19 +55,19 @@ def test_throttle_grows_forgets_and_counts_attempts_under_way() -> None:
             return attempt.delay
 
     assert [fail("a", "x") for _ in range(6)] == [0.0, 0.0, 1.0, 2.0, 4.0, 5.0]
-    assert fail("a", "y") == 5.0  # the user is remembered wherever he is tried
+    assert [fail("a", "y"), fail("a", "z"), fail("a", "w")] == [0.0, 1.0, 2.0]  # the user at many addresses
     assert fail("b", "x") == 0.0  # one user does not slow down the others of his address
     assert [fail("c", "x"), fail("d", "x"), fail("e", "x")] == [1.0, 2.0, 4.0]  # many users do
-    assert fail("f", "z") == 0.0
+    assert fail("f", "v") == 0.0
     with throttle.attempt("a", "x") as attempt:
         attempt.failed = False
     assert fail("g", "x") == 4.0  # what this user failed here is forgiven, and nothing of the others'
-    assert fail("a", "z") == 0.0
+    assert fail("a", "v") == 2.0  # nor what failed elsewhere
     now = 99.0
     assert fail("h", "x") == 5.0
     now = 101.0  # since the first failure: an address with one now and then is not punished for ever
     assert fail("h", "x") == 0.0
-    with throttle.attempt("k", "w") as one, throttle.attempt("k", "v") as two, throttle.attempt("k", "u") as three:
+    with throttle.attempt("k", "w") as one, throttle.attempt("k", "w") as two, throttle.attempt("k", "w") as three:
         assert [one.delay, two.delay, three.delay] == [0.0, 0.0, 1.0]
 
 

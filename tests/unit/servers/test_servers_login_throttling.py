@@ -102,8 +102,12 @@ async def test_delayed_logins_take_no_place_of_others(place: _Place) -> None:
 
 async def test_logins_beyond_the_bounds_of_an_account_are_refused_at_once_and_not_counted(place: _Place) -> None:
     await place.fail(ADA, peer=AWAY)
-    tasks = [place.begin(ADA, Peer("t", f"198.51.100.{n}"), f"guess {n}") for n in range(10)]
+    flood = [(f"198.51.100.{address}", f"guess {number}") for address in range(10, 15) for number in range(10)]
+    tasks = [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[:10]]
     await until(lambda: place.login._bounds._counts[f"user {ADA}"] == 10)
+    assert await place.try_at(ADA, Peer("t", "198.51.100.10"), "another guess") == UNAVAILABLE
+    tasks += [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[10:]]
+    await until(lambda: place.login._bounds._counts[f"user {ADA}"] == 50)
     assert await place.try_at(ADA, Peer("t", "203.0.113.1")) == UNAVAILABLE
     assert place.login._throttle._failures(f"user {ADA}") == 1
     assert await place.try_at(BOB, Peer("t", "203.0.113.1"), "right") == Success(BOB)
@@ -290,7 +294,7 @@ async def test_exchange_that_the_client_does_not_finish_has_failed(
     except (asyncio.CancelledError, ConnectionResetError):
         pass
     assert place.delay(ADA, AWAY) == HOUR
-    assert place.delay(ADA, HOME) == HOUR  # for the user, too
+    assert place.delay(ADA, HOME) == HOUR  # for the user, too, since one address is free
     assert place.delay(BOB, AWAY) == 0
 
 
