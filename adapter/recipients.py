@@ -1,8 +1,8 @@
 """Who an address is: local domains, exact addresses, aliases, ``+detail``, catch-all, and whether there is room.
 
-The registered addresses are kept in memory and looked at again every few seconds, so that RCPT costs no query. What
-memory does not know is asked of the index before anybody is turned away; what memory knows wrongly is noticed when the
-message is committed.
+The registered addresses are kept in memory and read again after a change of theirs, of which the change feed tells; so
+RCPT costs no query. Before an address is refused the feed is asked to catch up; an address that was deactivated a
+moment ago is noticed when the message is committed.
 
 Invariants: an address leads to each mailbox once at most; aliases may point to aliases but never go round in circles;
 an address nobody has is told from one that is deactivated and from one of a domain that is not ours.
@@ -20,6 +20,7 @@ from adapter.config import ConfigError
 from adapter.quotas import Quota, Quotas
 from adapter.settings import Settings
 from adapter.store import names, queries
+from adapter.store.journal import Record
 from adapter.transport.transport import Transport
 from protocol.domains import to_ascii, to_unicode
 from protocol.errors import MailError, Reason
@@ -27,7 +28,7 @@ from protocol.smtp.paths import Path
 
 _log = logging.getLogger(__name__)
 
-_FINGERPRINT = "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations GROUP BY status ORDER BY status"
+_PATIENCE_SECONDS = 5.0
 
 
 class Target(NamedTuple):
@@ -50,13 +51,14 @@ class Recipients:
 
     def __init__(self, settings: Settings, transport: Transport) -> None:
         self._transport = transport
-        self._fingerprint: list[tuple[str, int, int]] | None = None
+        self._is_stale = True  # the registrations changed since they were read
         self._known: dict[str, bool] = {}  # registered address -> active
         self._by_age: list[str] = []  # the active ones, the oldest first
         self._domains: frozenset[str] = frozenset()
         self._more_domains: Callable[[], frozenset[str]] = frozenset
         self._foreign_domains: frozenset[str] = frozenset()
         self._rules = _Rules(settings)
+        transport.changes.subscribe(self._heard, None, self._missed)  # ends with the store
         self.refresh()
 
     def know_domains(self, of_users: Callable[[], frozenset[str]]) -> None:
@@ -76,22 +78,33 @@ class Recipients:
 
     # --- the registered addresses ----------------------------------------------------------------------------------
 
+    def _heard(self, records: list[Record]) -> None:
+        """On the feed's thread."""
+        if any(effect["do"] == "registration" for record in records for effect in record.effects):
+            self._is_stale = True
+
+    def _missed(self, after: int, upto: int) -> None:
+        self._is_stale = True
+
     def refresh(self) -> None:
-        """Look at the registrations again, if there was a change. Blocks."""
+        """Read the registrations again, if there was a change. Blocks."""
         foreign = self._more_domains()
         if foreign != self._foreign_domains:
             self._foreign_domains = foreign
             self._domains = self._domains_of(self._known)
-        with self._transport.reading() as connection:
-            fingerprint = connection.execute(_FINGERPRINT).fetchall()
-            if fingerprint == self._fingerprint:
-                return
-            found = queries.registrations(connection)
+        if self._transport.changes.catch_up(_PATIENCE_SECONDS) and not self._is_stale:
+            return
+        self._is_stale = False  # before the reading: a change that comes now counts
+        try:
+            with self._transport.reading() as connection:
+                found = queries.registrations(connection)
+        except BaseException:
+            self._is_stale = True
+            raise
         known: dict[str, bool] = {}
         for registration in found:
             if registration.status in ("active", "inactive"):
                 known[registration.address] = known.get(registration.address, False) or registration.status == "active"
-        self._fingerprint = fingerprint
         active = [registration for registration in found if registration.status == "active"]
         self._by_age = [each.address for each in sorted(active, key=lambda each: (each.created_at, each.address))]
         self._known = known

@@ -178,6 +178,19 @@ def _open_writable(directory: int, name: str, flags: int, create: bool) -> int:
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
+def open_counter(directory: int, name: str) -> int:
+    """A file of a few octets, made if it is not there, to be written with :func:`set_counter`.
+
+    It holds nothing that has to survive a crash, so that neither is a step.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(name, flags, 0o600, dir_fd=directory)
+
+
+def set_counter(fd: int, data: bytes) -> None:
+    os.pwrite(fd, data, 0)
+
+
 def write_at(fd: int, pieces: Iterable[bytes | memoryview], offset: int, spaces: int = 0) -> None:
     """Write ``pieces`` one behind the other at a place, and so many spaces behind them."""
     step("append", fd, "")

@@ -40,6 +40,7 @@ CHECKPOINT_FILE = "checkpoint.json"
 MANIFEST_FILE = "manifest.json"
 INDEX_LOCK = "index.lock"
 SERVICE_LOCK = "service.lock"
+PUBLISHED_FILE = "published"  # in locks
 OFFLINE_LOCK = "offline.lock"
 OFFLINE_MARKER = "offline"
 UNDECIDED_FILE = "undecided.json"  # in maintenance: conflicts that a repair left to a person

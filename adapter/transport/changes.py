@@ -4,6 +4,9 @@ One thread per open store follows the journal: woken by the writer for this proc
 other processes, and by a slow poll where inotify is not to be had. A record is passed on only when the index has
 applied it, so that a subscriber always finds what the record speaks of, and a batch that was aborted is never seen.
 
+:meth:`ChangeFeed.when_caught_up` is for caches: before they answer they compare what they have seen with the published
+sequence number (:mod:`adapter.store.published`) and, if they are behind, wait for one pass of the feed.
+
 Compaction removes old records. Whoever is so far behind that records are gone before they were read hears of the *gap*
 instead, looks at the store as it is, and goes on from there.
 """
@@ -17,6 +20,7 @@ import queue
 import select
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -25,6 +29,7 @@ from inotify_simple import INotify, flags
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, JournalTail, Record, without_aborted
+from adapter.store.published import PublishedSequence
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +38,8 @@ _POLL = 0.25  # seconds, where inotify does not tell
 Listener = Callable[[list[Record]], None]
 #: Records after the first number, up to the second, are not to be had any more.
 GapListener = Callable[[int, int], None]
+#: Called with the number of the last record that was passed on; None: the feed cannot read, or has ended.
+CaughtUp = Callable[[int | None], None]
 
 
 class Gap(Exception):  # noqa: N818 - what happened, not a mistake
@@ -79,16 +86,20 @@ class Subscription:
 
 
 class ChangeFeed:
-    def __init__(self, directories: Directories, index: Index) -> None:
+    def __init__(self, directories: Directories, index: Index, published: PublishedSequence) -> None:
         self._directories = directories
         self._index = index
+        self._published = published
         self._journal = Journal(directories)  # for reading only
         self._mutex = threading.RLock()  # a listener may end its own subscription, or begin another
         self._subscriptions: list[Subscription] = []
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
+        self._is_failing = False
+        self._waiting: deque[CaughtUp] = deque()
         self._thread: threading.Thread | None = None
         self._tail: JournalTail | None = None
+        self._passed_on = -1  # the last record that all listeners were given
 
     def subscribe(
         self, listener: Listener, after: int | None = None, on_gap: GapListener | None = None
@@ -111,6 +122,7 @@ class ChangeFeed:
             self._subscriptions.append(subscription)
             if self._thread is None:
                 self._tail = JournalTail(self._journal, self._directories, applied)
+                self._passed_on = applied
                 self._thread = threading.Thread(target=self._follow, name="markpost-changes", daemon=True)
                 self._thread.start()
         return subscription
@@ -127,11 +139,31 @@ class ChangeFeed:
         """This process committed something."""
         os.eventfd_write(self._wake, 1)
 
+    def when_caught_up(self, done: CaughtUp) -> None:
+        """Call ``done`` when subscribers have been given every record that is applied now. Never blocks.
+
+        It is called on the feed's thread, after the listeners, and must return quickly. There must be a subscription.
+        """
+        self._waiting.append(done)
+        self.notify()
+
+    def catch_up(self, patience: float) -> bool:
+        """The same for a thread that can wait, if the feed is behind at all; False if that does not come about."""
+        if self._passed_on >= self._published.get():
+            return True
+        reached: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.when_caught_up(reached.put)
+        try:
+            return reached.get(timeout=patience) is not None
+        except queue.Empty:
+            return False
+
     def close(self) -> None:
         self._stopping = True
         self.notify()
         if self._thread is not None:
             self._thread.join()
+        self._answer(len(self._waiting), None)
         os.close(self._wake)
 
     def _follow(self) -> None:
@@ -148,10 +180,28 @@ class ChangeFeed:
                     os.eventfd_read(self._wake)
                 if notifier is not None:
                     notifier.read(timeout=0)
-                try:
-                    self._deliver()
-                except (OSError, sqlite3.Error):
-                    _log.exception("the change feed cannot read on; it will try again")
+                waiting = len(self._waiting)  # those who ask from now on may want a record that this pass does not see
+                self._answer(waiting, self._pass())
+
+    def _pass(self) -> int | None:
+        """Pass on what is applied; the number of the last record, None if it cannot be read."""
+        try:
+            self._deliver()
+            self._published.follow()
+        except (OSError, sqlite3.Error) as error:
+            if not self._is_failing:  # every command of a session makes it try again
+                _log.error("change feed: cannot read on (%s: %s); retrying", type(error).__name__, error)
+            self._is_failing = True
+            return None
+        self._is_failing = False
+        return self._passed_on
+
+    def _answer(self, number: int, seq: int | None) -> None:
+        for _ in range(number):
+            try:
+                self._waiting.popleft()(seq)
+            except Exception:
+                _log.exception("a listener of the change feed failed")
 
     def _watch_index(self) -> INotify | None:
         """A commit in rollback mode ends with the removal of the index's rollback journal."""
@@ -175,9 +225,10 @@ class ChangeFeed:
                 self._tail = JournalTail(self._journal, self._directories, applied)
                 for subscription in list(self._subscriptions):
                     subscription.skip(applied)
-                return
-            for subscription in list(self._subscriptions):
-                subscription.deliver(records)
+            else:
+                for subscription in list(self._subscriptions):
+                    subscription.deliver(records)
+            self._passed_on = applied
 
 
 class FeedReader:

@@ -26,6 +26,7 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
+from adapter.store.published import PublishedSequence
 from adapter.transport import checkpoint, ownership, rebuild, recovery, trouble
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.compaction import Compactor
@@ -56,10 +57,11 @@ class Transport:
             self._locks.share_service()
             refuse_offline(self._directories)  # again: with the lock held nobody can take the store offline any more
             self._journal = scope.enter_context(contextlib.closing(Journal(self._directories)))
+            self._published = scope.enter_context(contextlib.closing(PublishedSequence(self._directories)))
             self._trusted = True  # False: a sync failed, and what it may have lost was not written again
             with self._locks.hold(()):
                 self.index = scope.enter_context(contextlib.closing(self._recover()))
-                self.recovered = self._recovery.catch_up()
+                self.recovered = self._catch_up()
                 checkpoint.remove_unfinished(self._directories)
                 snapshots.remove_unfinished(self._directories)
                 if self._trusted:
@@ -69,14 +71,17 @@ class Transport:
             self._keep_staging = False
             scope.callback(lambda: self._staging.close(keep=self._keep_staging))
             self.content = ContentReader(self._directories, self.index)
-            self.changes = scope.enter_context(contextlib.closing(ChangeFeed(self._directories, self.index)))
+            self.changes = scope.enter_context(
+                contextlib.closing(ChangeFeed(self._directories, self.index, self._published))
+            )
             self._writer = Writer(
                 self._directories,
                 self._locks,
                 self._journal,
                 self.index,
                 self._staging,
-                self._recovery.catch_up,
+                self._published,
+                self._catch_up,
                 self._committed,
             )
             scope.callback(self._writer.close)
@@ -146,6 +151,10 @@ class Transport:
         with self.index.reading() as connection:
             yield connection
 
+    def published_seq(self) -> int:
+        """The last record that any process may have acknowledged: a cache that has seen fewer is behind. No query."""
+        return self._published.get()
+
     @property
     def root(self) -> str:
         return self._directories.root
@@ -175,7 +184,7 @@ class Transport:
         with self._locks.hold(()):
             with trouble.of_the_disk():
                 self._journal.refresh()
-                self._recovery.catch_up()
+                self._catch_up()
             yield self._journal
 
     def snapshot(self) -> int:
@@ -252,6 +261,13 @@ class Transport:
     def _knows_blob(self, sha256: str) -> bool:
         with self.index.reading() as connection:
             return content.is_known(connection, sha256)
+
+    def _catch_up(self) -> int:
+        """Bring the index to the end of the journal, and the published number with it, whatever it was."""
+        count = self._recovery.catch_up()
+        if self._published.get() != self._journal.last_seq:
+            self._published.set(self._journal.last_seq)
+        return count
 
     def _committed(self, records: list[Record]) -> None:
         self._recovery.committed(records[-1].seq)

@@ -2,7 +2,8 @@
 
 Operations from any thread queue up here. One thread takes all that wait (or a caller brings a batch, on a thread of its
 own), and for the batch: takes the locks, plans inside one index transaction, appends the records to the journal with
-one fsync (the commit point), changes the files, commits the index, unlocks in reverse order, and only then answers.
+one fsync (the commit point), changes the files, commits the index, publishes the sequence number, unlocks in reverse
+order, and only then answers.
 
 One operation that fails does not fail its neighbours: a plan that raises is left out of the batch; if the files cannot
 follow, the batch is taken back in all layers, the abort is recorded, and each operation is tried by itself.
@@ -25,6 +26,7 @@ from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
 from adapter.store.locks import Locks, LockTimeout
+from adapter.store.published import PublishedSequence
 from adapter.transport import effects, ids
 from adapter.transport.effects.undo import Undo
 from adapter.transport.operations.base import AnyOperation, Plan
@@ -60,6 +62,7 @@ class Writer:
         journal: Journal,
         index: Index,
         staging: StagingArea,
+        published: PublishedSequence,
         catch_up: Callable[[], int],
         after_commit: Callable[[list[Record]], None],
     ) -> None:
@@ -68,6 +71,7 @@ class Writer:
         self._journal = journal
         self._index = index
         self._staging = staging
+        self._published = published
         self._catch_up = catch_up
         self._after_commit = after_commit
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -136,6 +140,8 @@ class Writer:
             if job.record is not None or self.is_settled:  # else it may be rolled forward yet, and need its content
                 for staged in job.operation.staged_content():
                     self._staging.release(staged, committed=job.record is not None)
+            if job.record is not None:
+                job.operation.committed(job.record.seq)
             if job.error is not None:
                 job.future.set_exception(job.error)
             else:
@@ -190,6 +196,8 @@ class Writer:
             for job in jobs:
                 job.error = failure
             return False
+        if planned:
+            self._published.set(self._journal.last_seq)
         undo.committed()
         for job, record in planned:
             job.record = record

@@ -6,7 +6,8 @@ Invariants:
   folder have no gaps, so a change is new if it is the next one, and known if it is not above the folder's own;
 * ``uids`` and the other columns are replaced, never modified: whoever holds one may go on using it;
 * a listener hears of every change after it subscribed, once;
-* a folder is known to be wanted before it is read, so no change after the reading can be missed.
+* a folder is known to be wanted before it is read, so no change after the reading can be missed;
+* a folder that did miss changes is *stale* until it was compared with the index.
 """
 
 from __future__ import annotations
@@ -245,12 +246,39 @@ class FolderCache:
         self._loading: dict[int, asyncio.Task[FolderState]] = {}
         # What came while the folder was read.
         self._early: dict[int, list[tuple[Sequence[Effect], Mapping[str, int]]]] = {}
-        self._resyncs: set[asyncio.Task[None]] = set()
+        self._stale: set[int] = set()
+        self._settling: asyncio.Task[None] | None = None
         #: Folders in memory or on their way there; other threads may look into it.
         self.wanted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._folders)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no folder is stale or being compared with the index."""
+        return not self._stale and self._settling is None
+
+    def distrust(self) -> None:
+        """All folders may have missed changes."""
+        self._stale |= self.wanted
+
+    async def settle(self) -> None:
+        """Compare stale folders with the index. Raises MailError if it cannot be read: they stay stale."""
+        while not self.is_settled:
+            if self._settling is None:
+                self._settling = asyncio.create_task(self._compare_stale())
+            await asyncio.shield(self._settling)
+
+    async def _compare_stale(self) -> None:
+        try:
+            await asyncio.gather(*self._loading.values(), return_exceptions=True)
+            while self._stale:
+                state = self._folders.get(self._stale.pop())
+                if state is not None:
+                    await self._resync(state)
+        finally:
+            self._settling = None
 
     async def get(self, folder_id: int) -> FolderState:
         state = self._folders.get(folder_id)
@@ -312,9 +340,8 @@ class FolderCache:
             if effect["modseq"] <= draft.modseq:
                 continue
             if effect["modseq"] > draft.modseq + 1 or not _is_complete(effect, sizes):
-                task = asyncio.create_task(self._resync(state))
-                self._resyncs.add(task)
-                task.add_done_callback(self._resyncs.discard)
+                self._stale.add(folder_id)
+                self.settle_soon()
                 break
             draft.apply(effect, sizes)
         if draft.modseq > state.modseq:
@@ -347,18 +374,21 @@ class FolderCache:
         for state in [state for state in self._folders.values() if state.registration == registration]:
             self.remove(state.id)
 
-    async def reread(self) -> None:
-        """Nobody can tell what changed: compare all with the index."""
-        await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        for state in list(self._folders.values()):
-            await self._resync(state)
+    def settle_soon(self) -> None:
+        """The same without waiting, for sessions in IDLE; after a failure the next command tries again."""
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._compare_stale())
+            self._settling.add_done_callback(_note_failure)
 
     async def _resync(self, state: FolderState) -> None:
-        """Changes were missed, so the folder is compared with the index."""
+        """Changes were missed, so the folder is compared with the index. Raises MailError if it cannot be read."""
         _log.warning("changes of folder %s were missed; it is read again", ids.folder_label(state.id))
         try:
             folder, rows = await self._threads.run(self._rows, state.id)
-        except MailError:
+        except MailError as error:
+            if error.reason is not Reason.NO_SUCH_FOLDER:
+                self._stale.add(state.id)
+                raise
             self.remove(state.id)
             return
         if folder.highestmodseq > state.modseq and not state.removed:
@@ -410,6 +440,11 @@ class FolderCache:
 
 def _is_complete(effect: Effect, sizes: Mapping[str, int]) -> bool:
     return effect["do"] != "project" or all(item[1] in sizes for item in effect["items"])
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("folders: comparison with the index failed (%s); retrying at the next command", error)
 
 
 def _gone(folder_id: int) -> MailError:

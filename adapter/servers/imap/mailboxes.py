@@ -17,6 +17,10 @@ raises :class:`~protocol.errors.MailError`.
 
 Changes are learned of in two ways: from the change feed, and, for those of this process's sessions, from the effects of
 the operation itself as soon as it is durable. Both end in the same place, which applies each change once.
+
+Invariant: whatever was acknowledged before a command came, by any process, is in the caches when the command is
+answered. A session compares :attr:`Mailboxes.is_behind` at the start of each command and, rarely, awaits
+:meth:`Mailboxes.catch_up`; sessions that send no command cost nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -64,6 +68,8 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# Seconds for a pass of the change feed, after which the caches are compared with the index instead.
+_PATIENCE = 5.0
 _THREADS = 4
 _SEARCH_THREADS = 2
 _OF_FOLDERS = MESSAGE_EFFECTS | {"remove-folder"}
@@ -100,13 +106,16 @@ class Mailboxes:
         self._feed: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._upkeep: asyncio.Task[None] | None = None
-        self._rereading: asyncio.Task[None] | None = None
+        self._seen = 0  # every record up to this one is in the caches
+        self._seen_early: set[int] = set()  # records after that which are, too: commits of our own sessions
+        self._pass: asyncio.Future[bool] | None = None  # a pass of the feed that was asked for; False: it failed
 
     async def start(self) -> None:
         """Follow the change feed, begin to fill the text index. Call once, on the loop of all sessions."""
         self._loop = asyncio.get_running_loop()
         self._feed = await self._threads.run(self._transport.changes.subscribe, self._heard, None, self._missed)
         await self._threads.run(self.recent.open)
+        self._seen = max(self._seen, self._feed.seq)
         self._filler.start()
         self._upkeep = asyncio.create_task(self._keep_small())
 
@@ -115,9 +124,8 @@ class Mailboxes:
         if self._feed is not None:
             self._feed.close()
             self._feed = None
-        for task in (self._upkeep, self._rereading):
-            if task is not None:
-                task.cancel()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
         loop = asyncio.get_running_loop()
         for part in (self._filler, self._search_threads, self._threads, self._text_index):
             await loop.run_in_executor(None, part.close)
@@ -183,7 +191,7 @@ class Mailboxes:
         """Run an operation; when this returns, accounts and folders show it and listeners were told."""
         observed = _Observed(operation)
         result = await self._transport.commit(observed)
-        await self._show(observed.effects)
+        await self._show(observed)
         return result
 
     async def commit_staged(self, prepare: Callable[[], Operation[Result]], size: int) -> Result:
@@ -195,11 +203,12 @@ class Mailboxes:
             return made[0]
 
         result = await self._commits.run(observe, size)
-        await self._show(made[0].effects)
+        await self._show(made[0])
         return result
 
-    async def _show(self, effects: Sequence[Effect]) -> None:
+    async def _show(self, operation: _Observed[Any]) -> None:
         """Make the effects of an operation that is durable visible, without waiting for the feed."""
+        effects = operation.effects
         for effect in effects:
             self._note(effect)
         unknown = self._unknown_sizes(effects)
@@ -208,6 +217,55 @@ class Mailboxes:
             sizes |= await self._threads.run(self._read_sizes, unknown)
         for folder_id, changes in _by_folder(effects).items():
             await self._folders.committed(folder_id, changes, sizes)
+        if operation.seq > self._seen:
+            self._seen_early.add(operation.seq)
+            self._note_seen(self._seen)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something may have been acknowledged that the caches do not show. Costs no query."""
+        return self._transport.published_seq() > self._seen or not self._folders.is_settled
+
+    async def catch_up(self) -> None:
+        """Wait until the caches show everything that was acknowledged before this call, by whichever process."""
+        wanted = self._transport.published_seq()
+        for _ in range(2):  # a pass that others asked for may have begun before, the next one has not
+            if self._seen >= wanted:
+                break
+            done, _late = await asyncio.wait((self._next_pass(),), timeout=_PATIENCE)
+            if not any(answer.result() for answer in done):
+                _log.warning("change feed: no pass; comparing the caches with the index")
+                self._forget()
+                break
+        await self._folders.settle()
+
+    def _next_pass(self) -> asyncio.Future[bool]:
+        if self._pass is None:
+            loop = asyncio.get_running_loop()
+            self._pass = loop.create_future()
+
+            def passed(seq: int | None) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(self._passed, seq)
+
+            self._transport.changes.when_caught_up(passed)
+        return self._pass
+
+    def _passed(self, seq: int | None) -> None:
+        """The feed has given us everything up to this record; None: it cannot read."""
+        done, self._pass = self._pass, None
+        if seq is not None:
+            self._note_seen(seq)
+        if done is not None and not done.done():
+            done.set_result(seq is not None)
+
+    def _note_seen(self, seq: int) -> None:
+        """The caches show every record up to this one."""
+        self._seen = max(self._seen, seq)
+        while self._seen + 1 in self._seen_early:
+            self._seen += 1
+        if self._seen_early:
+            self._seen_early = {early for early in self._seen_early if early > self._seen}
 
     def _heard(self, records: list[Record]) -> None:
         """On the feed's thread."""
@@ -220,7 +278,7 @@ class Mailboxes:
             except sqlite3.Error as error:
                 _log.error("sizes of messages that came cannot be read: %s", error)
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._apply, effects, sizes)
+            self._loop.call_soon_threadsafe(self._apply, effects, sizes, records[-1].seq)
 
     def _missed(self, after: int, upto: int) -> None:
         """On the feed's thread: nobody can tell what changed meanwhile."""
@@ -228,10 +286,15 @@ class Mailboxes:
             self._loop.call_soon_threadsafe(self._read_again)
 
     def _read_again(self) -> None:
-        self._accounts.forget()
-        self._rereading = asyncio.create_task(self._folders.reread())
+        self._forget()
+        self._folders.settle_soon()
 
-    def _apply(self, effects: list[Effect], sizes: dict[str, int]) -> None:
+    def _forget(self) -> None:
+        """The caches may have missed any change."""
+        self._accounts.forget()
+        self._folders.distrust()
+
+    def _apply(self, effects: list[Effect], sizes: dict[str, int], seq: int) -> None:
         for effect in effects:
             self._note(effect)
         self._filler.add([effect["id"] for effect in effects if effect["do"] == "content"])
@@ -240,6 +303,7 @@ class Mailboxes:
                 self._filler.remove(effect["ids"])
         for folder_id, changes in _by_folder(effects).items():
             self._folders.apply(folder_id, changes, sizes)
+        self._note_seen(seq)
 
     def _note(self, effect: Effect) -> None:
         self._accounts.note(effect)
@@ -309,6 +373,7 @@ class _Observed(Operation[Result]):
         self._operation = operation
         self.name = operation.name  # type: ignore[misc]
         self.effects: list[Effect] = []
+        self.seq = 0  # of its record; 0: it changed nothing
 
     def addresses(self) -> Iterable[str]:
         return self._operation.addresses()
@@ -320,6 +385,9 @@ class _Observed(Operation[Result]):
         result = self._operation.plan(plan)
         self.effects = plan.effects
         return result
+
+    def committed(self, seq: int) -> None:
+        self.seq = seq
 
 
 def _sizes(effects: Iterable[Effect]) -> dict[str, int]:

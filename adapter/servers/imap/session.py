@@ -7,6 +7,7 @@ may be told at this point. Whatever a handler raises becomes that response.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 from time import perf_counter
@@ -159,6 +160,8 @@ class Session:
                     Answer(text, code.encode("ascii") if code else b"", status.encode("ascii")),
                 )
             case Line():
+                with contextlib.suppress(MailError):
+                    await self._catch_up()
                 idle.finish(self, event)
         if self._ending and self.upload is None:
             self._say_goodbye()
@@ -181,6 +184,11 @@ class Session:
             if start.sync:
                 self.send(responses.continuation("OK"))
 
+    async def _catch_up(self) -> None:
+        """Let the caches show what was acknowledged before this command came. Raises MailError."""
+        if self.state is not State.NOT_AUTHENTICATED and self.mailboxes.is_behind:
+            await self.mailboxes.catch_up()
+
     async def _command(self, line: CommandLine) -> None:
         began = perf_counter()
         self.tag = line.tag
@@ -190,6 +198,8 @@ class Session:
             command = self._parse(line)
             if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
                 self.speak(replace(self.dialect, condstore=True))
+            if line.name != "LOGOUT":
+                await self._catch_up()
             answer = await HANDLERS[type(command)](self, command)
         except CommandError as error:
             if isinstance(error, UnknownCharsetError) and error.saves:

@@ -82,5 +82,8 @@ class Operation(ABC, Generic[Result]):
         """What the operation brings from staging; released when it is over, committed or not."""
         return ()
 
+    def committed(self, seq: int) -> None:
+        """The operation is durable as this record; called before its future ends, on the writer's thread."""
+
 
 AnyOperation = Operation[Any]

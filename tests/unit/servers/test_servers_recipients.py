@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from tests.support.smtpd import make_store, serving
 from tests.support.stores import ADA, BOB, deliver, new_store
 
 CARL = "carl@other.test"
+DORA = "dora@example.test"
 
 
 @pytest.fixture
@@ -346,3 +349,25 @@ async def test_the_copy_in_sent_needs_room(tmp_path: Path) -> None:
         assert (reply.code, reply.enhanced) == (552, "5.2.2")
         assert not running.inbox(BOB)
         assert (await client.mail(b"From: ada@example.test\r\n\r\nshort\r\n", BOB, sender=ADA)).code == 250
+
+
+def test_registrations_are_read_after_changes_of_theirs_only(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipients = Recipients(Settings(), store)
+    reads: list[int] = []
+    reading = store.reading
+
+    def count() -> AbstractContextManager[sqlite3.Connection]:
+        reads.append(1)
+        return reading()
+
+    monkeypatch.setattr(store, "reading", count)
+    deliver(store, ADA)
+    recipients.refresh()
+    assert not reads  # mail for others is no reason
+    with Transport.open(store.root) as beside:
+        beside.run(op.Register(DORA))
+        recipients.refresh()
+    assert len(reads) == 1
+    assert found(recipients, DORA) == [DORA]
+    recipients.refresh()
+    assert len(reads) == 1

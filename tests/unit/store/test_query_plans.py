@@ -51,10 +51,6 @@ SCANS = {
         "mailbox_registrations",
         "repair needs an id that no registration has",
     ),
-    ("adapter/recipients.py", "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations"): (
-        "mailbox_registrations",
-        "notices changes of the registrations",
-    ),
     ("adapter/store/outbox_queries.py", "SELECT message_id, size FROM messages WHERE message_id IN (SELECT"): (
         "outbox",
         "markpost queue shows the whole outbox",
