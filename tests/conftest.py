@@ -24,7 +24,19 @@ _LONG = ("clients", "crash", "maintenance", "property", "stress")
 #: a store, take half a minute of a processor.
 _ONE_SESSION = tuple(
     f"tests/maintenance/test_maintenance_{name}.py"
-    for name in ("backup", "busy", "cluster", "conflicts", "faults", "killed", "looks", "losses", "oddities", "rounds")
+    for name in (
+        "backup",
+        "busy",
+        "cluster",
+        "conflicts",
+        "faults",
+        "killed",
+        "looks",
+        "losses",
+        "oddities",
+        "rounds",
+        "schema",
+    )
 )
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
     sys.path.insert(0, str(_ROOT))

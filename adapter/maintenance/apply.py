@@ -18,15 +18,19 @@ from adapter.maintenance.fragments import cache_batches, parquet_rows
 from adapter.maintenance.mend_folders import Mender
 from adapter.maintenance.message_rows import Descriptions
 from adapter.maintenance.placing import Placing
-from adapter.maintenance.replay import NOTES
 from adapter.maintenance.restore import Wanted
+from adapter.maintenance.set_aside import SetAside
 from adapter.maintenance.state import State
 from adapter.maintenance.survey import JOINS, Survey
+from adapter.maintenance.tables import NOTES
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
 _ROWS = {kind for kinds in COMPARED.values() for kind in kinds}
-_INDEX = {*_ROWS, "uidnext-too-low", "counters-stale", "index-missing", "index-unreadable", "cache-stale"}
+_INDEX = {
+    *_ROWS, "uidnext-too-low", "counters-stale", "index-missing", "index-unreadable", "index-schema-wrong",
+    "index-meta-wrong", "cache-stale",
+}  # fmt: skip
 _MISPLACED = {"message-misfiled", "blob-misfiled"}
 _LEAVING = {"message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan"}
 _REGISTRATIONS = {"registration-directory-missing", "registration-directory-orphan", "registration-missing"}
@@ -52,7 +56,8 @@ class Apply:
         self._tell = tell
         self._state = State(directories, survey.facts, survey.scratch)
         self._descriptions = Descriptions(survey.scratch)
-        self._mender = Mender(self._state, decisions, self._descriptions)
+        self._set_aside = SetAside(survey.scratch)
+        self._mender = Mender(self._state, decisions, self._descriptions, self._set_aside)
         self._wanted = Wanted(directories, survey.scratch)
 
     def run(self) -> None:
@@ -70,6 +75,7 @@ class Apply:
             self._rest()
         finally:
             self._descriptions.close()
+            self._set_aside.close()
             self._wanted.close()
             self._state.close()
 

@@ -34,6 +34,10 @@ KINDS: dict[str, Kind] = {
     # the index as a whole
     "index-missing": Kind("harmless", _INDEX, "build the index anew"),
     "index-unreadable": Kind("harmless", _INDEX, "build the index anew; salvage what only it knows"),
+    "index-schema-wrong": Kind(
+        "harmless", "schema of the program", "build the index again from its rows or the journal"
+    ),
+    "index-meta-wrong": Kind("repaired", _INDEX, "correct the row"),
     "cache-stale": Kind("harmless", _FILE, "compute the row again"),
     # rows of the index
     "registration-missing": Kind("repaired", _INDEX, "add the registration"),

@@ -11,6 +11,7 @@ from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
 from adapter.maintenance.message_rows import Descriptions
 from adapter.maintenance.restore import Wanted
+from adapter.maintenance.set_aside import SetAside
 from adapter.maintenance.state import State
 from adapter.maintenance.survey import Survey
 from adapter.store.disk import Directories
@@ -23,6 +24,7 @@ class Foretelling:
         self._decided = decided
         self._directories = Directories(look.root)
         self._descriptions = Descriptions(look.scratch)
+        self._set_aside = SetAside(look.scratch)
         self._mender: Mender | None = None
         self._wanted: Wanted | None = None
 
@@ -32,6 +34,7 @@ class Foretelling:
         if self._wanted is not None:
             self._wanted.close()
         self._descriptions.close()
+        self._set_aside.close()
         self._directories.close()
 
     def outcome(self, finding: Finding) -> Outcome:
@@ -60,5 +63,5 @@ class Foretelling:
         """Reads the tables of the look; nothing is committed to them."""
         if self._mender is None:
             state = State(self._directories, self._look.facts, self._look.scratch)
-            self._mender = Mender(state, {}, self._descriptions)
+            self._mender = Mender(state, {}, self._descriptions, self._set_aside)
         return self._mender

@@ -10,6 +10,7 @@ from adapter.maintenance import decisions, placing, quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.message_rows import Descriptions, content_effect, describe
 from adapter.maintenance.scan import folder_name
+from adapter.maintenance.set_aside import SetAside
 from adapter.maintenance.state import State
 from adapter.store import disk, identity, layout, names, queries
 from adapter.store.identity import Identity
@@ -29,8 +30,9 @@ class _Taking:
     for links that nobody wants. Private tables are nobody's until they are sealed, and get them as they come.
     """
 
-    def __init__(self, state: State, folder: Folder, changes: list[Effect]) -> None:
+    def __init__(self, state: State, set_aside: SetAside, folder: Folder, changes: list[Effect]) -> None:
         self._state = state
+        self._set_aside = set_aside
         self._folder = folder
         self._changes = changes
         self._added: set[str] = set()
@@ -45,7 +47,8 @@ class _Taking:
 
     def show(self, uid: int, message_id: str) -> None:
         self.shown += 1
-        self._items.append(placing.new_item(self._folder, uid, message_id))
+        known = self._set_aside.item(self._folder.id, uid, message_id)
+        self._items.append(known or placing.new_item(self._folder, uid, message_id))
         if len(self._items) >= _TOGETHER:
             self._take()
             if not self._state.facts.complete:
@@ -69,6 +72,7 @@ class Mender:
     state: State
     decisions: dict[str, str]
     descriptions: Descriptions
+    set_aside: SetAside
     removed_folders: set[int] = field(default_factory=set)
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
     found_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
@@ -133,7 +137,11 @@ class Mender:
         taken = self._take_links(folder, where, changes)
         self._identify(folder)
         new = "" if known else "a new identity and "
-        return Outcome(finding, "repaired", f"added the row with {new}{taken} messages; their flags are the default")
+        return Outcome(
+            finding,
+            "repaired",
+            f"added the row with {new}{taken} messages; flags are the default where the index has none",
+        )
 
     def _take_links(self, folder: Folder, where: layout.Parts, changes: list[Effect]) -> int:
         """Rows for every link whose message is there and that the folder does not show yet; other links leave."""
@@ -145,7 +153,7 @@ class Mender:
         pairs = [pair for pair in self.links(where) if shown.get(pair[0]) != pair[1]]
         highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < MAX_UID)])
         floor = self.floors.get(folder.id, folder.uidnext)
-        taking = _Taking(self.state, folder, changes)
+        taking = _Taking(self.state, self.set_aside, folder, changes)
         clashing: list[tuple[int, str]] = []
         needless: list[str] = []
         for uid, message_id in pairs:
@@ -155,7 +163,8 @@ class Mender:
                 continue
             if isinstance(described, dict):
                 taking.content(described)
-            if uid in used or not floor <= uid <= MAX_UID:
+            known = floor <= uid <= MAX_UID or self.set_aside.item(folder.id, uid, message_id) is not None
+            if uid in used or not known:
                 clashing.append((uid, message_id))
             else:
                 used.add(uid)

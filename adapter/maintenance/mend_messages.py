@@ -61,6 +61,10 @@ def adopt(
         folder = mender.at(home["mailbox"], home["entry"])
         if folder is not None:
             shown[f"{home['mailbox']}/{home['entry']}"] = folder, home["uid"]
+    for folder_id, uid in mender.set_aside.places(finding.id):
+        folder = queries.folder_by_id(state.connection, folder_id)
+        if folder is not None:
+            shown[f"{folder.directory}/{names.folder_entry(folder.name)}"] = folder, uid
     if not shown:
         for address in _recipients(mender, told):
             inbox = queries.active_folder(state.connection, address, names.INBOX)
@@ -70,7 +74,9 @@ def adopt(
         placing.content(effect)
         for folder, uid in shown.values():
             placing.project(folder, finding.id, uid)
-        return Outcome(finding, "repaired", f"indexed; shown in {', '.join(shown)} with default flags")
+        return Outcome(
+            finding, "repaired", f"indexed; shown in {', '.join(shown)}; flags are the default where the index has none"
+        )
     moved = quarantine.move(
         state.directories, where, layout.message_name(finding.id), "no record, no folder and no recipient here"
     )

@@ -52,10 +52,9 @@ class Placing:
         taken = wanted in place.messages or self._mender.query(
             "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ?", folder.id, wanted
         )
-        if floor <= wanted <= MAX_UID and not taken:  # the name of a link may say more
-            uid = wanted
-        else:
-            uid = max(place.next_uid, wanted + 1 if wanted < MAX_UID else 0)
+        known = floor <= wanted <= MAX_UID or self._mender.set_aside.item(folder.id, wanted, message_id) is not None
+        above = max(place.next_uid, wanted + 1 if wanted < MAX_UID else 0)  # the name of a link may say more
+        uid = wanted if known and not taken else above
         place.next_uid = max(place.next_uid, uid + 1)
         place.messages[uid] = message_id, wanted
         self._size += 1
@@ -77,8 +76,14 @@ class Placing:
     def _effects(self, place: _Waiting) -> list[Effect]:
         connection = self._mender.state.connection
         folder = queries.folder_by_id(connection, place.folder.id) or place.folder
-        items = [new_item(folder, uid, message_id) for uid, (message_id, _) in sorted(place.messages.items())]
+        items = [
+            self._item(folder, uid, message_id, wanted) for uid, (message_id, wanted) in sorted(place.messages.items())
+        ]
         return effects(connection, folder, folder.highestmodseq + 1, items)
+
+    def _item(self, folder: Folder, uid: int, message_id: str, wanted: int) -> projections.Item:
+        known = self._mender.set_aside.item(folder.id, wanted, message_id)
+        return (uid, *known[1:]) if known else new_item(folder, uid, message_id)
 
     def _links(self, place: _Waiting) -> None:
         where = layout.folder_directory(place.folder.directory, place.folder.name)

@@ -20,16 +20,18 @@ from typing import BinaryIO
 
 import orjson
 
-from adapter.maintenance import salvage, settle, tables, workspace
+from adapter.maintenance import salvage, set_aside, settle, tables, workspace
 from adapter.maintenance.bulk import Bulk
+from adapter.maintenance.tables import NOTES
 from adapter.store import disk, index, journal, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged, Record
 from adapter.transport import checkpoint, effects
 
-BASE, COPY, FACTS, NOTES = "base.sqlite", "index-copy.sqlite", "facts.json", "notes.sqlite"
+BASE, COPY, FACTS = "base.sqlite", "index-copy.sqlite", "facts.json"
 AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
 _STARTS = 5
+_LONGEST_DETAIL = 200  # characters
 _BATCH = 2000  # records of one transaction, where it may have to be taken back
 _ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
 #: What a record that belongs to another state, or is not one of ours, gives.
@@ -48,6 +50,7 @@ class Facts:
     damaged_segments: dict[str, str] = field(default_factory=dict)
     damaged_snapshots: list[str] = field(default_factory=list)
     behind: bool = False  # the journal ends before its snapshot: a repair died while it sealed the tables
+    wrong_meta: dict[str, str] = field(default_factory=dict)  # key of the index's meta -> what is wrong with it
     gap: str = ""  # why snapshots and journal do not tell everything
     read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
 
@@ -102,14 +105,19 @@ class Replay:
             if facts.gap:
                 facts.read = {}  # a later look cannot go on from tables that lack something
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
-                if facts.index_trouble and facts.index_trouble != "missing":
+                if tables.has_foreign_schema(facts.index_trouble):
+                    salvage.take_tables(copy, connection)
+                elif facts.index_trouble and facts.index_trouble != "missing":
                     salvage.take_over(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)
         if facts.gap and not facts.index_trouble:
             facts.source = "index"
             self._take_index(copy, base)
         if facts.gap:
             with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
+                set_aside.keep(connection, self.scratch)
                 settle.settle(connection)
+        elif not facts.index_trouble:
+            facts.wrong_meta = _differing(tables.meta(base), tables.meta(copy))
         return facts
 
     def _fill(self, base: str, limit: int | None) -> None:
@@ -320,6 +328,15 @@ class Replay:
                     at = place
                     yield line
             self.facts.read[name] = [inode, at]
+
+
+def _differing(expected: dict[str, object], found: dict[str, object]) -> dict[str, str]:
+    """Keys of two tables ``meta`` that are not the same, and what they are."""
+    return {
+        str(key): f"is {found.get(key)!r}, not {expected.get(key)!r}"[:_LONGEST_DETAIL]
+        for key in sorted(expected.keys() | found.keys(), key=str)
+        if expected.get(key) != found.get(key)
+    }
 
 
 def lines(directories: Directories, first: int) -> Iterator[bytes]:

@@ -63,7 +63,6 @@ _SEED = {
 
 def take_over(source: str, scratch: str, connection: sqlite3.Connection) -> int:
     """Add every row of the index at ``source`` that can be read and is not there yet; returns how many."""
-    taken = 0
     if not tables.is_file(source):
         return 0
     try:
@@ -72,12 +71,38 @@ def take_over(source: str, scratch: str, connection: sqlite3.Connection) -> int:
         return 0
     damaged.text_factory = _text
     with contextlib.closing(damaged):
-        for table in snapshots.TABLES:
-            reader = _Reader(damaged, connection, table, path)
-            connection.execute("BEGIN")
-            for rows in reader.batches():
-                taken += _insert(connection, table, reader.columns, rows)
-            connection.execute("COMMIT")
+        return sum(_take_table(damaged, path, connection, table) for table in snapshots.TABLES)
+
+
+def take_tables(copy: str, connection: sqlite3.Connection) -> int:
+    """Take every table that an index with a foreign schema has with our columns, in place of its rows here.
+
+    SQLite can read all of it, and it is newer than what a journal with a gap leads to; but only rows are taken, never
+    its schema. A table that it lacks stays as it is here.
+    """
+    taken = 0
+    with contextlib.closing(tables.connect(copy)) as foreign:
+        foreign.text_factory = _text
+        found = {row[0] for row in foreign.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        for table in (table for table in snapshots.TABLES if table in found):
+            if _columns(foreign, table) >= _columns(connection, table):
+                connection.execute(f"DELETE FROM {table}")  # noqa: S608 - a name of our schema
+                taken += _take_table(foreign, copy, connection, table)
+    last = tables.meta(copy).get("last_uidvalidity")
+    if isinstance(last, int) and last <= MAX_UID:
+        connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (last,))
+    return taken
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+def _take_table(source: sqlite3.Connection, path: str, connection: sqlite3.Connection, table: str) -> int:
+    reader = _Reader(source, connection, table, path)
+    connection.execute("BEGIN")
+    taken = sum(_insert(connection, table, reader.columns, rows) for rows in reader.batches())
+    connection.execute("COMMIT")
     return taken
 
 

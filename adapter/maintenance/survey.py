@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, progress, scan, tally, workspace
+from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, workspace
 from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import parquet_rows
@@ -251,7 +251,11 @@ def _has_journal(root: str) -> bool:
 def _of_the_whole(facts: Facts) -> Iterator[Finding]:
     if facts.index_trouble:
         kind = "index-missing" if facts.index_trouble == "missing" else "index-unreadable"
+        if tables.has_foreign_schema(facts.index_trouble):
+            kind = "index-schema-wrong"
         yield Finding(kind, layout.INDEX_FILE, detail=facts.index_trouble)
+    for key, wrong in facts.wrong_meta.items():
+        yield Finding("index-meta-wrong", key, detail=wrong)
     if facts.torn:
         yield Finding("journal-torn", facts.torn, detail=TORN)
     for name, why in facts.damaged_segments.items():
@@ -283,8 +287,6 @@ def _staging(root: str) -> Iterator[Finding]:
 
 def _credentials(root: str, base: str) -> Iterator[Finding]:
     """Passwords of addresses that are not registered."""
-    from adapter.maintenance import tables
-
     passwords = set()
     with contextlib.closing(Directories(root)) as directories, contextlib.suppress(OSError):
         with directories.open(layout.CREDENTIALS) as directory:

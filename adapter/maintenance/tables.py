@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from adapter.maintenance import workspace
 from adapter.store import index, layout
 
+NOTES = "notes.sqlite"  # what a replay notes besides the tables
 COPY_PAGES = 4096  # of the index, copied before writers are let in
 _RESTARTS = 3
+_LONGEST_TROUBLE = 300  # characters
 
 
 class _TooBusy(Exception):  # noqa: N818 - ends a copy that does not come to an end
@@ -55,7 +57,6 @@ def copy_index(root: str, target: str) -> str:
         with contextlib.closing(connect(source)) as live, contextlib.closing(private(create(target))) as copy:
             live.execute("PRAGMA busy_timeout=30000")
             _copy(live, copy)
-            index.complete(copy)
     except sqlite3.Error as error:
         if not os.path.exists(f"{source}-journal"):
             return f"{error}"
@@ -91,13 +92,28 @@ def examine(path: str) -> str:
     """What SQLite itself finds wrong with a file."""
     try:
         with contextlib.closing(connect(path, write=True)) as connection:
-            version = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-            found = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                return str(found)[:200]
+            index.complete(connection)
+            wrong = index.schema_differences(connection)
     except sqlite3.Error as error:
         return str(error)
-    if version is None:
-        return "no schema version"
-    return "" if found == ("ok",) else str(found[0])[:200]
+    return f"{index.FOREIGN_SCHEMA}{'; '.join(wrong)}"[:_LONGEST_TROUBLE] if wrong else ""
+
+
+def has_foreign_schema(trouble: str) -> bool:
+    """Whether it is only the schema that is wrong with an index: SQLite can read every page of it."""
+    return trouble.startswith(index.FOREIGN_SCHEMA)
+
+
+def meta(path: str) -> dict[str, object]:
+    """The rows of ``meta``; nothing if they cannot be read."""
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            return dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    except sqlite3.Error:
+        return {}
 
 
 def applied_seq(path: str) -> int:

@@ -9,6 +9,7 @@ they go in turns, so that writers get theirs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.resources
 import re
 import sqlite3
@@ -17,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from adapter.store import disk, layout
+from adapter.store import disk, index_schema, layout
 from adapter.store.disk import Directories
 from adapter.store.turns import Turns
 
 SCHEMA_VERSION = 1
+FOREIGN_SCHEMA = "its schema is not ours: "
 _BUSY_SECONDS = 30.0
 _APPLIED = "SELECT value FROM meta WHERE key = 'applied_seq'"
 _COMMENT = re.compile(r"--.*")  # in the schema, where none stands in a string
@@ -53,12 +55,19 @@ def create(path: str) -> sqlite3.Connection:
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Add the tables and indexes that an index of an older program lacks."""
+    """Add the tables and indexes that an index of an older program lacks; leave out those that do not fit it."""
     for statement in _COMMENT.sub("", _schema()).split(";"):
         if "IF NOT EXISTS" in statement:
-            connection.execute(statement)
+            with contextlib.suppress(sqlite3.OperationalError):  # schema_differences() says what is wrong
+                connection.execute(statement)
 
 
+def schema_differences(connection: sqlite3.Connection) -> list[str]:
+    """What of an index's schema is not ours; empty if nothing is."""
+    return index_schema.differences(connection, _schema())
+
+
+@functools.cache
 def _schema() -> str:
     return importlib.resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
@@ -105,7 +114,19 @@ class Index:
             raise IndexOfAnotherVersion(
                 f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}"
             )
-        complete(self.writer)
+        self._refuse_foreign_schema()
+
+    def _refuse_foreign_schema(self) -> None:
+        """Raise :class:`IndexUnreadable` before anything that this program did not define, a trigger, can run."""
+        try:
+            complete(self.writer)
+            wrong = schema_differences(self.writer)
+        except sqlite3.DatabaseError as error:
+            self.writer.close()
+            raise IndexUnreadable(str(error)) from error
+        if wrong:
+            self.writer.close()
+            raise IndexUnreadable(f"{FOREIGN_SCHEMA}{'; '.join(wrong[:3])}")
 
     def close(self) -> None:
         self.writer.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from adapter.store import layout
 from tests.maintenance.faults import fault
 from tests.maintenance.victims import Unfit, Victims, records, write_records
@@ -39,6 +41,18 @@ def uidnext_lowered(v: Victims) -> None:
 def counters_off(v: Victims) -> None:
     place = v.take("folder", v.folders)
     v.run("UPDATE folders SET messages = messages + 9, size = size + 1 WHERE folder_id = ?", place.id)
+
+
+@fault("rows", "folder-mismatched")
+def modseq_lowered(v: Victims) -> None:
+    place = v.take("folder", v.folders)
+    v.run("UPDATE folders SET highestmodseq = 0, uidnext = uidnext + 1 WHERE folder_id = ?", place.id)
+
+
+@fault("rows", "index-meta-wrong")
+def meta_lowered(v: Victims) -> None:
+    """UIDVALIDITYs that were given out would be given out again."""
+    v.run("UPDATE meta SET value = 1 WHERE key = 'last_uidvalidity'")
 
 
 @fault("rows", "folder-mismatched")
@@ -177,6 +191,19 @@ def index_overwritten(v: Victims) -> None:
     for page in range(4096, len(raw), 4096):  # the head of every page but the first, so that SQLite notices
         raw[page : page + 64] = v.chance.randbytes(64)
     place.write_bytes(raw)
+
+
+@fault("index", "index-schema-wrong")
+def index_schema_changed(v: Victims) -> None:
+    with closing(v.connect()) as connection:
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1"
+        for (name,) in connection.execute(sql).fetchall():
+            connection.execute(f"DROP INDEX {name}")
+        connection.execute(
+            "CREATE TRIGGER forged AFTER UPDATE ON folders BEGIN UPDATE mailbox_state SET flags = 0; END"
+        )
+        connection.execute("CREATE VIEW forged_view AS SELECT * FROM folders")
+        connection.execute("ALTER TABLE outbox ADD COLUMN forged TEXT")
 
 
 @fault("journal", "journal-damaged")

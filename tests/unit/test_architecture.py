@@ -105,6 +105,8 @@ MAY_MUTATE = {
     "adapter/store/locks.py": {"os.open", "os.unlink"},
     # SQLite writes its own file; nobody else opens the index.
     "adapter/store/index.py": {"sqlite3.connect"},
+    # A database in memory, to compare with.
+    "adapter/store/index_schema.py": {"sqlite3.connect"},
     # The same for a cache that can be made anew.
     "adapter/store/recent_marks.py": {"sqlite3.connect"},
     "adapter/store/text_cache.py": {"sqlite3.connect"},

@@ -37,6 +37,7 @@ EXCLUDED = {
     "adapter/maintenance/salvage.py": "reads all that can be read of a damaged index",
     "adapter/maintenance/scan_tables.py": "reads all rows, in ranges of keys",
     "adapter/maintenance/seen.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/set_aside.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/settle.py": "settles all rows of a new index",
     "adapter/maintenance/tables.py": "divides all rows into ranges of keys",
 }
@@ -51,6 +52,15 @@ SCANS = {
         "mailbox_registrations",
         "repair needs an id that no registration has",
     ),
+    ("adapter/recipients.py", "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations"): (
+        "mailbox_registrations",
+        "notices changes of the registrations",
+    ),
+    ("adapter/store/index_schema.py", "SELECT type, name, tbl_name, sql FROM sqlite_schema"): (
+        "sqlite_schema",
+        "compares the schema when a store is opened",
+    ),
+    ("adapter/store/index_schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
     ("adapter/store/outbox_queries.py", "SELECT message_id, size FROM messages WHERE message_id IN (SELECT"): (
         "outbox",
         "markpost queue shows the whole outbox",
