@@ -52,10 +52,6 @@ SCANS = {
         "mailbox_registrations",
         "repair needs an id that no registration has",
     ),
-    ("adapter/recipients.py", "SELECT status, count(*), sum(changed_at) FROM mailbox_registrations"): (
-        "mailbox_registrations",
-        "notices changes of the registrations",
-    ),
     ("adapter/store/index_schema.py", "SELECT type, name, tbl_name, sql FROM sqlite_schema"): (
         "sqlite_schema",
         "compares the schema when a store is opened",
