@@ -30,6 +30,7 @@ _KEPT_DAYS = 90
 _RENEWED_AFTER_DAYS = 7
 _PEERS_OF_USER = 64
 _MAX_PAIRS = 1 << 14
+_MAX_PENDING = 1024
 _MAX_FILE_OCTETS = 2 << 20
 _LOCK_SECONDS = 10.0
 _LINE = re.compile(rb"([0-9]{1,6}) ([0-9a-f]{16}) ([0-9a-f]{16})")
@@ -52,11 +53,15 @@ class LoginRecords:
         self._days: dict[str, dict[str, int]] = {}  # user -> pair -> day; the longest unchanged first
         self._pairs = 0
         self._stamp: _Stamp | None = None
+        self._pending: list[str] = []  # lines to be written
+        self._flush_is_due = False
         self._failing = False
         self.secret = fallback if self._directories is None else self._load_secret(self._directories, fallback)
         self.refresh()
 
     def close(self) -> None:
+        """Write what is not written yet, and close. Blocks."""
+        self.flush()
         with self._file_mutex:
             directories, self._directories = self._directories, None
             if directories is not None:
@@ -82,45 +87,55 @@ class LoginRecords:
             return day is not None and self._today() - day <= _KEPT_DAYS
 
     def remember(self, user: str, peer: str) -> bool:
-        """The user has logged in from this peer group. True: call :meth:`record`, on a thread."""
+        """The user has logged in from this peer group. True: call :meth:`flush`, on a thread."""
         owner, pair = self._digests(user, peer)
         with self._mutex:
             day = self._days.get(owner, {}).get(pair)
             if day is not None and self._today() - day < _RENEWED_AFTER_DAYS:
                 return False
             self._put(owner, pair, self._today())
-        return self._directories is not None
+            if self._directories is None or len(self._pending) >= _MAX_PENDING:
+                return False
+            self._pending.append(f"{self._today()} {owner} {pair}\n")
+            is_first, self._flush_is_due = not self._flush_is_due, True
+            return is_first
 
-    def record(self, user: str, peer: str) -> None:
+    def flush(self) -> None:
         """Write down what :meth:`remember` has remembered. Blocks."""
-        owner, pair = self._digests(user, peer)
         with self._file_mutex:
-            if self._directories is None:
+            with self._mutex:
+                lines, self._pending = self._pending, []
+                self._flush_is_due = False
+            if self._directories is None or not lines:
                 return
             try:
                 with locks.credentials_lock(self._directories, _LOCK_SECONDS) as directory:
-                    self._write(directory, f"{self._today()} {owner} {pair}\n".encode())
+                    self._write(directory, "".join(lines).encode())
             except (OSError, MailError) as error:
                 if not self._failing:
                     _log.error("proven peers: cannot be written (%s); they are forgotten at restart", error)
                 self._failing = True
+                with self._mutex:
+                    self._pending = [*lines, *self._pending][:_MAX_PENDING]  # for the next time
             else:
                 self._failing = False
 
     def refresh(self) -> None:
-        """Read what other processes have written since. Blocks."""
-        with self._file_mutex:
-            if self._directories is None:
-                return
-            try:
+        """Read what other processes have written since. Blocks, but not for a writer."""
+        if not self._file_mutex.acquire(blocking=False):
+            return
+        try:
+            if self._directories is not None:
                 with self._directories.open(layout.CREDENTIALS) as directory:
                     self._read(directory)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                if not self._failing:
-                    _log.error("proven peers: cannot be read (%s)", error)
-                self._failing = True
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if not self._failing:
+                _log.error("proven peers: cannot be read (%s)", error)
+            self._failing = True
+        finally:
+            self._file_mutex.release()
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -163,15 +178,15 @@ class LoginRecords:
                 if today - day <= _KEPT_DAYS and (known is None or known < day):
                     self._put(owner, pair, day)
 
-    def _write(self, directory: int, line: bytes) -> None:
+    def _write(self, directory: int, lines: bytes) -> None:
         try:
             size = os.stat(layout.PROVEN_PEERS_FILE, dir_fd=directory, follow_symlinks=False).st_size
         except FileNotFoundError:
             size = 0
-        if size + len(line) <= _MAX_FILE_OCTETS:
+        if size + len(lines) <= _MAX_FILE_OCTETS:
             fd = disk.open_append(directory, layout.PROVEN_PEERS_FILE)
             try:
-                disk.write_all(fd, line)
+                disk.write_all(fd, lines)
             finally:
                 os.close(fd)
             return

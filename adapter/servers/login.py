@@ -15,7 +15,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -41,9 +41,9 @@ from protocol.scram_keys import ScramKeys
 _log = logging.getLogger(__name__)
 
 _MAX_PROVEN = 10_000
-#: Logins of one account that may be delayed or queued at a time: from one address, and from all.
-_WAITING_OF_PAIR = 10
-_WAITING_OF_ACCOUNT = 50
+#: Logins of one account that may be delayed at a time: at one address, and at all.
+_DELAYED_OF_PAIR = 10
+_DELAYED_OF_ACCOUNT = 50
 _SCRAM = "SCRAM-SHA-256"
 _TOKEN_MECHANISMS = ("OAUTHBEARER", "XOAUTH2")
 
@@ -205,17 +205,17 @@ class Authenticator:
             if self._records.is_proven(attempt.user_name, attempt.group):
                 attempt.trust()
 
-    @contextlib.asynccontextmanager
-    async def _after_delay(self, attempt: Attempt) -> AsyncIterator[None]:
-        """Let the delay pass, and count the attempt as waiting until the block ends. Raises CrowdedError."""
-        limits = {attempt.pair: _WAITING_OF_PAIR} if attempt.user else {}
+    async def _pass_delay(self, attempt: Attempt) -> None:
+        """Let the delay of an attempt pass. Raises CrowdedError."""
+        if not attempt.delay:
+            return
+        limits = {attempt.pair: _DELAYED_OF_PAIR} if attempt.user else {}
         if not attempt.proven:
             limits[attempt.peer] = self._settings.waiting
             if attempt.user:
-                limits[attempt.user] = _WAITING_OF_ACCOUNT
+                limits[attempt.user] = _DELAYED_OF_ACCOUNT
         with self._bounds.hold(limits):
             await asyncio.sleep(attempt.delay)
-            yield
 
     async def _verify(self, user: str, password: str, peer: Peer, attempt: Attempt) -> _Checked | Failure:
         """Whose name and password this is, or why there is no answer."""
@@ -224,11 +224,11 @@ class Authenticator:
         line = attempt.pair if attempt.proven else attempt.peer
         on_thread = functools.partial(self._hashing.run, line, self._pool)
         try:
-            async with self._after_delay(attempt):
-                if elsewhere is not None and not await asyncio.to_thread(self._passwords.knows, user):
-                    async with self._asking.place(line):
-                        return await self._verify_elsewhere(elsewhere, user, password, peer, on_thread)
-                right = await on_thread(self._passwords.verify, user, password)
+            await self._pass_delay(attempt)
+            if elsewhere is not None and not await asyncio.to_thread(self._passwords.knows, user):
+                async with self._asking.place(line):
+                    return await self._verify_elsewhere(elsewhere, user, password, peer, on_thread)
+            right = await on_thread(self._passwords.verify, user, password)
         except CrowdedError:
             return crowded(peer)
         except OSError as error:
@@ -253,14 +253,14 @@ class Authenticator:
     async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
         """Raises CrowdedError, and OSError if the credentials cannot be read."""
         await self._recognise(attempt)
-        async with self._after_delay(attempt):
-            return await asyncio.to_thread(self._passwords.scram, user)
+        await self._pass_delay(attempt)
+        return await asyncio.to_thread(self._passwords.scram, user)
 
     async def token_owner(self, user: str, token: str, attempt: Attempt) -> str | None:
         """Raises TokenCheckFailedError, CrowdedError."""
         await self._recognise(attempt)
-        async with self._after_delay(attempt):
-            return await self._tokens.owner(token, user)
+        await self._pass_delay(attempt)
+        return await self._tokens.owner(token, user)
 
     async def settle(self, user: str, attempt: Attempt) -> Success | Failure:
         """The proof is good; it counts if the account can be used."""
@@ -270,7 +270,7 @@ class Authenticator:
             return Failure(Trouble.REFUSED)
         owner = attempt.user_name or account
         if self._records.remember(owner, attempt.group):
-            asyncio.get_running_loop().run_in_executor(None, self._records.record, owner, attempt.group)
+            asyncio.get_running_loop().run_in_executor(None, self._records.flush)
         return Success(account)
 
     async def _settle_again(self, account: str, attempt: Attempt) -> Success | Failure:

@@ -1,7 +1,7 @@
 """Queues of logins: bounds on how many wait, and turns that are fair between peers.
 
-A login that is delayed holds a place in :class:`Bounds` only, which counts for its own peer and account. It asks for a
-place in a :class:`FairQueue` when its delay has passed.
+A login that is delayed is counted in :class:`Bounds`, for its own peer and account. It asks for a place in a
+:class:`FairQueue` when its delay has passed.
 
 Invariants: every peer has a line of its own, and the lines are served round-robin, so that a peer with many logins
 delays another one by at most one of them. If all lines together are full, the longest line gives way. A login that is
@@ -26,7 +26,7 @@ class CrowdedError(Exception):
 
 
 class Bounds:
-    """Count the logins that are delayed or queued under each of their keys."""
+    """Count the logins that are delayed under each of their keys."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -270,3 +270,20 @@ def test_dovecot_reads_the_file(credentials: Credentials, dovecot: list[str]) ->
     assert "scram" not in good.stdout
     assert log_in(ADA, "another").returncode != 0
     assert log_in("bob@example.test", "another").returncode == 0
+
+
+def test_scram_keys_are_read_for_unknown_users_too(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the time does not tell which accounts exist."""
+    credentials.set_password(ADA, SECRET)
+    read: list[str] = []
+
+    def parse(text: str) -> stored.ScramKeys | None:
+        read.append(text)
+        return stored.parse_scram_keys(text)
+
+    monkeypatch.setattr("adapter.accounts.parse_scram_keys", parse)
+    assert credentials.scram(ADA) is not None
+    assert credentials.scram("bob@example.test") is None
+    assert credentials.scram("not an address") is None
+    assert len({len(text) for text in read}) == 1
+    assert len(read) == 3

@@ -30,7 +30,7 @@ def opened(root: Path | None, day: int = TODAY) -> Iterator[LoginRecords]:
 
 def log_in(records: LoginRecords, user: str, peer: str) -> None:
     if records.remember(user, peer):
-        records.record(user, peer)
+        records.flush()
 
 
 def peers_file(root: Path) -> Path:

@@ -41,7 +41,6 @@ def root(tmp_path: Path) -> Path:
         credentials.set_password(ADA, "correct horse")
     records = LoginRecords(str(tmp_path / "store"), b"")
     assert records.remember(ADA, "192.0.2.1")
-    records.record(ADA, "192.0.2.1")
     records.close()
     return tmp_path / "store"
 

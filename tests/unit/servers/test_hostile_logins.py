@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 
 from adapter.config import Seconds
+from adapter.servers.imap.settings import ImapSettings
 from adapter.servers.login import Authenticator
-from adapter.settings import Login, Settings
+from adapter.settings import Login, Settings, Submission
 from tests.support.imapd import PASSWORD as IMAP_PASSWORD
 from tests.support.imapd import make_store
 from tests.support.smtpd import Running, serving
@@ -126,6 +127,41 @@ async def test_scram_that_is_abandoned_after_the_challenge_has_failed(
     await client.close()
     await until(lambda: failures(running, f"user {ADA} at {HOSTILE}") == 1)
     assert failures(running, f"user {ADA}") == failures(running, f"peer {HOSTILE}") == 1
+
+
+_PROXY = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 587\r\n"
+_LOOPBACK = ("127.0.0.0/8",)
+_SAID_BEFORE = {
+    "ID": ("imap", b"", b'i ID ("x-originating-ip" "192.0.2.7")\r\n'),
+    "XCLIENT": ("submission", b"", b"EHLO proxy\r\nXCLIENT ADDR=192.0.2.7\r\n"),
+    "PROXY": ("submission", _PROXY, b""),
+}
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("way", _SAID_BEFORE)
+async def test_client_of_a_named_proxy_is_throttled_in_place_of_the_proxy(root: Path, way: str, trusted: bool) -> None:
+    kind, header, commands = _SAID_BEFORE[way]
+    proxies = _LOOPBACK if trusted else ()
+    settings = Settings(
+        login=Login(allow_plaintext=True),
+        imap=ImapSettings(id_from=proxies),
+        submission=Submission(xclient_from=proxies, proxy_from=proxies if header else ()),
+    )
+    async with serving(root, settings, ["imap", "submission"]) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports[kind])
+        client = Client(kind, reader, writer)
+        writer.write(header if trusted else b"")  # it is nonsense to a server that does not expect it
+        await client.line()
+        writer.write(commands)
+        client.begin_login(ADA, "wrong")
+        async with asyncio.timeout(PATIENCE):
+            while not (await client.line()).startswith((b"a NO", b"535")):
+                pass
+        await client.close()
+        counted, other = ("192.0.2.7", "127.0.0.1") if trusted else ("127.0.0.1", "192.0.2.7")
+        assert failures(running, f"user {ADA} at {counted}") == failures(running, f"peer {counted}") == 1
+        assert failures(running, f"user {ADA} at {other}") == failures(running, f"peer {other}") == 0
 
 
 async def log_in(running: Running, kind: str, address: str, user: str) -> tuple[bytes, float]:

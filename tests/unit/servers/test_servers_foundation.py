@@ -140,7 +140,7 @@ async def test_the_line_of_waiting_logins_is_bounded() -> None:
     passwords = _Passwords()
     gate = threading.Event()
     passwords.verify = lambda address, password: gate.wait(PATIENCE)  # type: ignore[method-assign]
-    login = Authenticator(Settings(login=Login(waiting=3, threads=1)), passwords, lambda _: True)
+    login = Authenticator(Settings(login=Login(waiting=2, threads=1)), passwords, lambda _: True)
     try:
         waiting = [asyncio.create_task(login.check_password(f"u{n}@example.test", "x", PEER)) for n in range(2)]
         await until(lambda: len(login._hashing) == 1)
