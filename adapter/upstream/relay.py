@@ -287,7 +287,9 @@ class _Relay:
     def _requeue(self, row: QueueRow, answer: Answer, now: float, late: bool) -> op.Requeued:
         attempts = row.attempts + 1
         row = row._replace(delay_warned=int(bool(row.delay_warned) or late))
-        moment = schedule.next_attempt(row, attempts, now, self._settings, random.random())  # noqa: S311 - no secret
+        # The same for all recipients of a message: those that fail together are retried in one transaction.
+        chance = random.Random(f"{row.message_id} {attempts}").random()  # noqa: S311 - no secret
+        moment = schedule.next_attempt(row, attempts, now, self._settings, chance)
         return op.Requeued(row.queue_id, moment, attempts, answer.text, bool(row.delay_warned))
 
     async def _commit(

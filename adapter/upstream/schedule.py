@@ -5,7 +5,7 @@ from __future__ import annotations
 from adapter.store.outbox_queries import QueueRow
 from adapter.upstream.settings import RelaySettings
 
-_SPREAD = 0.2  # of the pause, either way: what failed together does not come back together
+_SPREAD = 0.2  # of the pause, either way: messages that failed together are not retried together
 _LEAST, _LEAST_LONGEST = 0.1, 1.0  # seconds: no setting makes the relay run in circles
 
 
