@@ -1,8 +1,9 @@
-"""What every test shares: scratch space in memory, hypothesis profiles, and the ``needs`` marker."""
+"""What every test shares: the seed, scratch space in memory, hypothesis profiles, and the ``needs`` marker."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import sys
@@ -42,6 +43,7 @@ if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and test
     sys.path.insert(0, str(_ROOT))
 
 _MEMORY = Path("/dev/shm")
+_urandom = os.urandom
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 settings.register_profile("default", deadline=None, suppress_health_check=_SLOW_MACHINE)
@@ -50,6 +52,9 @@ settings.register_profile("long", deadline=None, max_examples=3000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _scratch = pytest.StashKey[Path]()
+
+#: Everything random in a test's own process derives from it: ids, sizes, order (but with 0, files keep their order).
+_SEED = os.environ.setdefault("MARKPOST_SEED", "0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,6 +74,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     scratch = config.stash.get(_scratch, None)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def pytest_report_header() -> str:
+    return f"MARKPOST_SEED={_SEED}"
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test draw the same random octets, and so ids, each time it runs with this seed."""
+    dice = random.Random(f"{_SEED} {request.node.nodeid}")
+    owner = os.getpid()
+
+    def urandom(size: int) -> bytes:
+        # A child that was forked would repeat what its parent draws.
+        return dice.randbytes(size) if os.getpid() == owner else _urandom(size)
+
+    random.seed(dice.getrandbits(64))
+    monkeypatch.setattr(os, "urandom", urandom)
+    monkeypatch.setattr(random, "_urandom", urandom)  # of SystemRandom, and so of secrets
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -98,7 +122,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         known = files.setdefault(directory, {})
         return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else last
 
+    if _SEED != "0":
+        _shuffle_within_files(items)
     items.sort(key=rank)
+
+
+def _shuffle_within_files(items: list[pytest.Item]) -> None:
+    places = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    random.Random(_SEED).shuffle(items)
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -113,6 +145,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that is skipped, for whatever reason, fails where nothing may be skipped."""
     report = yield
+    if report.failed:
+        report.sections.append(("seed", f"run again with MARKPOST_SEED={_SEED}"))
     if report.skipped and os.environ.get("MARKPOST_NO_SKIP") == "1":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome, report.longrepr = "failed", f"{reason}: no test may be skipped here"
