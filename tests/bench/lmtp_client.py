@@ -1,50 +1,21 @@
-"""A client that is not the bottleneck: raw sockets, one process, messages made before the clock starts.
+"""A client that is not the bottleneck: raw sockets, and messages that exist before the clock starts.
 
-Run as ``python -m tests.bench.lmtp_client HOST PORT CONNECTIONS MESSAGES SIZE MAILBOXES``; prints one JSON object.
-The envelope is pipelined as Postfix does it; each connection waits for the reply to a message before the next.
+The envelope is pipelined as Postfix does it; each connection waits for the reply to a message before it sends the next.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import random
+import contextlib
 import selectors
 import socket
-import sys
-import time
-
-_LINE = b"The engine weaves algebraic patterns just as the loom weaves flowers and leaves.\r\n"
-
-
-def message(number: int, size: int) -> bytes:
-    """Plain text when small; with an attachment of its own when large, as large mail is."""
-    head = (
-        f"Received: from mail.example.test (mail.example.test [192.0.2.1])\r\n"
-        f"\tby mx.example.test with ESMTPS id {number:08x};\r\n\tMon, 16 Nov 2026 08:00:00 +0000\r\n"
-        f"Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nFrom: Bob Builder <bob@other.test>\r\n"
-        f"To: Ada Lovelace <ada@example.test>\r\nSubject: Figures of run {number}\r\n"
-        f"Message-ID: <{number}.{size}.bench@other.test>\r\nMIME-Version: 1.0\r\n"
-    ).encode()
-    if size < 10_000:
-        head += b"Content-Type: text/plain; charset=utf-8\r\n\r\n"
-        return head + _LINE * max(1, (size - len(head)) // len(_LINE))
-    data = random.Random(number).randbytes((size - len(head) - 600) * 57 // 78)
-    return (
-        head
-        + b'Content-Type: multipart/mixed; boundary="edge"\r\n\r\n--edge\r\nContent-Type: text/plain\r\n\r\n'
-        + b"See the attachment.\r\n\r\n--edge\r\nContent-Type: application/pdf; name=plan.pdf\r\n"
-        + b"Content-Disposition: attachment; filename=plan.pdf\r\nContent-Transfer-Encoding: base64\r\n\r\n"
-        + base64.encodebytes(data).replace(b"\n", b"\r\n")
-        + b"\r\n--edge--\r\n"
-    )
+from collections.abc import Sequence
 
 
 class Connection:
-    """Envelope, message, reply; then the next."""
+    """Sends one message at a time: envelope, message, reply."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port))
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = self.socket.makefile("rb")
         self._expect(b"220")
@@ -54,7 +25,6 @@ class Connection:
         self.pending = b""
         self.replies = 0
         self.body = b""
-        self.started = 0.0
 
     def _expect(self, code: bytes) -> None:
         while True:
@@ -64,14 +34,14 @@ class Connection:
             if line[3:4] == b" ":
                 return
 
-    def begin(self, mailbox: int, body: bytes) -> None:
-        self.body = body
+    def begin(self, address: str, octets: bytes) -> None:
+        """Send the envelope; the message follows when it is accepted."""
+        self.body = octets.replace(b"\r\n.", b"\r\n..") + b".\r\n"
         self.replies = 0
-        self.started = time.perf_counter()
-        self.socket.sendall(b"MAIL FROM:<bob@other.test>\r\nRCPT TO:<user%d@example.test>\r\nDATA\r\n" % mailbox)
+        self.socket.sendall(b"MAIL FROM:<bob@other.test>\r\nRCPT TO:<%b>\r\nDATA\r\n" % address.encode())
 
     def readable(self) -> bool:
-        """Take what has come; whether the message is answered."""
+        """Read replies; True once the message is acknowledged."""
         received = self.socket.recv(65536)
         if not received:
             raise ConnectionError("closed")
@@ -83,47 +53,43 @@ class Connection:
                 raise RuntimeError(f"refused: {line!r}")
             if self.replies == 3:
                 self.socket.setblocking(True)
-                self.socket.sendall(self.body + b".\r\n")
+                self.socket.sendall(self.body)
                 self.socket.setblocking(False)
             elif self.replies == 4:
                 return True
         return False
 
-
-def main() -> None:
-    host, port, connections, count, size, mailboxes = sys.argv[1], *map(int, sys.argv[2:7])
-    bodies = [message(number, size) for number in range(count)]
-    open_ = [Connection(host, port) for _ in range(connections)]
-    selector = selectors.DefaultSelector()
-    times: list[float] = []
-    started = time.perf_counter()
-    cpu = time.process_time()
-    sent = 0
-    for connection in open_:
-        selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.begin(sent % mailboxes, bodies[sent])
-        sent += 1
-    while len(times) < count:
-        for key, _ in selector.select():
-            connection = key.data
-            if connection.readable():
-                times.append(time.perf_counter() - connection.started)
-                if sent < count:
-                    connection.begin(sent % mailboxes, bodies[sent])
-                    sent += 1
-    elapsed = time.perf_counter() - started
-    times.sort()
-    print(
-        json.dumps(
-            {
-                "rate": count / elapsed,
-                "median_ms": times[count // 2] * 1e3,
-                "p99_ms": times[count * 99 // 100] * 1e3,
-                "client_cpu": (time.process_time() - cpu) / elapsed,
-            }
-        )
-    )
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
 
 
-if __name__ == "__main__":
-    main()
+class Connections:
+    """Open connections, over which ``deliver`` hands over messages to addresses in turn."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self._open = [Connection(port) for _ in range(count)]
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.close()
+
+    def deliver(self, addresses: Sequence[str], messages: Sequence[bytes]) -> None:
+        """Return when all are acknowledged; raise if one is refused."""
+        work = [(addresses[number % len(addresses)], octets) for number, octets in enumerate(messages)][::-1]
+        acknowledged = 0
+        with selectors.DefaultSelector() as selector:
+            for connection in self._open[: len(work)]:
+                selector.register(connection.socket, selectors.EVENT_READ, connection)
+                connection.begin(*work.pop())
+            while acknowledged < len(messages):
+                for key, _ in selector.select():
+                    connection = key.data
+                    if connection.readable():
+                        acknowledged += 1
+                        if work:
+                            connection.begin(*work.pop())

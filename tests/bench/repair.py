@@ -1,12 +1,11 @@
 """``check`` and ``repair`` without an index: messages per second, start-up aside, peak memory, one core against two.
 
-Next to it ``doveadm`` makes its own index anew from the same messages.
+Next to it ``doveadm`` rebuilds its own index from the same messages, which are of the real mix.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -15,13 +14,11 @@ from typing import Any
 import orjson
 
 from adapter.store import layout
-from adapter.transport import operations as op
-from adapter.transport.transport import Transport, create_store
-from tests.bench import dovecot
-from tests.bench.store import ADA, BOB, message, row
+from tests.bench.peers import ADA, Dovecot, Markpost
+from tests.bench.store import row
+from tests.support.real_mail import RealMail
 
-_BATCH = 250  # messages of one append
-_WAITING = 8  # appends under way
+_MAIL = RealMail(1)
 _GOAL = 4000  # messages a second, on two cores
 _FLAT = 1.3  # times the memory of a store a fifth of the size
 
@@ -29,40 +26,27 @@ Report = dict[str, Any]
 
 
 def run(directory: str, *, quick: bool) -> None:
-    print("check and repair: messages of 2 kB; start-up of Spark aside; what was read before may be in memory")
+    print("check and repair: the real mix; start-up of Spark aside; what was read before may be in memory")
     sizes = [10_000] if quick else [10_000, 100_000, 500_000]
     peaks: dict[int, int] = {}
     for count in sizes:
-        root = f"{directory}/repair-{count}"
+        peer = Markpost(f"{directory}/repair-{count}")
+        os.mkdir(peer.directory)
+        root = peer.root
         began = time.monotonic()
-        _fill(root, count)
+        peer.create()
+        peer.fill(_MAIL.octets(number) for number in range(count))
         row(f"filling the store with {count:,} messages", f"{count / (time.monotonic() - began):,.0f} messages/s")
         _measure(root, "check", count)
         repaired = _repair(root, count)
         peaks[count] = repaired["memory"]["driver"]
         if count == min(sizes[-1], 100_000):
             _one_core(root, count, repaired)
-            if dovecot.available():
+            if Dovecot.missing() is None:
                 _dovecot(f"{directory}/doveadm-{count}", count)
     if not quick:
         ratio = peaks[500_000] / peaks[100_000]
         row("driver's memory, 500,000 / 100,000 messages", f"{ratio:.2f} x", f"<= {_FLAT} x", met=ratio <= _FLAT)
-
-
-def _fill(root: str, count: int) -> None:
-    create_store(root)
-    with Transport.open(root) as transport:
-        for address in (ADA, BOB):
-            transport.run(op.Register(address))
-        waiting = []
-        for first in range(0, count, _BATCH):
-            numbers = range(first, min(first + _BATCH, count))
-            items = [op.AppendItem(transport.stage(message(number))) for number in numbers]
-            waiting.append(transport.submit(op.Append(ADA, "INBOX", items)))
-            if len(waiting) > _WAITING:
-                waiting.pop(0).result()
-        for future in waiting:
-            future.result()
 
 
 def _repair(root: str, count: int, cores: int = 2) -> Report:
@@ -108,23 +92,13 @@ def _one_core(root: str, count: int, two: Report) -> None:
 
 def _dovecot(directory: str, count: int) -> None:
     os.makedirs(directory)
-    with dovecot.running(directory) as (_, _, mail):
-        owner = pwd.getpwnam("nobody")
-        home = f"{mail}/ada"
-        for place in (home, f"{home}/Maildir", *(f"{home}/Maildir/{name}" for name in ("cur", "new", "tmp"))):
-            os.mkdir(place)
-            os.chown(place, owner.pw_uid, owner.pw_gid)
-        for number in range(count):
-            path = f"{home}/Maildir/cur/{1_800_000_000 + number}.M{number}.bench:2,"
-            with open(path, "wb") as file:
-                file.write(message(number))
-            os.chown(path, owner.pw_uid, owner.pw_gid)
-        for label, arguments in (("index", ["index"]), ("force-resync", ["force-resync"])):
-            for name in os.listdir(f"{home}/Maildir"):
-                if name.startswith("dovecot"):
-                    os.unlink(f"{home}/Maildir/{name}")
-            began = time.monotonic()
-            subprocess.run(
-                ["doveadm", "-c", f"{directory}/dovecot-bench.conf", *arguments, "-u", "ada", "INBOX"], check=True
-            )
-            row(f"doveadm {label} of {count:,} messages", f"{count / (time.monotonic() - began):,.0f} messages/s")
+    peer = Dovecot(directory)
+    peer.create()
+    peer.fill(_MAIL.octets(number) for number in range(count))
+    peer.start()
+    for command in ("index", "force-resync"):
+        peer.drop_index()
+        began = time.monotonic()
+        peer.administer(command, "-u", ADA, "INBOX")
+        row(f"doveadm {command} of {count:,} messages", f"{count / (time.monotonic() - began):,.0f} messages/s")
+    peer.stop()

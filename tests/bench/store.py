@@ -17,24 +17,17 @@ from adapter.transport import operations as op
 from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport, create_store
 from tests.bench import floor
+from tests.support.real_mail import RealMail
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 
 
-def message(number: int, size: int = 2000) -> bytes:
-    """A plain message as a mail server gets it, about ``size`` octets."""
-    head = (
-        f"Return-Path: <bob@example.test>\r\n"
-        f"Received: from mail.example.test (mail.example.test [192.0.2.1])\r\n"
-        f"\tby mx.example.test with ESMTPS id {number:08x};\r\n\tMon, 16 Nov 2026 08:00:00 +0000\r\n"
-        f"DKIM-Signature: v=1; a=rsa-sha256; d=example.test; s=a; h=from:to;\r\n\tbh=47DEQpj8HBSa; b=dzkYa9\r\n"
-        f"Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nFrom: Bob Builder <bob@example.test>\r\n"
-        f"To: Ada Lovelace <ada@example.test>\r\nSubject: Figures of run {number}\r\n"
-        f"Message-ID: <{number}.figures@example.test>\r\nUser-Agent: Bench/1.0\r\nMIME-Version: 1.0\r\n"
-        f"Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
-    )
-    line = "The engine weaves algebraic patterns just as the loom weaves flowers.\r\n"
-    return (head + line * max(1, (size - len(head)) // len(line))).encode()
+_MAIL = RealMail(1)
+
+
+def message(number: int, size: int | None = 2000) -> bytes:
+    """A message with threads of its own, of exactly ``size`` octets; None: of the real mix."""
+    return _MAIL.octets(number, size)
 
 
 def row(label: str, figure: str, goal: str = "", *, met: bool | None = None) -> None:
@@ -51,25 +44,25 @@ def _new_store(directory: str, name: str) -> Transport:
     return transport
 
 
-def _deliver(transport: Transport, number: int) -> None:
-    staged = transport.stage(message(number))
-    transport.run(op.Deliver(staged, BOB, [ADA]))
+def _deliver(transport: Transport, octets: bytes) -> None:
+    transport.run(op.Deliver(transport.stage(octets), BOB, [ADA]))
 
 
-def _timed(transport: Transport, number: int) -> float:
+def _timed(transport: Transport, number: int, size: int | None = 2000) -> float:
     """Seconds that a delivery took."""
+    octets = message(number, size)
     started = time.perf_counter()
-    _deliver(transport, number)
+    _deliver(transport, octets)
     return time.perf_counter() - started
 
 
 def run(directory: str, scale: float) -> None:
-    print("store: messages of 2 kB, local delivery to one mailbox")
+    print("store: no server; messages of 2 kB to one mailbox, where nothing else is said the real mix")
     count = max(100, int(1000 * scale))
     transport = _new_store(directory, "one")
     limit = floor.messages_per_second(directory, 2000, count)
     for number in range(50):
-        _deliver(transport, number)
+        _deliver(transport, message(number))
     sequential = count / sum(_timed(transport, 1000 + number) for number in range(count))
     row("disk's floor (create+fsync+folder fsync, SQLite commit)", f"{limit:,.0f} messages/s")
     row("sequential delivery", f"{sequential:,.0f} messages/s", ">= 1.0 x floor", met=sequential >= limit)
@@ -83,16 +76,16 @@ def run(directory: str, scale: float) -> None:
 
 def _group_commit(transport: Transport, count: int, sequential: float) -> None:
     """64 submitters, each of which waits for its message before it sends the next."""
-    numbers = iter(range(count))
+    messages = iter([message(100_000 + number) for number in range(count)])
     mutex = threading.Lock()
 
     def submitter() -> None:
         while True:
             with mutex:
-                number = next(numbers, None)
-            if number is None:
+                octets = next(messages, None)
+            if octets is None:
                 return
-            _deliver(transport, 100_000 + number)
+            _deliver(transport, octets)
 
     started = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
@@ -107,7 +100,8 @@ def _fill(transport: Transport, count: int, first: int = 0) -> None:
     """Many messages quickly: batches of appends, many waiting at once."""
     futures = []
     for start in range(first, first + count, 50):
-        items = [op.AppendItem(transport.stage(message(n))) for n in range(start, min(start + 50, first + count))]
+        numbers = range(start, min(start + 50, first + count))
+        items = [op.AppendItem(transport.stage(message(number, None))) for number in numbers]
         futures.append(transport.submit(op.Append(ADA, "INBOX", items)))
         if len(futures) > 20:
             futures.pop(0).result()
@@ -142,7 +136,7 @@ def _flags_and_reads(directory: str, count: int) -> None:
 
 
 def _ingest(count: int) -> None:
-    octets = [message(number) for number in range(count)]
+    octets = [message(number, None) for number in range(count)]
     names = [ids.message_id(ids.microseconds()) for _ in octets]
     started = time.process_time()
     for name, raw in zip(names, octets):
@@ -162,9 +156,9 @@ def _growth(directory: str, scale: float) -> None:
         transport.checkpoint()
     _settle()
     small, large = [], []
-    for number in range(10_000_000, 10_000_300):
-        small.append(_timed(few, number))
-        large.append(_timed(many, number))
+    for number in range(300):  # half of them reply to the newest stored messages
+        small.append(_timed(few, 1000 + number, None))
+        large.append(_timed(many, count + number, None))
     ratio = statistics.median(large) / statistics.median(small)
     row(
         f"delivery with {count:,} / with 1,000 messages in the store",

@@ -14,3 +14,15 @@ def is_alive(process: int) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     return False
+
+
+def descendants(process: int) -> list[int]:
+    """Return the process itself and everything below it that lives now."""
+    found, waiting = [], [process]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                waiting += map(int, thread.read_text().split())
+    return found
