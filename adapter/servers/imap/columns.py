@@ -206,3 +206,11 @@ def differences(before: Columns, after: Columns, since: int, modseq: int) -> lis
     flagged = [uid for uid, changed in zip(uids[:known], after.modseqs[:known]) if changed > since]
     expunges = [FolderChange(uids, since + 1, gone)] if gone else []
     return [*expunges, FolderChange(uids, modseq, (), flagged)]
+
+
+def places_among(known: Uids, uids: Sequence[int]) -> list[int]:
+    """Where these UIDs (ascending, as ``known``) are; -1 for one that is not there."""
+    if len(uids) * 16 > len(known):
+        return list(map({uid: place for place, uid in enumerate(known)}.get, uids, [-1] * len(uids)))
+    found = [bisect_left(known, uid) for uid in uids]
+    return [place if place < len(known) and known[place] == uid else -1 for uid, place in zip(uids, found, strict=True)]

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from adapter.servers.imap import columns as of_columns
 from adapter.servers.imap.columns import ROW_COST, Columns, Draft, Keywords, Numbers, Row, columns_of, differences
 from adapter.servers.imap.header_values import HeaderValues
 from adapter.servers.imap.pieces import Pieces
@@ -166,19 +167,10 @@ class FolderState:
             place = bisect_left(known, uids[0])
             return slice(place, place + 1) if place < len(known) and known[place] == uids[0] else [-1]
         first, last = bisect_left(known, uids[0]), bisect_left(known, uids[-1])
-        if last < len(known) and known[last] == uids[-1] and last - first + 1 == len(uids):
-            # As many as there are between the first and the last: these, unless some that are gone are among them.
-            return slice(first, last + 1) if known[first : last + 1] == type(known)("I", uids) else self._search(uids)
-        return self._search(uids)
-
-    def _search(self, uids: Sequence[int]) -> list[int]:
-        known = self.columns.uids
-        if len(uids) * 16 > len(known):
-            return list(map({uid: place for place, uid in enumerate(known)}.get, uids, [-1] * len(uids)))
-        found = [bisect_left(known, uid) for uid in uids]
-        return [
-            place if place < len(known) and known[place] == uid else -1 for uid, place in zip(uids, found, strict=True)
-        ]
+        # As many as there are between the first and the last: these, unless some that are gone are among them.
+        if last - first + 1 == len(uids) and known[first : last + 1] == type(known)("I", uids):
+            return slice(first, last + 1)
+        return of_columns.places_among(known, uids)
 
     # --- for the cache ---------------------------------------------------------------------------------------------
 
@@ -266,9 +258,11 @@ class FolderCache:
     async def settle(self) -> None:
         """Compare stale folders with the index. Raises MailError if it cannot be read: they stay stale."""
         while not self.is_settled:
-            if self._settling is None:
-                self._settling = asyncio.create_task(self._compare_stale())
-            await asyncio.shield(self._settling)
+            await asyncio.shield(self._start_settling())
+
+    def _start_settling(self) -> asyncio.Task[None]:
+        self._settling = self._settling or asyncio.create_task(self._compare_stale())
+        return self._settling
 
     async def _compare_stale(self) -> None:
         try:
@@ -376,9 +370,7 @@ class FolderCache:
 
     def settle_soon(self) -> None:
         """The same without waiting, for sessions in IDLE; after a failure the next command tries again."""
-        if self._settling is None:
-            self._settling = asyncio.create_task(self._compare_stale())
-            self._settling.add_done_callback(_note_failure)
+        self._start_settling().add_done_callback(_note_failure)
 
     async def _resync(self, state: FolderState) -> None:
         """Changes were missed, so the folder is compared with the index. Raises MailError if it cannot be read."""

@@ -18,7 +18,7 @@ import pytest
 
 from adapter.api import Store
 from adapter.servers.imap.pieces import Kind, PieceReader
-from adapter.store import index, text_cache
+from adapter.store import index, recent_marks, text_cache
 from tests.support.imapd import make_store, serving
 from tests.support.messages import message
 from tests.support.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
@@ -57,6 +57,10 @@ SCANS = {
         "compares the schema when a store is opened",
     ),
     ("adapter/store/index_schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
+    ("adapter/servers/imap/recent.py", "SELECT folder_id, uidvalidity, uidnext FROM folders"): (
+        "folders",
+        "once at the start of a process",
+    ),
     ("adapter/store/outbox_queries.py", "SELECT message_id, size FROM messages WHERE message_id IN (SELECT"): (
         "outbox",
         "markpost queue shows the whole outbox",
@@ -65,6 +69,10 @@ SCANS = {
     ("adapter/store/queries.py", "SELECT registration_id, address, status, directory, created_at FROM"): (
         "mailbox_registrations",
         "lists all registrations",
+    ),
+    ("adapter/store/recent_marks.py", "SELECT folder_id FROM recent_marks"): (
+        "recent_marks",
+        "once at the start of a process",
     ),
     ("adapter/store/snapshots.py", "SELECT message_id FROM messages"): ("messages", "a snapshot copies whole tables"),
     ("adapter/store/text_cache.py", "SELECT count(*) FROM sqlite_schema"): ("sqlite_master", "counts the tables"),
@@ -146,17 +154,22 @@ def _collected() -> list[Statement]:
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sqlite3.Connection]]:
-    """An empty index and an empty text index, by the modules that use them."""
+    """The empty databases of a store: the index, and by module those that a module has for itself."""
     place = tmp_path_factory.mktemp("plans")
-    made = {"": index.create(str(place / "index.sqlite")), "text": text_cache.connect(str(place))}
+    texts = text_cache.connect(str(place))
+    made = {
+        "": index.create(str(place / "index.sqlite")),
+        "adapter/servers/imap/text_index.py": texts,
+        "adapter/store/text_cache.py": texts,
+        "adapter/store/recent_marks.py": recent_marks.open_marks(str(place), list),
+    }
     yield made
     for connection in made.values():
         connection.close()
 
 
 def _database(databases: dict[str, sqlite3.Connection], module: str) -> sqlite3.Connection:
-    of_texts = module in ("adapter/servers/imap/text_index.py", "adapter/store/text_cache.py")
-    return databases["text" if of_texts else ""]
+    return databases.get(module, databases[""])
 
 
 def _scans(connection: sqlite3.Connection, sql: str) -> list[str]:
