@@ -2,8 +2,10 @@
 
 Each kind of listener has its own budget (:mod:`adapter.servers.budgets`). A worker holds at most its share of the
 connections before the login. When that share is full, the oldest of them gives way to the new one, first of the peer
-with the most (:mod:`adapter.servers.eviction`). While more than half of the share is used, connections that take longer
-than ``busy_login_time`` to log in, or to begin a mail transaction, give way when the next connection comes.
+with the most (:mod:`adapter.servers.eviction`). Peers that have logged in or delivered a message before give way last,
+so that a flood from more addresses than there are places does not displace them. While more than half of the share is
+used, connections that take longer than ``busy_login_time`` to log in, or to begin a mail transaction, give way when the
+next connection comes.
 
 Invariants: every ticket is counted exactly once until it is released, however often that is called; a logged-in
 connection, and one whose message is being stored, never gives way; peers in exempt networks are refused only when the
@@ -26,6 +28,8 @@ from adapter.settings import Limits
 
 _log = logging.getLogger(__name__)
 
+#: For so long a peer is remembered that has logged in or delivered a message.
+_REMEMBERED_SECONDS = 7 * 86400.0
 #: Seconds between two warnings about one full budget.
 _WARNING_SECONDS = 60.0
 
@@ -58,7 +62,9 @@ class Admission:
         self._per_process = per_process
         self._clock = clock
         self._all = self.counts.key("connections")
-        self._waiting: dict[str, EvictionQueue[Ticket]] = {kind: EvictionQueue() for kind in kinds}
+        #: Connections that are logged in, and those of LMTP.
+        self._logged_in = {kind: self.counts.key(f"logged in {kind}") for kind in kinds}
+        self._waiting = {kind: _Waiting() for kind in kinds}
         self._storing = dict.fromkeys(kinds, 0)
         self._open = 0  # sockets of this process, those that are closing included
         self._warned: dict[str, float] = {}
@@ -93,7 +99,7 @@ class Admission:
         of_peer = self.counts.key(f"peer {group}")
         keys = [self._all] if exempt else [self._all, of_peer]
         if kind == "lmtp" and not exempt:
-            keys.append(self._logged_in(kind))
+            keys.append(self._logged_in[kind])
         ticket, victims = None, []
         with self.counts.exclusive():
             has_room = exempt or self._count(of_peer) < self._limits.connections_per_ip
@@ -105,6 +111,7 @@ class Admission:
                 has_room = False
             if has_room:
                 ticket = Ticket(self, kind, group, give_way, [key for key in keys if self.counts.add(key)])
+                ticket.is_known = self.counts.common(self._known(group), _REMEMBERED_SECONDS) > 0
         for victim in victims:
             victim.give_way()
         if ticket is None:
@@ -114,14 +121,14 @@ class Admission:
         if kind == "lmtp" or exempt:
             ticket.is_settled = True
         else:
-            self._waiting[kind].add(ticket, group, self._clock())
+            self._waiting[kind].add(ticket, self._clock())
         return ticket
 
     # --- making room -----------------------------------------------------------------------------------------------
 
     def _make_room(self, kind: str) -> list[Ticket]:
         """Take the connections off the count that have to give way to one more."""
-        if kind == "lmtp" or self._count(self._logged_in(kind)) >= self.budgets[kind].connections:
+        if kind == "lmtp" or self._count(self._logged_in[kind]) >= self.budgets[kind].connections:
             return []
         waiting, victims = self._waiting[kind], []
         if len(waiting) * 2 * self.counts.workers > self.budgets[kind].before_login:  # pressure
@@ -133,7 +140,7 @@ class Admission:
         return victims
 
     def _has_room(self, kind: str) -> bool:
-        if self._count(self._logged_in(kind)) >= self.budgets[kind].connections:
+        if self._count(self._logged_in[kind]) >= self.budgets[kind].connections:
             return False
         return kind == "lmtp" or len(self._waiting[kind]) + self._storing[kind] < self._share(kind)
 
@@ -143,7 +150,7 @@ class Admission:
 
     def _share(self, kind: str) -> int:
         """How many connections before the login this worker may hold now."""
-        return self.budgets[kind].before_login_of_worker(self._count(self._logged_in(kind)), self.counts.workers)
+        return self.budgets[kind].before_login_of_worker(self._count(self._logged_in[kind]), self.counts.workers)
 
     def _descriptors(self, kind: str) -> int:
         return self._per_process - (0 if kind == "lmtp" else self._per_process // LMTP_PART)
@@ -172,7 +179,7 @@ class Admission:
         waiting = self._waiting[ticket.kind]
         if ticket.is_storing:
             self._storing[ticket.kind] -= 1
-            waiting.add(ticket, ticket.group, self._clock())
+            waiting.add(ticket, self._clock())
         ticket.is_storing = stage is Stage.STORING
         if ticket.is_storing:
             self._storing[ticket.kind] += 1
@@ -185,11 +192,19 @@ class Admission:
         with self.counts.exclusive():
             if not ticket.is_counted or self._count(key) >= self._limits.connections_per_user:
                 return False
-            keys = [key] if ticket.is_settled else [key, self._logged_in(ticket.kind)]
+            keys = [key] if ticket.is_settled else [key, self._logged_in[ticket.kind]]
             ticket.counted += [each for each in keys if self.counts.add(each)]
+            self.counts.set_common(self._known(ticket.group), 1)
         self._waiting[ticket.kind].remove(ticket)
         ticket.is_settled = True
         return True
+
+    def _remember(self, ticket: Ticket) -> None:
+        with self.counts.exclusive():
+            self.counts.set_common(self._known(ticket.group), 1)
+
+    def _known(self, group: str) -> Key:
+        return self.counts.key(f"known {group}")
 
     def _forget(self, ticket: Ticket) -> None:
         """Take a connection off the count; to be called under the lock of the counts."""
@@ -204,9 +219,6 @@ class Admission:
         with self.counts.exclusive():
             self._forget(ticket)
         self._open -= 1
-
-    def _logged_in(self, kind: str) -> Key:
-        return self.counts.key(f"logged in {kind}")
 
     def _count(self, key: Key) -> int:
         return sum(self.counts.of_workers(key))
@@ -223,6 +235,7 @@ class Ticket:
         "give_way",
         "group",
         "is_counted",
+        "is_known",
         "is_settled",
         "is_storing",
         "kind",
@@ -235,6 +248,7 @@ class Ticket:
         self.counted = counted
         self.is_counted = True
         self.is_settled = False  # logged in, trusted or exempt: it never gives way
+        self.is_known = False  # its peer has logged in or delivered a message before
         self.is_storing = False
         self._admission = admission
         self._entered = False
@@ -251,7 +265,41 @@ class Ticket:
         """Record how far the connection has come without a login."""
         self._admission._set_stage(self, stage)
 
+    def remember_peer(self) -> None:
+        """Record that the peer has delivered a message: its next connections give way last."""
+        self._admission._remember(self)
+
     def release(self) -> None:
         if not self._released:
             self._released = True
             self._admission._close(self)
+
+
+class _Waiting:
+    """The connections of one kind and one worker that are not logged in."""
+
+    def __init__(self) -> None:
+        self._unknown: EvictionQueue[Ticket] = EvictionQueue()
+        self._known: EvictionQueue[Ticket] = EvictionQueue()
+
+    def __len__(self) -> int:
+        return len(self._unknown) + len(self._known)
+
+    def add(self, ticket: Ticket, now: float) -> None:
+        self._queue(ticket).add(ticket, ticket.group, now)
+
+    def remove(self, ticket: Ticket) -> None:
+        self._queue(ticket).remove(ticket)
+
+    def set_idle(self, ticket: Ticket, *, idle: bool, now: float) -> None:
+        self._queue(ticket).set_idle(ticket, idle=idle, now=now)
+
+    def idle_before(self, moment: float) -> list[Ticket]:
+        return self._unknown.idle_before(moment) + self._known.idle_before(moment)
+
+    def victim(self) -> Ticket | None:
+        unknown = self._unknown.victim()
+        return self._known.victim() if unknown is None else unknown
+
+    def _queue(self, ticket: Ticket) -> EvictionQueue[Ticket]:
+        return self._known if ticket.is_known else self._unknown

@@ -312,6 +312,8 @@ class SmtpSession(Stream):
     def message_accepted(self) -> None:
         """What was said before counts no more."""
         self._errors = self._idle_commands = 0
+        if self.ticket is not None:
+            self.ticket.remember_peer()
 
     async def end_transaction(self) -> None:
         """The transaction is over, whatever it came to."""

@@ -99,6 +99,7 @@ def test_counts_are_exact() -> None:
     assert second
     assert door.open("3", "192.0.2.1") is None
     assert door.open("4", "10.0.0.1")
+    assert door.admission.counts.keys() == 2
     assert first.enter(ADA)
     assert not first.enter(BOB)
     assert not second.enter(ADA)
@@ -108,7 +109,7 @@ def test_counts_are_exact() -> None:
     assert door.admission.total == 2
     second.release()
     assert door.admission.total == 1
-    assert door.admission.counts.keys() == 1  # a flood of addresses leaves nothing behind
+    assert door.admission.counts.keys() == 2  # nothing is left of an address but that it has logged in
     assert (door.gone, door.admission.refused) == ([], 1)
 
 
@@ -134,6 +135,25 @@ def test_the_peer_with_the_most_connections_gives_way_first() -> None:
     for n in range(5):
         door.open(f"new{n}", f"198.51.100.{n}")
     assert door.gone == ["b0", "a0", "b1", "single", "a1"]
+
+
+def test_a_peer_that_has_logged_in_or_delivered_before_gives_way_last() -> None:
+    door = _Door(_limits(connections_imap=8, connections_smtp=4))
+    door.enter("first", "192.0.2.1").release()
+    sender = door.open("sender", "192.0.2.2", "smtp")
+    assert sender
+    sender.remember_peer()
+    sender.release()
+    for kind in ("imap", "smtp"):
+        for n in range(3):
+            door.open(f"known {kind} {n}", f"192.0.2.{1 + n % 2}", kind)
+        for n in range(20):
+            door.open(f"{kind} {n}", f"198.51.100.{n}", kind)
+    assert len(door.gone) == 38
+    assert not [name for name in door.gone if name.startswith("known")]
+    for n in range(4):
+        door.open(f"more {n}", "192.0.2.1")
+    assert door.gone[38:] == ["imap 19", "known imap 0", "known imap 2", "more 0"]
 
 
 def test_a_logged_in_connection_never_gives_way() -> None:
