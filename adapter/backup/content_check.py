@@ -32,7 +32,10 @@ def _messages(directories: Directories) -> dict[str, str] | None:
     try:
         # Nobody else uses it, and reading leaves nothing beside it.
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as index:
-            rows = index.execute("SELECT message_id, file_sha256 FROM messages WHERE file_sha256 <> ''").fetchall()
+            rows = index.execute(
+                "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"
+                " LEFT JOIN damaged_parts d ON d.message_id = m.message_id AND d.part = '' WHERE m.file_sha256 <> ''"
+            ).fetchall()
     except sqlite3.Error:
         return None
     return {layout.message_name(message_id): sha256 for message_id, sha256 in rows}

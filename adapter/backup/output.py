@@ -25,6 +25,7 @@ _UNFINISHED = ".unfinished-"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
 #: No links between these two places, or no more of them to this file.
+_UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
@@ -44,7 +45,7 @@ class Output:
             self._previous.close()
 
     def take(self, parts: layout.Parts, name: str, source: int) -> bool:
-        """Take over a file that never changes from a directory of the store; False if no such file is there."""
+        """Take over a file that never changes from a directory of the store; False if it is not there or unreadable."""
         with self.directories.stable(parts, create=True) as target:
             if disk.exists(target, name):
                 return True
@@ -55,7 +56,13 @@ class Output:
                 if self._link(source, name, target) or self._link_to_previous(parts, name, target, found.st_size):
                     self.linked += found.st_size
                     return True
-                with open(disk.open_read(source, name), "rb", buffering=0) as file:
+                try:
+                    fd = disk.open_read(source, name)
+                except OSError as error:
+                    if error.errno not in _UNREADABLE:
+                        raise
+                    return False
+                with open(fd, "rb", buffering=0) as file:
                     self._copy(file.fileno(), target, name, found)
             except FileNotFoundError:
                 return False

@@ -89,7 +89,8 @@ class _Taker:
             self._credentials()
         self._tree(layout.QUARANTINE)
         checkpoint.write(self._target.directories, seq)
-        return seq, [layout.absolute(self._source.root, *parts, name) for parts, name in missing]
+        lost = {row[0] for row in self._transport.index.query("SELECT part FROM damaged_parts WHERE part <> ''", ())}
+        return seq, [layout.absolute(self._source.root, *parts, name) for parts, name in missing if name not in lost]
 
     # --- content: files that never change ----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def backup(destination: str, root: str, without_credentials: bool) -> None:
     if taken.missing:
         count = plural(len(taken.missing), "file")
         click.echo(
-            f"markpost: the store has lost {count}, {taken.missing[0]} for one: run markpost check",
+            f"markpost: {count} of the store could not be read, {taken.missing[0]} for one: run markpost check",
             err=True,
         )
         sys.exit(FAILED)

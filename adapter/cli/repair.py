@@ -35,7 +35,10 @@ def _master_option(command: Callable[..., None]) -> Callable[..., None]:
 @root_option
 @_master_option
 def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
-    """Look for everything that is wrong with the store, and change nothing. Mail may go on."""
+    """Look for everything that is wrong with the store, and change nothing. Mail may go on.
+
+    Exit status: 0 nothing is wrong, 1 findings, a loss, a conflict or an unreadable file among them.
+    """
     from adapter.maintenance import pipeline
 
     with _unfinished(), pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
@@ -64,7 +67,11 @@ def repair(
     deadline: float,
     confirmation: str | None,
 ) -> None:
-    """Take mail offline, mend everything that is wrong with the store, and bring mail back."""
+    """Take mail offline, mend everything that is wrong with the store, and bring mail back.
+
+    Exit status: 0 repaired without loss and verified; 1 content is lost, a conflict needs --decide, a file cannot be
+    read, or findings are left (with --dry-run: would be); 3 refused, nothing was repaired.
+    """
     from adapter.maintenance import gate, pipeline
     from adapter.maintenance.decisions import BadDecision
 
@@ -90,8 +97,8 @@ def repair(
         if kept:
             click.echo(f"{_CLEAR}the report is kept in {root}/{kept}", err=True)
         _show(report.json() if as_json else None, report.table)
-        left = report.severities["conflict"] or report.verified is False
-    sys.exit(FOUND if left else CLEAN)
+        status = FOUND if report.needs_attention else CLEAN
+    sys.exit(status)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ Segment kinds:
 - ``BODY``: what follows the front matter.
 - ``BLOB``: a blob, encoded.
 - ``INLINE``: octets kept in the recipe itself (base64), for files in YAML we would not have written.
+- ``LOST``: a placeholder for content that is lost; only recipes of damaged messages have it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+from adapter.content import placeholder
 from adapter.content.codings import CHUNK, EIGHT_BIT, SEVEN_BIT, Coding, blob_range, encode_blob, encode_text
 from protocol.errors import MailError, Reason
 
-TEXT, RAW, BODY, BLOB, INLINE = range(5)
+TEXT, RAW, BODY, BLOB, INLINE, LOST = range(6)
 #: Blanks before each line of a text without, and with, parameters.
 INDENT, INDENT_CODED = 6, 8
 _VERSION = 1
+_IDENTITY = Coding("identity")
 _LINE, _LINE_CODED = b"\n" + b" " * INDENT, b"\n" + b" " * INDENT_CODED
 
 
@@ -120,7 +123,7 @@ def _segment(row: list[Any]) -> Segment:
 
 def _build(file: bytes, segment: Segment) -> bytes:
     """The octets of a segment that is no blob."""
-    kind, _, _, at, to, ended, coding, ref = segment
+    kind, _, size, at, to, ended, coding, ref = segment
     if kind == TEXT:
         if coding is None:
             text = file[at:to].replace(_LINE, b"\r\n")
@@ -131,6 +134,8 @@ def _build(file: bytes, segment: Segment) -> bytes:
         if coding in (SEVEN_BIT, EIGHT_BIT):
             return file[at:].replace(b"\n", b"\r\n")
         return encode_text(file[at:], coding)
+    if kind == LOST:
+        return b"".join(placeholder.encoded_range(coding or _IDENTITY, size, 0, size))
     try:
         return a2b_base64(file[at:to] if kind == RAW else ref)
     except ValueError as error:
@@ -143,7 +148,7 @@ def rebuild(file: bytes, recipe: Recipe, blobs: BlobReader) -> bytes:
         [
             _build(file, segment)
             if segment.kind != BLOB
-            else encode_blob(blobs.read(segment.ref, 0, -1), segment.coding or Coding("identity"))
+            else encode_blob(blobs.read(segment.ref, 0, -1), segment.coding or _IDENTITY)
             for segment in recipe.segments
         ]
     )
@@ -174,7 +179,10 @@ def segment_octets(file: bytes, segment: Segment, blobs: BlobReader, start: int,
         def read(offset: int, length: int) -> bytes:
             return blobs.read(segment.ref, offset, length)
 
-        yield from blob_range(read, segment.coding or Coding("identity"), segment.size, start, stop)
+        yield from blob_range(read, segment.coding or _IDENTITY, segment.size, start, stop)
+        return
+    if segment.kind == LOST:
+        yield from placeholder.encoded_range(segment.coding or _IDENTITY, segment.size, start, stop)
         return
     built = _build(file, segment)[start:stop]
     for at in range(0, len(built), CHUNK):

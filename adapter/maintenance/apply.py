@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from adapter.maintenance import mend_messages, mend_registrations, quarantine, tables
+from adapter.maintenance import examine, mend_messages, mend_registrations, quarantine, tables
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.fragments import cache_batches, parquet_rows
@@ -59,6 +59,7 @@ class Apply:
         self._set_aside = SetAside(survey.scratch)
         self._mender = Mender(self._state, decisions, self._descriptions, self._set_aside)
         self._wanted = Wanted(directories, survey.scratch)
+        self._adopted: set[str] = set()  # damaged messages that nothing but their files told of
 
     def run(self) -> None:
         try:
@@ -71,8 +72,11 @@ class Apply:
             self._links()
             self._adopt()
             self._losses()
+            self._returned()
             self._state.finish()
             self._rest()
+            for finding in self._survey.findings({"unreadable"}):
+                self._tell(Outcome.expected(finding))
         finally:
             self._descriptions.close()
             self._set_aside.close()
@@ -121,15 +125,41 @@ class Apply:
         for finding in survey.findings(_MISPLACED):
             self._tell(self._file(finding))
         for finding in survey.findings(LOST):
-            if finding.name:
-                why = finding.detail or "does not match its checksum"
-                quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
             self._wanted.add(finding.id)
         self._wanted.restore()
         for finding in survey.findings(LOST):
-            if not self._wanted.has(finding.id):
+            restored = not self._wanted.has(finding.id)
+            if finding.name and not self._is_at_its_place(finding, restored=restored):
+                why = finding.detail or "does not match its checksum"
+                quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
+            if restored:
                 self._tell(Outcome(finding, "repaired", "restored from the journal"))
         self._leave({"staging-leftover"})  # now that nothing in it is wanted any more
+
+    def _is_at_its_place(self, finding: Finding, *, restored: bool) -> bool:
+        """Whether the damaged file may stay: a message that nothing restores stays readable where its links point to.
+
+        What was restored has taken the place of the damaged file already.
+        """
+        if restored:
+            return finding.place == layout.absolute(*self._home(finding))
+        if finding.kind != "message-corrupt" or not self._is_readable(finding):
+            return False
+        if not finding.uid:  # in another directory
+            self._file(finding)
+        return True
+
+    def _is_readable(self, finding: Finding) -> bool:
+        """Whether there is a file, and not a directory or a pipe, and not one that is another message."""
+        try:
+            with self._directories.open(quarantine.parts(finding.place)) as directory:
+                return not examine.is_foreign(disk.read_file(directory, finding.name), finding.id)
+        except OSError as error:
+            return disk.is_unreadable(error)
+
+    def _home(self, finding: Finding) -> layout.Parts:
+        message = finding.kind.startswith("message")
+        return layout.message_directory(finding.id) if message else layout.blob_directory(finding.id)
 
     def _leave(self, kinds: set[str]) -> None:
         for finding in self._survey.findings(kinds):
@@ -138,8 +168,7 @@ class Apply:
             self._tell(_moved(finding, where))
 
     def _file(self, finding: Finding) -> Outcome:
-        message = finding.kind.startswith("message")
-        where = layout.message_directory(finding.id) if message else layout.blob_directory(finding.id)
+        where = self._home(finding)
         with (
             self._directories.open(quarantine.parts(finding.place)) as source,
             self._directories.open(where, create=True) as target,
@@ -149,34 +178,47 @@ class Apply:
         return Outcome(finding, "repaired", f"moved to {layout.absolute(*where)}")
 
     def _losses(self) -> None:
-        """What the journal could not restore. A lost blob takes the messages with it that cannot be had without."""
+        """What the journal could not restore. A message stays where it is with placeholders, if any of it is left."""
         for finding in self._survey.findings(_LOST):
-            if self._wanted.has(finding.id):
-                if self._knows(finding.id):
-                    self._tell(mend_messages.lose(self._mender, finding, "its content is lost"))
-                else:
+            if self._wanted.has(finding.id) and finding.id not in self._adopted:
+                if not self._knows(finding.id):
                     self._tell(Outcome(finding, "loss", "in quarantine; nothing else tells of it"))
+                elif finding.kind == "message-corrupt" and (sha256 := self._file_digest(finding.id)):
+                    self._tell(mend_messages.mark(self._mender, finding, sha256))
+                else:
+                    self._tell(mend_messages.lose(self._mender, finding, "its content is lost"))
         for finding in self._survey.findings(_LOST_BLOBS):
             if self._wanted.has(finding.id):
-                self._lose_blob(finding)
+                self._tell(mend_messages.mark_blob(self._mender, finding))
+
+    def _file_digest(self, message_id: str) -> str:
+        """SHA-256 of a canonical file as it is now; empty if there is none."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._directories.open(layout.message_directory(message_id)) as directory,
+        ):
+            return examine.hash_file(directory, layout.message_name(message_id))
+        return ""
+
+    def _returned(self) -> None:
+        """Parts and messages that are there again after their loss was recorded."""
+        parts: dict[str, list[Finding]] = {}
+        for finding in self._survey.findings({"part-returned"}):
+            parts.setdefault(finding.id, []).append(finding)
+        for findings in parts.values():
+            done = mend_messages.heal(self._mender, findings[0].id, [each.name for each in findings])
+            for finding in findings:
+                self._tell(Outcome(finding, "repaired", done))
+        for finding in self._survey.findings({"message-returned"}):
+            if not finding.uid:
+                self._file(finding)
+            self._tell(mend_messages.welcome(self._mender, finding, self._file_digest(finding.id)))
 
     def _knows(self, message_id: str) -> bool:
         row = self._state.connection.execute(
             "SELECT 1 FROM messages WHERE message_id = ? AND file_sha256 <> ''", (message_id,)
         ).fetchone()
         return row is not None
-
-    def _lose_blob(self, finding: Finding) -> None:
-        needing = self._state.connection.execute(
-            "SELECT DISTINCT message_id FROM message_attachments WHERE sha256 = ?", (finding.id,)
-        ).fetchall()
-        names = []
-        for (message_id,) in needing:
-            where = layout.message_directory(message_id)
-            quarantine.move(self._directories, where, layout.message_name(message_id), f"its part {finding.id} is lost")
-            lost = Finding(finding.kind, finding.subject, id=message_id)
-            names.append(mend_messages.lose(self._mender, lost, "a part of it is lost").done)
-        self._tell(Outcome(finding, "loss", "; ".join(names) or "no message needs it any more"))
 
     # --- accounts, messages ----------------------------------------------------------------------------------------
 
@@ -197,12 +239,16 @@ class Apply:
         placing.flush()
 
     def _adopt(self) -> None:
-        if not any(finding.place for finding in self._survey.findings({"message-not-indexed"})):
+        if not any(finding.place for finding in self._survey.findings({"message-not-indexed", "message-corrupt"})):
             return
         placing = Placing(self._mender)
         for row in self._homes():
-            finding = Finding("message-not-indexed", row["id"], place=row["place"], name=row["name"], id=row["id"])
-            if not row["proper"]:
+            finding = Finding(row["kind"], row["id"], place=row["place"], name=row["name"], id=row["id"])
+            if finding.kind == "message-corrupt":
+                if not self._wanted.has(finding.id) or self._knows(finding.id) or not self._file_digest(finding.id):
+                    continue
+                self._adopted.add(finding.id)
+            elif not row["proper"]:
                 self._file(finding)
             self._tell(mend_messages.adopt(self._mender, placing, finding, row["homes"] or [], row["meta"]))
             if placing.is_full:
@@ -217,16 +263,17 @@ class Apply:
         target = f"{survey.scratch}/homes"
         session.read.parquet(f"{survey.scratch}/{JOINS}").createOrReplaceTempView("found_rows")
         session.sql("""
-            SELECT f.id, f.place, f.name, max(f.proper) AS proper, max(f.meta) AS meta,
+            SELECT n.kind, f.id, f.place, f.name, max(f.proper) AS proper, max(f.meta) AS meta,
               sort_array(collect_list(if(l.id IS NULL, NULL, named_struct(
                 'mailbox', l.mailbox, 'entry', l.entry, 'uid', l.uid)))) AS homes
             FROM file_rows f
-            JOIN found_rows n ON n.kind = 'message-not-indexed' AND n.id = f.id AND n.place = f.place
+            JOIN found_rows n ON n.kind IN ('message-not-indexed', 'message-corrupt') AND n.id = f.id
+              AND n.place = f.place
             LEFT JOIN file_rows l ON l.part = 'link' AND l.id = f.id AND l.proper
             WHERE f.part = 'message'
-            GROUP BY f.id, f.place, f.name ORDER BY f.id
+            GROUP BY n.kind, f.id, f.place, f.name ORDER BY f.id
         """).write.parquet(target)
-        return parquet_rows(target, ["id", "place", "name", "proper", "meta", "homes"])
+        return parquet_rows(target, ["kind", "id", "place", "name", "proper", "meta", "homes"])
 
     def _fill_adopted(self) -> None:
         """The cache of the messages adopted; the index may be in use by nobody but us."""

@@ -20,16 +20,17 @@ from typing import Any
 
 import orjson
 
-from adapter.maintenance import tables
+from adapter.maintenance import tables, unreadable
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.fragments import settled_stamp
 from adapter.store import disk, layout, names, snapshots
 from adapter.store.disk import Directories
 
 Item = dict[str, Any]
+Closed = dict[layout.Parts, str]  # directory -> why it cannot be listed
 
 #: Tables whose rows are compared or joined with what lies on disk.
-JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages"}
+JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages", "damaged_parts"}
 _WEIGHT = 8_000  # of one piece of mailboxes: about as many links
 _NAMES = 1000  # of one item
 _COST = {"folder": 2, "mailbox": 1}
@@ -121,10 +122,21 @@ class Places:
         self.filled += count
 
 
-def content(root: str, scratch: str, places: Places) -> Pieces:
-    """Everything below messages/ and attachments/; ``places`` of an earlier look are kept to."""
+class _Tree(Directories):
+    """The directories of a store, with those that cannot be listed and why."""
+
+    def __init__(self, root: str, closed: Closed | None) -> None:
+        super().__init__(root)
+        self.closed: Closed = {} if closed is None else closed
+
+
+def content(root: str, scratch: str, places: Places, closed: Closed | None = None) -> Pieces:
+    """Everything below messages/ and attachments/; ``places`` of an earlier look are kept to.
+
+    ``closed`` gets the directories that cannot be listed, and why.
+    """
     pieces = Pieces(scratch, "content")
-    with contextlib.closing(Directories(root)) as directories:
+    with contextlib.closing(_Tree(root, closed)) as directories:
         found = [
             (what, where, sum(1 for _ in _files(directories, where)))
             for what, top in (("message", layout.MESSAGES), ("blob", layout.ATTACHMENTS))
@@ -141,9 +153,7 @@ def content(root: str, scratch: str, places: Places) -> Pieces:
     return pieces
 
 
-def _cut(
-    directories: Directories, pieces: Pieces, what: str, where: layout.Parts, first: int, starts: list[str]
-) -> None:
+def _cut(directories: _Tree, pieces: Pieces, what: str, where: layout.Parts, first: int, starts: list[str]) -> None:
     waiting: dict[int, list[str]] = {}
 
     def put() -> None:
@@ -159,20 +169,20 @@ def _cut(
     put()
 
 
-def _files(directories: Directories, where: layout.Parts) -> Iterator[str]:
+def _files(directories: _Tree, where: layout.Parts) -> Iterator[str]:
     """Names in a directory of content; a directory inside a day's is a stray like any other file there."""
     top = len(where) == 1
     return (name for name, inside in _entries(directories, where) if not (top and inside))
 
 
-def mailboxes(root: str, scratch: str) -> list[Pieces]:
+def mailboxes(root: str, scratch: str, closed: Closed | None = None) -> list[Pieces]:
     """Everything below mailboxes/: links, and the folders and mailboxes themselves.
 
     A link cannot change unless the directory it is in does: pieces of links say of each directory what it was like, and
     a later look takes over all of a piece that is the same.
     """
     links, folders = Pieces(scratch, "links"), Pieces(scratch, "folders")
-    with contextlib.closing(Directories(root)) as directories:
+    with contextlib.closing(_Tree(root, closed)) as directories:
         for mailbox, inside in _entries(directories, layout.MAILBOXES):
             if inside:
                 _mailbox(directories, links, folders, mailbox)
@@ -181,7 +191,7 @@ def mailboxes(root: str, scratch: str) -> list[Pieces]:
     return [links, folders]
 
 
-def _mailbox(directories: Directories, links: Pieces, folders: Pieces, mailbox: str) -> None:
+def _mailbox(directories: _Tree, links: Pieces, folders: Pieces, mailbox: str) -> None:
     where = layout.mailbox_directory(mailbox)
     count = 0
     for entry, inside in _entries(directories, where):
@@ -193,9 +203,9 @@ def _mailbox(directories: Directories, links: Pieces, folders: Pieces, mailbox: 
     folders.add({"what": "mailbox", "where": where, "links": count}, 1, _COST["mailbox"], _WEIGHT)
 
 
-def _links(directories: Directories, pieces: Pieces, where: layout.Parts) -> int:
+def _links(directories: _Tree, pieces: Pieces, where: layout.Parts) -> int:
     """The links of a folder; of a large one, by ranges of their UIDs: what was made together lies together on disk."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), directories.open(where) as fd:
+    with _noting_closed(directories, where), directories.open(where) as fd:
         stamp = settled_stamp(os.fstat(fd))
         count, every = 0, 1
         sample: list[str] = []
@@ -222,7 +232,7 @@ def _links(directories: Directories, pieces: Pieces, where: layout.Parts) -> int
     return 0
 
 
-def _link_names(directories: Directories, where: layout.Parts) -> Iterator[str]:
+def _link_names(directories: _Tree, where: layout.Parts) -> Iterator[str]:
     return (name for name, _ in _entries(directories, where) if layout.PROJECTION.match(name))
 
 
@@ -247,16 +257,29 @@ def _put_many_links(pieces: Pieces, where: layout.Parts, stamp: str, waiting: di
     waiting.clear()
 
 
-def _entries(directories: Directories, where: layout.Parts) -> Iterator[tuple[str, bool]]:
+def _entries(directories: _Tree, where: layout.Parts) -> Iterator[tuple[str, bool]]:
     """Names that are text, and whether each is a directory; nothing where there is none."""
     with (
-        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        _noting_closed(directories, where),
         directories.open(where) as fd,
         os.scandir(fd) as found,
     ):
         for entry in found:
             if entry.name.isascii() or names.is_text(entry.name):
                 yield entry.name, entry.is_dir(follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def _noting_closed(directories: _Tree, where: layout.Parts) -> Iterator[None]:
+    """Listing a directory: one that is gone is empty, one that cannot be read is noted."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if not (why := unreadable.cause(error)):
+            raise
+        directories.closed[where] = why
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

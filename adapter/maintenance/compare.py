@@ -27,6 +27,8 @@ COMPARED = {
     "outbox": ("outbox-wrong", "outbox-wrong", "outbox-wrong"),
     "bookmarks": ("bookmark-wrong", "bookmark-wrong", "bookmark-wrong"),
     "dsn_requests": ("dsn-request-wrong", "dsn-request-wrong", "dsn-request-wrong"),
+    "damaged_parts": ("loss-record-wrong", "loss-record-wrong", "loss-record-wrong"),
+    "lost_places": ("loss-record-wrong", "loss-record-wrong", "loss-record-wrong"),
 }
 _COUNTERS = {"messages", "unseen", "deleted", "size"}
 

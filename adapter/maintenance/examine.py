@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from hashlib import blake2b, file_digest, sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,6 +24,7 @@ from protocol.mime.structure import structure
 
 _ATTACHMENTS = b"\nattachments:\n"
 _ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)
+_CLAIMED = re.compile(rb"^id: \"?(msg-[0-9A-Za-z-]+)", re.MULTILINE)
 LARGEST_FILE = 64 << 20
 _HEAD = 1 << 20  # octets in which the headers are looked for
 
@@ -90,7 +91,7 @@ def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
     if len(file) > LARGEST_FILE:
         return Examined(digest, "too large to be ours")
     if not front_matter.verify(file):
-        return Examined(digest, "does not match its digest")
+        return Examined(digest, "does not match its digest", _blobs_of_damaged(file))
     try:
         recipe = front_matter.recipe_of(file)
         _, body = front_matter.split(file)
@@ -144,6 +145,31 @@ def description(file: bytes, blobs: Blobs) -> bytes:
             "parts": [blob for blob in recipe.blobs if blob not in listed],
         }
     )
+
+
+def description_of_damaged(file: bytes, blobs: Blobs) -> dict[str, Any]:
+    """The same of a file that does not match its digest: what can still be read of it."""
+    told: dict[str, Any] = {
+        "from": "", "subject": "", "header_id": "", "thread": "", "size": len(file), "wire": "", "to": [], "cc": [],
+        "addressed": [], "attachments": [], "parts": [],
+    }  # fmt: skip
+    with contextlib.suppress(MailError, ValueError, TypeError, LookupError):
+        told |= orjson.loads(description(file, blobs))
+    digest = sha256(file).hexdigest()
+    return {**told, "file": digest, "damaged": digest}
+
+
+def _blobs_of_damaged(file: bytes) -> tuple[str, ...]:
+    found = [raw.decode() for raw in _ATTACHED.findall(file, 0, _HEAD)]
+    with contextlib.suppress(MailError, ValueError, TypeError, LookupError):
+        found += front_matter.recipe_of(file).blobs
+    return tuple(dict.fromkeys(blob for blob in found if layout.SHA256.match(blob)))
+
+
+def is_foreign(file: bytes, message_id: str) -> bool:
+    """Whether a file says that it is another message: what is in it is not this one's recipients' to read."""
+    claimed = _CLAIMED.search(file, 0, _HEAD)
+    return claimed is not None and claimed.group(1) != message_id.encode()
 
 
 def _head(file: bytes, recipe: Recipe, blobs: Blobs) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-Severity = Literal["harmless", "repaired", "conflict", "loss"]
+Severity = Literal["harmless", "repaired", "conflict", "loss", "unreadable"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class Kind(NamedTuple):
@@ -65,6 +66,7 @@ KINDS: dict[str, Kind] = {
     "outbox-wrong": Kind("repaired", _INDEX, "correct the row"),
     "bookmark-wrong": Kind("repaired", _INDEX, "correct the row"),
     "dsn-request-wrong": Kind("repaired", _INDEX, "correct the row"),
+    "loss-record-wrong": Kind("repaired", _INDEX, "correct the row"),
     # mailbox objects on disk
     "registration-directory-missing": Kind("repaired", _INDEX, "make the directory"),
     "registration-directory-orphan": Kind("repaired", _INDEX, "move the directory to quarantine"),
@@ -75,14 +77,16 @@ KINDS: dict[str, Kind] = {
     "folder-identity-damaged": Kind("repaired", _INDEX, "write the identity again"),
     "folder-unidentified": Kind("repaired", "the path", "give the directory an identity"),
     # content
-    "message-lost": Kind("repaired", "journal", "restore from the journal; else a loss"),
-    "message-corrupt": Kind("repaired", "checksum", "quarantine, restore from the journal; else a loss"),
+    "message-lost": Kind("repaired", "journal", "restore from the journal; else a loss that leaves its folders"),
+    "message-corrupt": Kind("repaired", "checksum", "restore from the journal; else mark the message as damaged"),
     "message-misfiled": Kind("repaired", _FILE, "move it where it belongs"),
     "message-duplicate": Kind("repaired", _FILE, "move the copy to quarantine"),
     "message-dropped": Kind("repaired", "journal", "move to quarantine what was removed"),
+    "message-returned": Kind("repaired", _FILE, "show it where it was, with its flags and a new UID"),
+    "part-returned": Kind("repaired", "checksum", "take the placeholder away, give the message a new UID"),
     "message-stray": Kind("harmless", "none", "move to quarantine"),
-    "blob-missing": Kind("repaired", "journal", "restore from the journal; else a loss"),
-    "blob-corrupt": Kind("repaired", "checksum", "quarantine, restore from the journal; else a loss"),
+    "blob-missing": Kind("repaired", "journal", "restore from the journal; else a placeholder stands for it"),
+    "blob-corrupt": Kind("repaired", "checksum", "quarantine, restore from the journal; else a placeholder"),
     "blob-misfiled": Kind("repaired", "checksum", "move it where it belongs"),
     "blob-duplicate": Kind("repaired", "checksum", "move the copy to quarantine"),
     "blob-orphan": Kind("harmless", "canonical files", "move to quarantine"),
@@ -93,6 +97,7 @@ KINDS: dict[str, Kind] = {
     "projection-orphan": Kind("repaired", "journal, else the link", "move the link to quarantine, else add the row"),
     "projection-duplicate-uid": Kind("repaired", "journal, else the link", "keep the row's; the other as an orphan"),
     # the rest
+    "unreadable": Kind("unreadable", "none", "left as it is until it can be read"),
     "staging-leftover": Kind("harmless", "none", "move to quarantine"),
     "journal-torn": Kind("harmless", "checksum", "cut what was never acknowledged"),
     "journal-damaged": Kind("repaired", "index and files", "seal what is known with a snapshot"),

@@ -20,7 +20,7 @@ from adapter.store import disk
 
 Row = dict[str, Any]
 
-_TEXT = ("place", "name", "id", "sha", "problem", "mailbox", "entry", "target", "registration", "special")
+_TEXT = ("place", "name", "id", "sha", "problem", "cause", "mailbox", "entry", "target", "registration", "special")
 #: What lies on disk: canonical files, blobs, links, directories of folders and mailboxes.
 FILES = pa.schema(
     [
@@ -35,13 +35,17 @@ FILES = pa.schema(
     ]
 )
 _COLUMNS = {
-    "message": ("place", "name", "id", "sha", "problem", "proper", "blobs", "size", "cache_hash", "stamp", "meta"),
-    "blob": ("place", "name", "id", "sha", "problem", "proper", "cache_hash", "stamp"),
-    "link": ("mailbox", "entry", "name", "uid", "id", "proper", "target"),
+    "message": (
+        "place", "name", "id", "sha", "problem", "cause", "proper", "blobs", "size", "cache_hash", "stamp", "meta",
+    ),
+    "blob": ("place", "name", "id", "sha", "problem", "cause", "proper", "cache_hash", "stamp"),
+    "link": ("mailbox", "entry", "name", "uid", "id", "cause", "proper", "target"),
     "folder": (
-        "mailbox", "entry", "links", "problem", "full_name", "folder", "registration", "uidvalidity", "special",
+        "mailbox", "entry", "links", "problem", "cause", "full_name", "folder", "registration", "uidvalidity",
+        "special",
     ),
     "mailbox": ("mailbox", "links"),
+    "closed": ("place", "cause"),  # directories that cannot be listed
 }  # fmt: skip
 _PART = {part: pa.schema([FILES.field(name) for name in columns]) for part, columns in _COLUMNS.items()}
 _ROWS_TEXT = ("id", "sha", "mailbox", "entry", "name", "registration", "status")
@@ -62,7 +66,7 @@ CACHE = pa.schema(
     ]
 )
 FILE_PARTS = tuple(_COLUMNS)
-ROW_PARTS = ("known", "needed", "projection", "base-folder", "registration", "cache")
+ROW_PARTS = ("known", "needed", "projection", "base-folder", "registration", "cache", "damaged")
 FOUND_PLACE, CACHE_PLACE, FILES_PLACE, ROWS_PLACE = "found", "cache", "files", "rows"
 _CONTENT = ("message", "blob")
 _LINK = "link"

@@ -8,7 +8,7 @@ from typing import Any
 
 from adapter.maintenance import decisions, placing, quarantine
 from adapter.maintenance.findings import Finding, Outcome
-from adapter.maintenance.message_rows import Descriptions, content_effect, describe
+from adapter.maintenance.message_rows import Descriptions, content_effect, damage_effects, describe, is_unreadable
 from adapter.maintenance.scan import folder_name
 from adapter.maintenance.set_aside import SetAside
 from adapter.maintenance.state import State
@@ -40,10 +40,11 @@ class _Taking:
         self._modseq = folder.highestmodseq + 1
         self.shown = 0
 
-    def content(self, effect: Effect) -> None:
-        if effect["id"] not in self._added:
-            self._added.add(effect["id"])
-            self._changes.append(effect)
+    def content(self, effects: list[Effect]) -> None:
+        """The rows of one message."""
+        if effects[0]["id"] not in self._added:
+            self._added.add(effects[0]["id"])
+            self._changes += effects
 
     def show(self, uid: int, message_id: str) -> None:
         self.shown += 1
@@ -158,10 +159,12 @@ class Mender:
         needless: list[str] = []
         for uid, message_id in pairs:
             described = message_id not in before and self._describe(message_id)
+            if not described and is_unreadable(self.state, message_id):
+                continue  # once it can be read, it is shown here
             if not described:
                 needless.append(layout.projection_name(uid, message_id))
                 continue
-            if isinstance(described, dict):
+            if isinstance(described, list):
                 taking.content(described)
             known = floor <= uid <= MAX_UID or self.set_aside.item(folder.id, uid, message_id) is not None
             if uid in used or not known:
@@ -336,13 +339,15 @@ class Mender:
         address = names.owner_of_entry(mailbox)
         return [row[0] for row in self.query(f"{sql} AND address = ?", mailbox, address) or self.query(sql, mailbox)]
 
-    def _describe(self, message_id: str) -> Effect | bool:
-        """True: the rows have it. An effect: its file alone tells of it. False: there is no such message."""
+    def _describe(self, message_id: str) -> list[Effect] | bool:
+        """True: the rows have it. Effects: its file alone tells of it. False: there is no such message."""
         row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
         if row:
             return bool(row[0][0])
         told = describe(self.state, message_id, self.descriptions.get(message_id))
-        return (told and content_effect(self.state, message_id, told)) or False
+        if told is None:
+            return False
+        return [content_effect(self.state, message_id, told), *damage_effects(message_id, told)]
 
     def uidvalidity(self) -> int:
         last = self.query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import os
 import sqlite3
 import time
@@ -15,6 +16,7 @@ from adapter.maintenance.fragments import FILES_PLACE, parquet_rows, part_place
 from adapter.maintenance.state import State
 from adapter.store import disk, layout
 from adapter.store.journal import Effect
+from adapter.transport.effects import damage
 from protocol.errors import MailError
 
 
@@ -47,23 +49,43 @@ class Descriptions:
 
 
 def describe(state: State, message_id: str, meta: bytes | None) -> dict[str, Any] | None:
-    """What a canonical file tells; None if the file is not good. ``meta``: what an executor wrote down of it."""
+    """What a canonical file tells, and of a damaged one what is left of it. None if there is no such file.
+
+    ``meta``: what an executor wrote down of it. ``damaged`` is the digest of the file if it is.
+    """
     try:
         if meta is None:
             blobs = examine.Blobs(state.directories)
             with state.directories.open(layout.message_directory(message_id)) as directory:
                 file = disk.read_file(directory, layout.message_name(message_id))
-            if examine.examine(file, message_id, blobs).recipe is None:
-                return None
+            if examine.examine(file, message_id, blobs).problem:
+                return None if examine.is_foreign(file, message_id) else examine.description_of_damaged(file, blobs)
             meta = examine.description(file, blobs)
         told: dict[str, Any] = orjson.loads(meta)
     except (OSError, ValueError, MailError):
         return None
-    return told
+    return {**told, "damaged": ""}
 
 
-def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effect | None:
-    """The rows of a message as its canonical file tells them; None if a part is not there."""
+def damage_effects(message_id: str, told: dict[str, Any]) -> list[Effect]:
+    """The mark of a message that was adopted with a damaged file."""
+    return [damage.effect(message_id, "", told["damaged"])] if told["damaged"] else []
+
+
+def is_unreadable(state: State, message_id: str) -> bool:
+    """Whether there may be a canonical file that cannot be read now."""
+    try:
+        with state.directories.open(layout.message_directory(message_id)) as directory:
+            disk.read_file(directory, layout.message_name(message_id))
+    except OSError as error:
+        return disk.is_unreadable(error)
+    except ValueError:
+        pass
+    return False
+
+
+def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effect:
+    """The rows of a message as its canonical file tells them. Parts that are not there are findings by themselves."""
     known = {
         address
         for address in {*told["to"], *told["cc"]}
@@ -74,12 +96,11 @@ def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effec
     recipients = {address.casefold(): "cc" for address in told["cc"] if address in known}
     recipients |= {address.casefold(): "to" for address in told["to"] if address in known}
     sizes = []
-    try:
-        for sha256 in told["parts"]:
-            with state.directories.open(layout.blob_directory(sha256)) as directory:
-                sizes.append((sha256, "part", "", "", os.stat(sha256, dir_fd=directory).st_size))
-    except OSError:
-        return None
+    for sha256 in told["parts"]:
+        size = 0
+        with contextlib.suppress(OSError), state.directories.open(layout.blob_directory(sha256)) as directory:
+            size = os.stat(sha256, dir_fd=directory).st_size
+        sizes.append((sha256, "part", "", "", size))
     return {
         "do": "content",
         "id": message_id,
@@ -88,7 +109,7 @@ def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effec
         "from": told["from"],
         "subject": told["subject"],
         "header_id": told["header_id"],
-        "thread": told["thread"],
+        "thread": told["thread"] or message_id,
         "size": told["size"],
         "wire": told["wire"],
         "file": told["file"],

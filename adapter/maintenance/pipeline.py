@@ -15,8 +15,10 @@ from adapter.maintenance import decisions, memory, spark, workspace
 from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.foretelling import Foretelling
+from adapter.maintenance.recorded import recorded_losses
+from adapter.maintenance.replay import BASE
 from adapter.maintenance.replayer import Replayer
-from adapter.maintenance.report import Report
+from adapter.maintenance.report import STAYING, Report
 from adapter.maintenance.seen import Seen
 from adapter.maintenance.survey import TORN, Survey, journal_size, survey
 from adapter.store import layout
@@ -124,14 +126,18 @@ class Pipeline:
         decisions.check(chosen, found.findings)
         rounds = 0
         left: list[str] = []
-        while found.found and rounds < _MOST_ROUNDS and (left or not rounds):
+        while found.found and not found.facts.is_blind and rounds < _MOST_ROUNDS and (left or not rounds):
             self.say(f"{sum(found.found.values()):,} findings; repairing")
             self._apply(directories, found, report, chosen)
             rounds += 1
             self.say("verifying")
             found = self.look()
-            unexpected = (each for each in found.findings() if not report.is_conflict(each))
+            unexpected = (each for each in found.findings() if not report.stays(each))
             left = [f"{each.kind} {each.subject}" for each, _ in zip(unexpected, range(_MOST_LEFT))]
+        if found.facts.is_blind:
+            for finding in found.findings():
+                report.tell(Outcome.expected(finding))
+            left.append("not compared: what decides cannot be read")
         report.verified = not left
         if left:
             report.head["left"] = left
@@ -140,10 +146,10 @@ class Pipeline:
         self._finish(report, first)
 
     def _apply(self, directories: Directories, found: Survey, report: Report, chosen: dict[str, str]) -> None:
-        """Repair everything that one scan found; conflicts that an earlier round reported are not reported again."""
+        """Repair everything that one scan found; what an earlier round left to a person is not reported again."""
 
         def tell(outcome: Outcome) -> None:
-            if outcome.severity != "conflict" or not report.is_conflict(outcome.finding):
+            if outcome.severity not in STAYING or not report.stays(outcome.finding):
                 report.tell(outcome)
 
         with self._timed("apply"), contextlib.closing(Locks(directories, _LOCK_SECONDS)) as locks, locks.hold(()):
@@ -151,6 +157,8 @@ class Pipeline:
             Apply(directories, found, chosen, tell).run()
 
     def _finish(self, report: Report, found: Survey) -> None:
+        sealed = layout.absolute(self.root, layout.INDEX_FILE)
+        tables = f"{found.scratch}/{BASE}" if report.verified is None else sealed
         self._end_replayer()  # the memory of a process is known when it has ended
         report.finish(
             source=found.facts.source,
@@ -158,6 +166,7 @@ class Pipeline:
             phases=self.phases,
             seconds=dict(zip(("look", "again"), (look.seconds for look in self._looks))),
             memory=memory.peaks(),
+            recorded=recorded_losses(tables),
         )
 
 

@@ -12,18 +12,17 @@ import contextlib
 import gc
 import os
 import sqlite3
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import BinaryIO
 
 import orjson
 
-from adapter.maintenance import salvage, set_aside, settle, tables, workspace
+from adapter.maintenance import salvage, set_aside, settle, tables, unreadable, workspace
 from adapter.maintenance.bulk import Bulk
+from adapter.maintenance.segments import is_tail, open_segment, segment_trouble
 from adapter.maintenance.tables import NOTES
-from adapter.store import disk, index, journal, layout, snapshots
+from adapter.store import index, journal, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged, Record
 from adapter.transport import checkpoint, effects
@@ -55,10 +54,16 @@ class Facts:
     read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
 
     unchanged: bool = False  # the tables are those of the earlier look
+    unreadable: dict[str, str] = field(default_factory=dict)  # path -> why it cannot be read now, and what to do
+    is_blind: bool = False  # what cannot be read would have decided: the tables say nothing
 
     @property
     def complete(self) -> bool:
         return self.source == "journal"
+
+
+class _Blind(Exception):  # noqa: N818 - what happened to us
+    """A part of the journal cannot be read now."""
 
 
 class _Overtaken(Exception):  # noqa: N818 - what happened to us
@@ -80,10 +85,22 @@ class Replay:
         """Starts over where a snapshot was taken meanwhile and what it makes needless went from under our feet."""
         for _ in range(_STARTS):
             with contextlib.suppress(FileNotFoundError, _Overtaken):
-                return self._run()
+                return self._run_seeing()
             self.facts = Facts()
-            workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
-        return self._run()
+            self._remove_tables()
+        return self._run_seeing()
+
+    def _remove_tables(self) -> None:
+        workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
+
+    def _run_seeing(self) -> Facts:
+        """If a file that decides cannot be read now, nothing is decided."""
+        try:
+            return self._run()
+        except _Blind:
+            self.facts.is_blind = True
+            self._remove_tables()
+            return self.facts
 
     def _run(self) -> Facts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
@@ -102,6 +119,8 @@ class Replay:
                 facts.gap = f"records {facts.last_seq + 1} to {max(known)} are missing"
             if not facts.gap and not facts.last_seq and self._has_mail():
                 facts.gap = "there is neither snapshot nor journal"
+            if facts.gap and (facts.unreadable or self._is_index_unreadable()):
+                raise _Blind
             if facts.gap:
                 facts.read = {}  # a later look cannot go on from tables that lack something
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
@@ -126,7 +145,11 @@ class Replay:
             self._fill_from(base, self._go_on(base), limit, careful=False)
         except _UNREPLAYABLE:
             known = self.facts
-            self.facts = Facts(index_trouble=known.index_trouble, damaged_snapshots=known.damaged_snapshots)
+            self.facts = Facts(
+                index_trouble=known.index_trouble,
+                damaged_snapshots=known.damaged_snapshots,
+                unreadable=known.unreadable,
+            )
             workspace.remove_files(self.scratch, [BASE, NOTES])
             self._fill_from(base, None, limit, careful=True)
 
@@ -165,6 +188,17 @@ class Replay:
         self.facts.read = known.read
         return known.last_seq
 
+    def _is_index_unreadable(self) -> bool:
+        """Whether the index cannot be read for want of permission; around bad sectors it is salvaged."""
+        try:
+            os.close(os.open(layout.absolute(self.root, layout.INDEX_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except PermissionError as error:
+            self.facts.unreadable[layout.INDEX_FILE] = unreadable.cause(error)
+            return True
+        except OSError:
+            pass
+        return False
+
     def _lacks_index(self) -> bool:
         return self.facts.index_trouble == "missing"
 
@@ -185,7 +219,13 @@ class Replay:
 
     def _check_snapshots(self) -> None:
         for seq in snapshots.available(self.directories):
-            if not snapshots.verify(self.directories, seq):
+            try:
+                is_whole, why = snapshots.verify_readable(self.directories, seq), ""
+            except OSError as error:
+                is_whole, why = False, unreadable.cause(error)
+            if why:
+                self.facts.unreadable[layout.absolute(*layout.snapshot_directory(seq))] = why
+            elif not is_whole:
                 self.facts.damaged_snapshots.append(layout.snapshot_directory(seq)[-1])
 
     # --- the journal -----------------------------------------------------------------------------------------------
@@ -243,10 +283,17 @@ class Replay:
         self.facts.gap = self.facts.gap or why
 
     def _segments(self) -> list[int]:
-        with contextlib.suppress(FileNotFoundError), self.directories.open(layout.JOURNAL) as directory:
-            found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
-            return sorted(int(match.group(1)) for match in found if match)
-        return []
+        try:
+            with self.directories.open(layout.JOURNAL) as directory:
+                found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
+                return sorted(int(match.group(1)) for match in found if match)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if not (why := unreadable.cause(error)):
+                raise
+            self.facts.unreadable[layout.absolute(*layout.JOURNAL)] = why
+            raise _Blind from error
 
     def _records(self, start: int) -> Iterator[Record]:
         """Every record that verifies; what does not is noted. Those up to ``start`` are checked but not given."""
@@ -266,7 +313,9 @@ class Replay:
                 if first > expected and first > start + 1:
                     self._gap(f"records {expected} to {first - 1} are missing")
                 expected = first if number == 0 or first > expected else expected
-            if trouble := _trouble(self.directories, first):
+            with self._seeing(first):
+                trouble = segment_trouble(self.directories, first)
+            if trouble:
                 facts.damaged_segments[name] = trouble
                 facts.next_seq = max(facts.next_seq, first)
                 if first == segments[-1] or segments[number + 1] > start + 1:
@@ -276,7 +325,7 @@ class Replay:
                 try:
                     record = journal.decode(line)
                 except JournalDamaged:
-                    if first == segments[-1] and expected > durable and _is_tail(self.directories, first, line):
+                    if first == segments[-1] and expected > durable and is_tail(self.directories, first, line):
                         facts.torn = name
                         break
                     facts.damaged_segments[name] = f"record {expected} does not verify"
@@ -301,12 +350,24 @@ class Replay:
                 facts.next_seq = max(facts.next_seq, first)
         facts.behind = reached < start and not known
 
+    @contextlib.contextmanager
+    def _seeing(self, first: int) -> Iterator[None]:
+        """Read a segment; one that cannot be read now ends the replay."""
+        try:
+            yield
+        except OSError as error:
+            if not (why := unreadable.cause(error)):
+                raise
+            self.facts.unreadable[layout.absolute(*layout.JOURNAL, layout.journal_segment(first))] = why
+            raise _Blind from error
+
     def _has_aborts(self) -> bool:
         """Whether any batch was taken back: only then records have to wait for those that follow them."""
         for first in self._segments():
-            if _trouble(self.directories, first):
-                continue
-            with _open_segment(self.directories, first) as file:
+            with self._seeing(first):
+                if segment_trouble(self.directories, first):
+                    continue
+            with self._seeing(first), open_segment(self.directories, first) as file:
                 before = b""
                 while data := file.read(1 << 20):
                     if _ABORTED in before + data:
@@ -318,7 +379,7 @@ class Replay:
         """Lines of a segment that were not read before; notes how far it was read."""
         name = layout.journal_segment(first)
         _, at = self.facts.read.get(name, (0, 0))
-        with _open_segment(self.directories, first) as file:
+        with self._seeing(first), open_segment(self.directories, first) as file:
             inode = os.fstat(file.fileno()).st_ino
             file.seek(at)
             place = at
@@ -337,36 +398,6 @@ def _differing(expected: dict[str, object], found: dict[str, object]) -> dict[st
         for key in sorted(expected.keys() | found.keys(), key=str)
         if expected.get(key) != found.get(key)
     }
-
-
-def lines(directories: Directories, first: int) -> Iterator[bytes]:
-    if not _trouble(directories, first):
-        with _open_segment(directories, first) as file:
-            yield from (line for line in file if line.strip(journal.PADDING))
-
-
-def _trouble(directories: Directories, first: int) -> str:
-    """Why a segment cannot be read at all: a directory or a pipe of that name, perhaps. Empty if it can."""
-    with directories.open(layout.JOURNAL) as directory:
-        about = os.stat(layout.journal_segment(first), dir_fd=directory, follow_symlinks=False)
-    return "" if stat.S_ISREG(about.st_mode) else "is not a file"
-
-
-def _open_segment(directories: Directories, first: int) -> BinaryIO:
-    with directories.open(layout.JOURNAL) as directory:
-        return open(disk.open_read(directory, layout.journal_segment(first)), "rb", buffering=1 << 20)
-
-
-def _is_tail(directories: Directories, first: int, line: bytes) -> bool:
-    """Whether nothing that verifies follows this line."""
-    seen = False
-    for other in lines(directories, first):
-        if seen:
-            with contextlib.suppress(JournalDamaged):
-                journal.decode(other)
-                return False
-        seen = seen or other == line
-    return True
 
 
 def read_facts(scratch: str) -> Facts:

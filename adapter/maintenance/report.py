@@ -16,12 +16,13 @@ from typing import IO, Any
 import orjson
 
 from adapter.maintenance import tables
-from adapter.maintenance.findings import KINDS, Finding, Outcome
+from adapter.maintenance.findings import KINDS, SEVERITIES, Finding, Outcome
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
 SCHEMA = 1
 _SHOWN = 20  # of each kind, in the table
+STAYING = ("conflict", "unreadable")  # severities of findings that a second scan gives again
 
 
 class Report:
@@ -51,12 +52,12 @@ class Report:
         finding = outcome.finding
         self.kinds[finding.kind] += 1
         self.severities[outcome.severity] += 1
-        if outcome.severity == "conflict":
+        if outcome.severity in STAYING:
             self._conflicts.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (finding.kind, finding.subject))
         disk.write_all(self._fd, orjson.dumps(_item(outcome)) + b"\n")
 
-    def is_conflict(self, finding: Finding) -> bool:
-        """Whether this was left for a person to decide."""
+    def stays(self, finding: Finding) -> bool:
+        """Whether this was left to a person: to decide a conflict, or to make a file readable."""
         known = "SELECT 1 FROM conflicts WHERE kind = ? AND subject = ?"
         return self._conflicts.execute(known, (finding.kind, finding.subject)).fetchone() is not None
 
@@ -64,13 +65,18 @@ class Report:
     def total(self) -> int:
         return sum(self.kinds.values())
 
+    @property
+    def needs_attention(self) -> bool:
+        """Whether a person has to know: a loss, a conflict, an unreadable file, or a repair that did not converge."""
+        return self.verified is False or any(self.severities[name] for name in (*STAYING, "loss"))
+
     def finish(self, **more: Any) -> None:
         self.head |= {
             "finished": _now(),
             **more,
             "verified": self.verified,
             "counts": dict(sorted(self.kinds.items())),
-            "severities": {name: self.severities[name] for name in ("harmless", "repaired", "conflict", "loss")},
+            "severities": {name: self.severities[name] for name in SEVERITIES},
         }
 
     def json(self) -> Iterator[bytes]:
@@ -112,6 +118,7 @@ class Report:
         scanned = self.head.get("scanned", {})
         looked = ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in scanned.items())
         print(f"looked at {looked}", file=out)
+        self._table_of_recorded(out)
         if not self.total:
             print("nothing is wrong", file=out)
             return
@@ -119,7 +126,7 @@ class Report:
             print(f"\n{kind}  {count}  (decided by: {KINDS[kind].authority})", file=out)
             shown = 0
             for item in self._items(kind):
-                if shown < _SHOWN or item["severity"] in ("conflict", "loss"):
+                if shown < _SHOWN or item["severity"] in (*STAYING, "loss"):
                     shown += 1
                     detail = f" - {item['detail']}" if item["detail"] else ""
                     name = names.get(item["severity"], item["severity"])
@@ -131,6 +138,18 @@ class Report:
         print("", file=out)
         counts = (f"{names.get(name, name)}: {self.severities[name]}" for name in self.head["severities"])
         print("  ".join(counts), file=out)
+
+    def _table_of_recorded(self, out: IO[str]) -> None:
+        """Losses of earlier repairs, apart from the findings: nothing is left to do about them."""
+        recorded = self.head.get("recorded", {})
+        if not recorded.get("shown"):
+            return
+        print(
+            f"recorded by earlier repairs: {recorded['parts']} damaged parts, {recorded['messages']} lost messages",
+            file=out,
+        )
+        for each in recorded["shown"][:_SHOWN]:
+            print(f"  {each['what']:8}  {each['message']} {each['subject']!r} from {each['from']}", file=out)
 
 
 def _item(outcome: Outcome) -> dict[str, Any]:

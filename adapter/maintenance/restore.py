@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from pybase64 import b64decode
 
-from adapter.maintenance import tables
-from adapter.maintenance.replay import lines
+from adapter.maintenance import quarantine, tables
+from adapter.maintenance.segments import lines
 from adapter.store import disk, journal, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect, JournalDamaged
@@ -67,8 +67,10 @@ class Wanted:
         return data if data is not None and hashlib.sha256(data).hexdigest() == sha256 else None
 
     def _put(self, where: layout.Parts, name: str, data: bytes) -> None:
-        """Write a file that is not there."""
+        """Write a file; what has its name and is damaged goes to quarantine."""
         with self._directories.open(where, create=True) as target:
+            if disk.exists(target, name):
+                quarantine.move(self._directories, where, name, "does not match its checksum")
             temporary = f".{name[:200]}.restored"
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(target, temporary)

@@ -45,6 +45,8 @@ _FORM: dict[str, re.Pattern[str]] = {
     "file_sha256": _HASH_OR_NOTHING,
     "queue_id": _QUEUE,
     "uids": _UIDS,
+    "part": _HASH_OR_NOTHING,
+    "found": _HASH_OR_NOTHING,
 }
 _RANGE: dict[str, tuple[int, int]] = {
     "folder_id": (1, _MAX_FOLDER),

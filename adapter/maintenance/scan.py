@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from adapter.maintenance import scan_tables
+from adapter.maintenance import scan_tables, unreadable
 from adapter.maintenance.chunks import uid_of
 from adapter.maintenance.examine import LARGEST_FILE, Blobs, Examined, description, examine, hash_file
 from adapter.maintenance.fragments import Earlier, Fragments, Row, links_note, settled_stamp
@@ -90,6 +90,20 @@ class Files:
                     self._tally.add(MAILBOX, DISK, where[1])
         except (FileNotFoundError, NotADirectoryError):
             return  # gone since it was listed
+        except OSError as error:
+            if not (why := unreadable.cause(error)):
+                raise
+            self._closed(item, where, why)
+
+    def _closed(self, item: dict[str, Any], where: layout.Parts, why: str) -> None:
+        """A mailbox or a folder that is there and cannot be opened."""
+        if item["what"] == "folder":
+            row: Row = {"mailbox": where[1], "entry": where[2], "links": item["links"], "problem": why, "cause": why}
+            self._fragments.file("folder", row)
+            self._tally.odd(FOLDER)
+        else:
+            self._fragments.file("mailbox", {"mailbox": where[1], "links": item["links"]})
+            self._tally.add(MAILBOX, DISK, where[1])
 
     # --- content ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +139,7 @@ class Files:
     def _content(self, directory: int, where: layout.Parts, what: str, found: list[str]) -> None:
         place = layout.absolute(*where)
         for name, file in opened(directory, found):
-            row: Row = {"place": place, "name": name, "id": "", "sha": "", "problem": "", "proper": False}
+            row: Row = {"place": place, "name": name, "id": "", "sha": "", "problem": "", "cause": "", "proper": False}
             if isinstance(file, FileNotFoundError):
                 continue  # gone since it was listed
             if what == "message":
@@ -160,11 +174,10 @@ class Files:
             row["id"] = message_id
             try:
                 data, row["stamp"] = _read(file)
-            except OSError as error:
-                row["problem"] = f"cannot be read: {error.strerror}"
-            else:
                 row["proper"] = where == layout.message_directory(message_id)
                 self._examined(row, data, directory)
+            except OSError as error:
+                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable.cause(error), "stamp": ""}
         self._fragments.file("message", row, len(row.get("meta") or b""))
         self._count("message", row["id"], row["sha"], row["problem"], row["proper"], row.get("cache_hash"))
 
@@ -193,7 +206,7 @@ class Files:
             try:
                 row["stamp"], row["sha"] = _digest(file)
             except OSError as error:
-                row["problem"] = f"cannot be read: {error.strerror}"
+                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable.cause(error)}
             else:
                 row["problem"] = "" if row["sha"] == name else "does not match its checksum"
                 row["proper"] = where == layout.blob_directory(name)
@@ -204,13 +217,16 @@ class Files:
 
     def _link(self, directory: int, where: layout.Parts, name: str) -> None:
         message_id = name.removesuffix(".md").partition("-")[2]  # its form was looked at when it was listed
+        why = ""
         try:
             target = os.readlink(name, dir_fd=directory)
         except FileNotFoundError:
             return
-        except OSError:
+        except OSError as error:
             target = ""  # no link at all
+            why = unreadable.cause(error)
         row: Row = {"mailbox": where[1], "entry": where[2], "name": name, "uid": uid_of(name), "id": message_id}
+        row["cause"] = why
         try:
             row["proper"] = target == layout.projection_target(message_id)
         except ValueError:
@@ -254,13 +270,13 @@ def _digest(file: int | OSError) -> tuple[str, str]:
 
 
 def _describe_folder(directory: int, where: layout.Parts) -> Row:
-    row: Row = {"problem": "", "full_name": folder_name(directory, where[2])}
+    row: Row = {"problem": "", "cause": "", "full_name": folder_name(directory, where[2])}
     try:
         raw = disk.read_file(directory, layout.IDENTITY_FILE)
     except FileNotFoundError:
         return {**row, "problem": "has no identity"}
     except OSError as error:
-        return {**row, "problem": f"its identity cannot be read: {error.strerror}"}
+        return {**row, "problem": f"its identity cannot be read: {error.strerror}", "cause": unreadable.cause(error)}
     known = identity.decode(raw)
     if known is None:
         return {**row, "problem": "its identity does not match its checksum"}

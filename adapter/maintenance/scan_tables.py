@@ -42,14 +42,29 @@ def _select(connection: sqlite3.Connection, item: dict[str, Any], sql: str) -> I
 
 
 def _messages(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
-    for row in _select(connection, item, "SELECT t.message_id, t.file_sha256, t.size FROM messages t WHERE"):
-        yield {"id": row[0], "sha": row[1], "size": row[2]}
+    sql = (
+        "SELECT t.message_id, t.file_sha256, t.size, d.found, EXISTS (SELECT 1 FROM lost_places l"
+        " WHERE l.message_id = t.message_id) FROM messages t"
+        " LEFT JOIN damaged_parts d ON d.message_id = t.message_id AND d.part = '' WHERE"
+    )
+    for row in _select(connection, item, sql):
+        status = "lost" if row[4] else ""
+        yield {"id": row[0], "sha": row[1], "size": row[2], "name": row[3] or "", "status": status}
 
 
 def _sum_messages(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
-    for message_id, sha256 in _select(connection, item, "SELECT t.message_id, t.file_sha256 FROM messages t WHERE"):
-        if sha256:
-            tally.add(MESSAGE, TABLE, message_id, sha256)
+    for row in _messages(connection, item):
+        if row["sha"]:
+            tally.add(MESSAGE, TABLE, row["id"], row["name"] or row["sha"])
+
+
+def _damaged(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+    for row in _select(connection, item, "SELECT t.message_id, t.part FROM damaged_parts t WHERE"):
+        yield {"id": row[0], "sha": row[1]}
+
+
+def _sum_damaged(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+    """Nothing on disk is their equal: what is lost is not there."""
 
 
 def _needed(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
@@ -59,13 +74,20 @@ def _needed(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Ro
 
 
 def _sum_needed(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
-    for (sha256,) in _select(connection, item, "SELECT DISTINCT t.sha256 FROM message_attachments t WHERE"):
+    sql = (
+        "SELECT DISTINCT t.sha256 FROM message_attachments t WHERE NOT EXISTS"
+        " (SELECT 1 FROM damaged_parts d WHERE d.part = t.sha256 AND d.part <> '') AND"
+    )
+    for (sha256,) in _select(connection, item, sql):
         tally.add(BLOB, TABLE, sha256)
 
 
 def _caches(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
     """Rows that cannot be read count as missing."""
-    sql = "SELECT t.message_id, t.recipe, t.envelope, t.structure, t.outline, t.preview FROM cache_messages t WHERE"
+    sql = (
+        "SELECT t.message_id, t.recipe, t.envelope, t.structure, t.outline, t.preview FROM cache_messages t"
+        " WHERE NOT EXISTS (SELECT 1 FROM damaged_parts d WHERE d.message_id = t.message_id) AND"
+    )
     with contextlib.suppress(sqlite3.Error, TypeError):
         for row in _select(connection, item, sql):
             yield {"id": row[0], "sha": cache_hash(row[1:])}
@@ -147,4 +169,5 @@ _READERS: dict[str, tuple[str, _Detailed, _Summed]] = {
     "message_attachments": ("needed", _needed, _sum_needed),
     "messages": ("known", _messages, _sum_messages),
     "cache_messages": ("cache", _caches, _sum_caches),
+    "damaged_parts": ("damaged", _damaged, _sum_damaged),
 }

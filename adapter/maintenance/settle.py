@@ -23,6 +23,8 @@ _STATEMENTS = (
     "DELETE FROM attachments WHERE sha256 NOT IN (SELECT sha256 FROM message_attachments)",
     "DELETE FROM outbox WHERE message_id NOT IN (SELECT message_id FROM messages)",
     "DELETE FROM dsn_requests WHERE message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 <> '')",
+    "DELETE FROM damaged_parts WHERE message_id NOT IN (SELECT message_id FROM messages)",
+    "DELETE FROM lost_places WHERE message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 = '')",
     # numbers
     "UPDATE folders SET"
     " uidnext = max(uidnext, 1 + coalesce((SELECT max(uid) FROM mailbox_projections p"

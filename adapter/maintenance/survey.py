@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, workspace
+from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, unreadable, workspace
 from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import parquet_rows
@@ -54,6 +54,7 @@ class Survey:
     table_sums: tally.Sums = field(default_factory=dict)  # of all tables but the cache
     #: Scratch directories with rows of the cache: those of unchanged files are in that of an earlier look.
     cache_places: list[str] = field(default_factory=list)
+    closed: dict[layout.Parts, str] = field(default_factory=dict)  # directories that cannot be listed, and why
     _others: list[Finding] = field(default_factory=list)
 
     def findings(self, kinds: Collection[str] | None = None) -> Iterator[Finding]:
@@ -93,8 +94,11 @@ def survey(
     look.files()
     look.survey.facts = replayer.answer(scratch)
     look.time("replay", began)
-    look.tables()
-    look.join()
+    if look.survey.facts.is_blind:
+        look.only_unreadable()
+    else:
+        look.tables()
+        look.join()
     look.time("whole", began)
     return look.survey
 
@@ -126,14 +130,14 @@ class _Look:
         survey = self.survey
         survey.journal_at = journal_size(survey.root)
         began = time.monotonic()
-        content = chunks.content(survey.root, survey.scratch, survey.places)
+        content = chunks.content(survey.root, survey.scratch, survey.places, survey.closed)
         self._content = content.paths
         messages = content.counts.get("message", 0)
         self.time("list", began)
         began = time.monotonic()
         with progress.told(survey.session, self._say, messages), ThreadPoolExecutor(1) as aside:
             scanning = aside.submit(self._run, content.paths)  # while mailboxes are still listed
-            mailboxes = chunks.mailboxes(survey.root, survey.scratch)
+            mailboxes = chunks.mailboxes(survey.root, survey.scratch, survey.closed)
             self._sums += self._run([path for each in mailboxes for path in each.paths], pool=_BESIDE)
             self._sums += scanning.result()
         survey.counts = {what: count for each in (content, *mailboxes) for what, count in each.counts.items()}
@@ -161,6 +165,7 @@ class _Look:
         if differing:
             self._join(differing)
         survey._others = [
+            *(unreadable.finding(where, why) for where, why in sorted(survey.closed.items())),
             *_of_the_whole(survey.facts),
             *_staging(survey.root),
             *_credentials(survey.root, self._options["base"]),
@@ -169,6 +174,13 @@ class _Look:
         for place in (fragments.FOUND_PLACE, JOINS):
             survey.found.update(row["kind"] for row in parquet_rows(f"{survey.scratch}/{place}", ["kind"]))
         self.time("join", began)
+
+    def only_unreadable(self) -> None:
+        """Without the journal nothing can be decided: findings are the files that have to be made readable first."""
+        survey = self.survey
+        survey._others = [unreadable.finding(where, why) for where, why in sorted(survey.closed.items())]
+        survey._others += _of_the_whole(survey.facts)
+        survey.found.update(finding.kind for finding in survey._others)
 
     def _describe(self) -> None:
         """Files tell what neither index nor journal do. Executors read them once more, unless they have said so."""
@@ -182,6 +194,9 @@ class _Look:
         survey = self.survey
         session = survey.session
         self._run(self._ranges(detail=True).paths)
+        with fragments.Fragments(survey.scratch, "closed") as written:
+            for where, why in survey.closed.items():
+                written.file("closed", {"place": layout.absolute(*where), "cause": why})
         files = self._read(fragments.FILES_PLACE, fragments.FILES)
         rows = self._read(fragments.ROWS_PLACE, fragments.ROWS)
         largest = max(survey.counts.values(), default=0)
@@ -237,7 +252,7 @@ def _padding(directory: int, name: str, size: int) -> int:
 
 def _has_journal(root: str) -> bool:
     with (
-        contextlib.suppress(FileNotFoundError),
+        contextlib.suppress(OSError),
         contextlib.closing(Directories(root)) as directories,
         directories.open(layout.JOURNAL) as directory,
     ):
@@ -249,6 +264,10 @@ def _has_journal(root: str) -> bool:
 
 
 def _of_the_whole(facts: Facts) -> Iterator[Finding]:
+    for subject, why in facts.unreadable.items():
+        yield Finding("unreadable", subject, detail=why)
+    if facts.is_blind:
+        return
     if facts.index_trouble:
         kind = "index-missing" if facts.index_trouble == "missing" else "index-unreadable"
         if tables.has_foreign_schema(facts.index_trouble):
@@ -269,8 +288,12 @@ def _of_the_whole(facts: Facts) -> Iterator[Finding]:
 def _staging(root: str) -> Iterator[Finding]:
     """What no living process claims."""
     with contextlib.closing(Directories(root)) as directories, contextlib.suppress(FileNotFoundError):
-        with directories.open(layout.STAGING) as staging:
-            found = sorted(os.listdir(staging))
+        try:
+            with directories.open(layout.STAGING) as staging:
+                found = sorted(os.listdir(staging))
+        except PermissionError as error:
+            yield unreadable.finding(layout.STAGING, unreadable.cause(error))
+            return
         for name in found:
             if layout.DROPPED[-1] == name:
                 continue
@@ -280,17 +303,24 @@ def _staging(root: str) -> Iterator[Finding]:
                         continue
             except FileNotFoundError:
                 continue
-            except OSError:
-                pass
+            except OSError as error:
+                if why := unreadable.cause(error):
+                    yield unreadable.finding(layout.staging_directory(name), why)
+                    continue
             yield Finding("staging-leftover", name, place=layout.STAGING[0], name=name)
 
 
 def _credentials(root: str, base: str) -> Iterator[Finding]:
     """Passwords of addresses that are not registered."""
     passwords = set()
-    with contextlib.closing(Directories(root)) as directories, contextlib.suppress(OSError):
-        with directories.open(layout.CREDENTIALS) as directory:
-            data = disk.read_file(directory, layout.CREDENTIALS_FILE)
+    data = b""
+    with contextlib.closing(Directories(root)) as directories:
+        try:
+            with directories.open(layout.CREDENTIALS) as directory:
+                data = disk.read_file(directory, layout.CREDENTIALS_FILE)
+        except OSError as error:
+            if why := unreadable.cause(error):
+                yield unreadable.finding((*layout.CREDENTIALS, layout.CREDENTIALS_FILE), why)
         for line in data.decode("utf-8", "replace").splitlines():
             with contextlib.suppress(MailError):
                 if ":" in line and not line.startswith("#"):

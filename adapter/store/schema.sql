@@ -158,7 +158,6 @@ CREATE TABLE cache_messages (
 ) WITHOUT ROWID;
 
 -- What the sender asked of the delivery (RFC 3461), for each recipient who has the message here; only where anything was.
--- The last table: the pages where those of older programs begin stay the same.
 CREATE TABLE IF NOT EXISTS dsn_requests (
     message_id      TEXT NOT NULL,
     recipient       TEXT NOT NULL,            -- as the sender named it
@@ -171,3 +170,24 @@ CREATE TABLE IF NOT EXISTS dsn_requests (
 
 -- Recovery and repair ask which registration a directory belongs to.
 CREATE INDEX IF NOT EXISTS registrations_of_directory ON mailbox_registrations (directory);
+
+-- Content that is known to be lost: a placeholder stands for it in the octets.
+CREATE TABLE IF NOT EXISTS damaged_parts (
+    message_id      TEXT NOT NULL,
+    part            TEXT NOT NULL,            -- SHA-256 of a lost blob; '': the canonical file is damaged
+    found           TEXT NOT NULL,            -- SHA-256 of the damaged canonical file; '' for a blob
+    PRIMARY KEY (message_id, part)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS damaged_blobs ON damaged_parts (part) WHERE part <> '';
+
+-- Where messages were of which nothing is left: if the canonical file comes back, so do they.
+CREATE TABLE IF NOT EXISTS lost_places (
+    message_id      TEXT NOT NULL,
+    folder_id       INTEGER NOT NULL,
+    uid             INTEGER NOT NULL,
+    internal_date   INTEGER NOT NULL,
+    saved_at        INTEGER NOT NULL,
+    flags           INTEGER NOT NULL,
+    keywords        TEXT NOT NULL,
+    PRIMARY KEY (message_id, folder_id, uid)
+) WITHOUT ROWID;

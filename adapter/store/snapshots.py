@@ -35,8 +35,10 @@ TABLES = (
     "outbox",
     "bookmarks",
     "dsn_requests",
+    "damaged_parts",
+    "lost_places",
 )
-LATER = {"bookmarks", "dsn_requests"}  # tables that snapshots of older programs lack
+LATER = {"bookmarks", "dsn_requests", "damaged_parts", "lost_places"}  # tables that snapshots of older programs lack
 _ROWS = 50_000
 _KEEP = 2
 _SNAPSHOT = re.compile(r"[0-9]{16}\Z")
@@ -150,14 +152,22 @@ def load_latest(directories: Directories, connection: sqlite3.Connection) -> int
 
 
 def verify(directories: Directories, seq: int) -> bool:
-    """Whether every file of a snapshot is as it was written."""
+    """Whether every file of a snapshot is as it was written, and can be read."""
+    try:
+        return verify_readable(directories, seq)
+    except OSError:
+        return False
+
+
+def verify_readable(directories: Directories, seq: int) -> bool:
+    """Whether every file of a snapshot is as it was written. Raises ``OSError`` if one is missing or unreadable."""
     try:
         manifest = _manifest(directories, seq)
         with directories.open(layout.snapshot_directory(seq)) as directory:
             return all(_sha256(directory, name) == sha256 for name, sha256 in manifest["sha256"].items()) and {
                 f"{table}.parquet" for table in TABLES if table not in LATER
             } <= manifest["sha256"].keys() <= {f"{table}.parquet" for table in TABLES}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -13,6 +13,7 @@ from adapter.content import front_matter, outline, wire
 from adapter.content.ingest import preview_of
 from adapter.transport.content_reader import ContentReader
 from adapter.transport.transport import Transport
+from protocol.errors import MailError
 from protocol.imap.fragments import encode_envelope, encode_structure
 from protocol.mime.envelope import envelope
 from protocol.mime.scanner import scan
@@ -33,10 +34,13 @@ class CacheRow(NamedTuple):
 def derive(content: ContentReader, message_id: str) -> CacheRow:
     """What the cache should hold of a message. Reads all of it: keep this off an event loop. Raises MailError."""
     file = content.file(message_id)
-    recipe = front_matter.recipe_of(file)
+    recipe = content.derive_recipe(message_id, file)
     octets = wire.rebuild(file, recipe, content)
     root = scan(octets)
-    _, body = front_matter.split(file)
+    try:
+        _, body = front_matter.split(file)
+    except MailError:  # a damaged file: all of it may be text
+        body = 0
     return CacheRow(
         message_id,
         recipe.encode(),

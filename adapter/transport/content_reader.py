@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 
-from adapter.content import front_matter, outline, wire
+from adapter.content import damaged, front_matter, outline, wire
 from adapter.content.wire import Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -13,6 +14,8 @@ from adapter.store.index import Index
 from protocol.errors import MailError, Reason
 from protocol.mime.scanner import Part, scan
 from protocol.mime.sections import Section, section_bytes, section_ranges
+
+_KNOWN = "SELECT size, wire_sha256, header_from, subject, header_id, arrived_at FROM messages WHERE message_id = ?"
 
 
 class ContentReader:
@@ -35,7 +38,22 @@ class ContentReader:
         row = self._index.query("SELECT recipe FROM cache_messages WHERE message_id = ?", (message_id,))
         if row:
             return Recipe.decode(row[0][0])
-        return front_matter.recipe_of(self.file(message_id) if file is None else file)
+        return self.derive_recipe(message_id, self.file(message_id) if file is None else file)
+
+    def derive_recipe(self, message_id: str, file: bytes) -> Recipe:
+        """The recipe as the file tells it; for a damaged message one with placeholders for what is lost."""
+        rows = self._index.query("SELECT part, found FROM damaged_parts WHERE message_id = ?", (message_id,))
+        if not rows:
+            return front_matter.recipe_of(file)
+        parts = dict(rows)
+        if "" not in parts:
+            return damaged.without_blobs(front_matter.recipe_of(file), parts.keys())
+        if hashlib.sha256(file).hexdigest() != parts[""]:
+            raise MailError(Reason.UNREADABLE, f"{message_id}: changed since the last repair; run markpost repair")
+        row = self._index.query(_KNOWN, (message_id,))
+        if not row:
+            raise MailError(Reason.NO_SUCH_MESSAGE, message_id)
+        return damaged.of_damaged_file(file, damaged.Known(*row[0]), self)
 
     def octets(self, message_id: str) -> bytes:
         """Exactly the octets that arrived."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.maintenance import faults_disk, faults_rows
+from tests.maintenance import faults_disk, faults_rows, faults_unreadable
 from tests.maintenance.faults import ENTERED, Fault
 from tests.maintenance.victims import Unfit, Victims
 
 CATALOGUE: dict[str, Fault] = {
-    name: each for module in (faults_disk, faults_rows) for name, each in ENTERED.items() if hasattr(module, name)
+    name: each
+    for module in (faults_disk, faults_unreadable, faults_rows)
+    for name, each in ENTERED.items()
+    if hasattr(module, name)
 }
 #: What only the journal can tell: without it such a link is believed.
 _BELIEVED_WITHOUT_JOURNAL = {"link_orphan", "link_same_uid"}

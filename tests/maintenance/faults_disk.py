@@ -51,6 +51,28 @@ def message_gone_for_good(v: Victims) -> None:
     v.file_path(v.only_copy()).unlink()
 
 
+@fault("disk", "message-corrupt")
+def message_edited_for_good(v: Victims) -> None:
+    """Nothing holds it as it was: it stays in its folders, marked as damaged."""
+    file = v.file_path(v.edited_copy())
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes() + b"A line that somebody added.\n")
+
+
+@fault("disk", "part-returned")
+def part_back_again(v: Victims) -> None:
+    part, copy = v.lost_part()
+    v.blob_path(part).parent.mkdir(exist_ok=True)
+    shutil.copy(copy, v.blob_path(part))
+
+
+@fault("disk", "message-returned")
+def message_back_after_its_loss(v: Victims) -> None:
+    message, copy = v.lost_message()
+    v.file_path(message).parent.mkdir(exist_ok=True)
+    shutil.copy(copy, v.file_path(message))
+
+
 @fault("disk", "message-misfiled")
 def message_misfiled(v: Victims) -> None:
     file = v.file_path(v.content(journaled=False))

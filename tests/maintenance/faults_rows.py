@@ -26,6 +26,11 @@ def state_lost(v: Victims) -> None:
     v.run("DELETE FROM mailbox_state WHERE folder_id = ? AND uid = ?", *row[:2])
 
 
+@fault("rows", "loss-record-wrong")
+def loss_invented(v: Victims) -> None:
+    v.run("INSERT INTO damaged_parts VALUES (?, ?, '')", v.take("loss record", v.kept), "cd" * 32)
+
+
 @fault("rows", "state-orphan")
 def state_invented(v: Victims) -> None:
     v.run("INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq) VALUES (77, 1, 0, '', 1)")

@@ -19,6 +19,7 @@ import orjson
 from adapter.maintenance import gate, pipeline, spark
 from adapter.store import layout, queries
 from adapter.transport.transport import Transport
+from tests.maintenance import failing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,15 @@ def memory() -> str | None:
 @cache
 def session() -> SparkSession:
     scratch = tempfile.mkdtemp(prefix="markpost-spark-", dir=memory())
-    started = spark.start(MASTER, scratch)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = failing.environment()
+    try:
+        started = spark.start(MASTER, scratch)
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     atexit.register(started.stop)
     return started
@@ -45,6 +54,7 @@ def session() -> SparkSession:
 @dataclass
 class Result:
     report: dict[str, Any]
+    needs_attention: bool = False  # makes the exit status of repair 1
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -62,7 +72,7 @@ def _quiet(_: str) -> None:
 def check(root: Path, say: Callable[[str], None] = _quiet, decisions: dict[str, str] | None = None) -> Result:
     with pipeline.running(str(root), "check", MASTER, say, session=session()) as (run, report, _):
         run.check(report, decisions or {})
-        return Result(orjson.loads(b"".join(report.json())))
+        return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
 
 
 def repair(root: Path, decisions: dict[str, str] | None = None, elsewhere: Path | None = None) -> Result:
@@ -73,7 +83,7 @@ def repair(root: Path, decisions: dict[str, str] | None = None, elsewhere: Path 
         gate.offline(str(root), reason="a test", deadline=5) as held,
     ):
         run.repair(held, report, decisions or {})
-        return Result(orjson.loads(b"".join(report.json())))
+        return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
 
 
 def path(root: Path, *parts: str) -> Path:

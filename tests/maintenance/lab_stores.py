@@ -6,10 +6,13 @@ import contextlib
 import random
 from pathlib import Path
 
+from adapter.store import layout
 from adapter.transport import operations as op
+from adapter.transport.effects import damage, projections
 from adapter.transport.effects.outbox import RelayRecipient
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
+from tests.support.loss_records import Emit
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
 
@@ -18,9 +21,10 @@ ACCOUNTS = (ADA, BOB, CAROL)
 _MORE_FOLDERS = ("Projects/Engine", "Büro/Alt~1", "x" * 300, "INBOX/deep")
 _FOLDERS = ("Projects", *_MORE_FOLDERS, "Sent", "Archive", "Trash")
 _LATER = 2**40
+LOSSES = "Losses"
 
 
-def build(root: Path, *, snapshot: bool = False) -> None:
+def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
     """Flags, keywords, copies, expunges, folders, attachments, threads, an outbox, and what was removed for good."""
     with new_store(root, *ACCOUNTS) as transport:
         for number in range(8):
@@ -38,6 +42,8 @@ def build(root: Path, *, snapshot: bool = False) -> None:
             transport.snapshot()
         transport.run(op.CreateFolder(ADA, "Projects/Engine"))
         transport.run(op.Subscribe(ADA, "Projects/Engine"))
+        for spare in ("Spare", "Spare 2", "Spare 3"):
+            transport.run(op.CreateFolder(BOB, spare))
         append(transport, "Projects/Engine", message("Note 1", message_id="<n1@x>"), flags=1, keywords=("todo",))
         append(transport, "Projects/Engine", message("Note 2", message_id="<n2@x>"), flags=4)
         append(transport, "Archive", message("Old", message_id="<old@x>"), flags=1)
@@ -50,6 +56,36 @@ def build(root: Path, *, snapshot: bool = False) -> None:
         _deliver_as_asked(transport)
         deliver(transport, CAROL, octets=message("For Carol", message_id="<carol@x>", to=CAROL))
         append(transport, "Archive", *_too_large_for_the_journal(), keywords=("large",))
+        if losses:
+            append(transport, "Archive", message("Large 2", "barrel\r\n" * 60_000), message("Small"))
+            lose_some(transport, backup(root))
+
+
+def backup(root: Path) -> Path:
+    """Where files of a store are kept that were lost in it."""
+    return root.parent / "backup"
+
+
+def lose_some(transport: Transport, kept: Path) -> None:
+    """A message whose part is lost and one of which nothing is left, both recorded by a repair; copies are kept."""
+    kept.mkdir(exist_ok=True)
+    transport.run(op.CreateFolder(CAROL, LOSSES))
+    texts = [message(subject, "word\r\n" * 60_000, attachments=[subject.encode() * 40_000])
+             for subject in ("Damaged", "Lost")]  # fmt: skip
+    append(transport, LOSSES, *texts, address=CAROL, flags=5, keywords=("once",))
+    place = folder(transport, LOSSES, CAROL)
+    damaged, lost = rows(transport, LOSSES, CAROL)
+    part = transport.index.query("SELECT sha256 FROM message_attachments WHERE message_id = ?", (damaged.message_id,))
+    where = (place.id, lost.uid, lost.internal_date, lost.saved_at, lost.flags, lost.keywords)
+    taken_out = projections.removal(place, place.highestmodseq + 1, [(lost.uid, lost.message_id)])
+    transport.run(
+        Emit((damage.effect(damaged.message_id, part[0][0]), taken_out, damage.loss(lost.message_id, [where])))
+    )
+    for parts in (
+        (*layout.blob_directory(part[0][0]), part[0][0]),
+        (*layout.message_directory(lost.message_id), layout.message_name(lost.message_id)),
+    ):
+        Path(transport.root, *parts).rename(kept / parts[-1])
 
 
 def _deliver_as_asked(transport: Transport) -> None:
@@ -63,7 +99,7 @@ def _too_large_for_the_journal() -> tuple[bytes, bytes]:
     return message("Large", "bottle\r\n" * 60_000), message("Large part", attachments=[bytes(range(256)) * 1200])
 
 
-def build_random(root: Path, chance: random.Random) -> None:
+def build_random(root: Path, chance: random.Random, *, losses: bool = False) -> None:
     """Any mix of operations; those that do not fit the store are passed over."""
     with new_store(root, *ACCOUNTS) as transport:
         for address in ACCOUNTS:
@@ -71,6 +107,9 @@ def build_random(root: Path, chance: random.Random) -> None:
         for number in range(chance.randint(8, 24)):
             with contextlib.suppress(MailError):
                 _one_operation(transport, chance, number)
+        if losses and chance.random() < 0.5:
+            with contextlib.suppress(MailError):  # Carol's account may be gone
+                lose_some(transport, backup(root))
 
 
 def _one_operation(transport: Transport, chance: random.Random, number: int) -> None:

@@ -73,6 +73,9 @@ _CONFLICT = Outcome(
     Finding("credentials-orphan", ADA), "conflict", "was removed", f"--decide credentials-orphan:{ADA}=…"
 )
 
+_LOSS = Outcome(Finding("blob-missing", "ab" * 32), "loss", "a placeholder stands for it")
+_UNREADABLE = Outcome.expected(Finding("unreadable", "messages/2026-01-01", detail="Permission denied: chmod"))
+
 
 @pytest.mark.parametrize(
     ("outcomes", "verified", "status"),
@@ -83,6 +86,10 @@ _CONFLICT = Outcome(
         ([_STRAY], True, 0),
         ([_STRAY, _CONFLICT], True, 1),
         ([_STRAY], False, 1),
+        ([_LOSS], None, 1),
+        ([_LOSS], True, 1),
+        ([_UNREADABLE], None, 1),
+        ([_UNREADABLE], True, 1),
     ],
 )
 def test_exit_status_and_table(

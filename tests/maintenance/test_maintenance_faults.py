@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import KINDS
 from adapter.store import layout, names, snapshots
-from tests.maintenance import lab, lab_stores
+from tests.maintenance import failing, lab, lab_stores
 from tests.maintenance.catalogue import CATALOGUE, compatible, damage
 from tests.maintenance.victims import Victims
 from tests.support.stores import tree
@@ -23,6 +23,7 @@ from tests.support.stores import tree
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
 _README = Path(__file__).parents[2] / "adapter" / "maintenance" / "README.md"
+_LOSSES = (lab_stores.CAROL, lab_stores.LOSSES)
 _EXAMPLES = {"ci": 3, "default": 3}.get(settings.get_current_profile_name(), 200)
 
 
@@ -39,6 +40,12 @@ def test_every_table_is_compared() -> None:
     assert COMPARED.keys() == set(snapshots.TABLES)
 
 
+@pytest.fixture(autouse=True)
+def _readable_afterwards() -> Iterator[None]:
+    yield
+    failing.clear()
+
+
 class _Before:
     """A healthy store, to be compared with what repair makes of it."""
 
@@ -48,14 +55,40 @@ class _Before:
         self._seen, self._view, self._links = lab.seen(root), lab.view(root), lab.links(root)
 
     def is_back(self) -> None:
-        """Everything, but for what nothing held any more; and that is taken out of its folders."""
-        assert self._without_new(lab.seen(self._root)) == {place: self._left(own) for place, own in self._seen.items()}
+        """Everything, but for what nothing held any more: that is taken out of its folders, or has a placeholder."""
+        seen = lab.seen(self._root)
+        self._are_renewed(seen)
+        assert {place: self._comparable(place, own) for place, own in self._without_new(seen).items()} == {
+            place: self._comparable(place, self._left(own)) for place, own in self._seen.items()
+        }
         assert self._same(lab.view(self._root)) == self._same(self._without_lost())
         new = {layout.absolute(*layout.folder_directory(names.address_entry(owner), name)[1:])
                for owner, name in self._victims.new_folders}  # fmt: skip
         links = lab.links(self._root)
-        assert {link: target for link, target in links.items() if str(Path(link).parent) not in new} == {
-            link: target for link, target in self._links.items() if Path(target).stem not in self._victims.lost
+        gone = self._victims.lost | self._victims.renewed
+        assert {
+            link: target
+            for link, target in links.items()
+            if str(Path(link).parent) not in new and Path(target).stem not in self._victims.renewed
+        } == {link: target for link, target in self._links.items() if Path(target).stem not in gone}
+
+    def _are_renewed(self, seen: lab.Seen) -> None:
+        """What came back is shown once where it was, exact, with its flags, under a UID that nothing had before."""
+        wire = {row[0]: row[4] for row in self._view["history"]}
+        for message in self._victims.renewed:
+            (found,) = [(uid, row) for uid, row in seen[_LOSSES].items() if uid and row[0] == message]
+            assert found[1][1:3] == (5, "once")
+            assert found[1][3] == wire[message] or message in self._victims.damaged
+            assert found[0] >= int(self._seen[_LOSSES][0][0].split()[1])
+
+    def _comparable(self, place: tuple[str, str], shown: lab.Folder) -> lab.Folder:
+        """Without what came back; octets of what is damaged now need not be what they were."""
+        if self._victims.renewed and place == _LOSSES:
+            numbers = shown[0]
+            shown = {uid: row for uid, row in shown.items() if row[0] not in self._victims.renewed}
+            shown[0] = (numbers[0].split()[0], 0, numbers[2], numbers[3])
+        return {
+            uid: (*row[:3], "damaged") if uid and row[0] in self._victims.damaged else row for uid, row in shown.items()
         }
 
     def _left(self, shown: lab.Folder) -> lab.Folder:
@@ -93,6 +126,9 @@ class _Before:
             if row[1] in accounts or (address.get(row[1]), row[2]) in new.new_folders
         }  # fmt: skip
         poorer = {row[0] for row in self._view["rows"] if row[2] in new.lost}
+        other = {row[0] for row in view["folders"] if new.renewed and row[2] == lab_stores.LOSSES}
+        poorer |= other
+        folders |= other
         other_threads = {owner for owner, _ in new.new_folders}
         other_threads |= {address[row[1]] for row in self._view["folders"] if row[0] in poorer}
         gone = accounts | folders
@@ -110,7 +146,7 @@ class _Before:
 
 _REPORT = {
     "schema", "command", "root", "master", "started", "finished", "source", "scanned", "phases", "memory", "seconds",
-    "verified", "counts", "severities", "items",
+    "verified", "counts", "severities", "items", "recorded",
 }  # fmt: skip
 _ITEM = {"kind", "subject", "seen", "detail", "authority", "severity", "outcome", "decide"}
 
@@ -120,7 +156,7 @@ def _is_documented(report: dict[str, Any]) -> None:
     assert report["schema"] == 1
     assert report.keys() == _REPORT
     assert all(item.keys() == _ITEM for item in report["items"])
-    assert report["severities"].keys() == {"harmless", "repaired", "conflict", "loss"}
+    assert report["severities"].keys() == {"harmless", "repaired", "conflict", "loss", "unreadable"}
     assert sum(report["severities"].values()) == sum(report["counts"].values()) == len(report["items"])
     assert report["scanned"].keys() == {"messages", "blobs", "links", "folders", "accounts"}
     text = _README.read_text().partition("## The report")[2]
@@ -142,6 +178,10 @@ def _mends(root: Path, victims: Victims, wanted: Iterable[str]) -> list[str]:
     assert repaired.report["severities"] == looked.report["severities"], "it was foretold"
     assert repaired.report["severities"]["conflict"] == 0, repaired.report["items"]
     assert repaired.report["verified"], (repaired.report.get("left"), applied)
+    assert repaired.report["severities"]["unreadable"] == victims.unreadable
+    if victims.unreadable:
+        assert lab.check(root).kinds == {"unreadable": victims.unreadable}, "and nothing else is left"
+        victims.make_readable()
     before.is_back()
     assert lab.check(root).kinds == {}
     return applied
@@ -149,7 +189,7 @@ def _mends(root: Path, victims: Victims, wanted: Iterable[str]) -> list[str]:
 
 def test_everything_at_once(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab_stores.build(root, snapshot=True)
+    lab_stores.build(root, snapshot=True, losses=True)
     victims = Victims(root, random.Random(1))
     wanted = [name for name, fault in CATALOGUE.items() if fault.layer in ("disk", "rows")]
     assert _mends(root, victims, wanted) == wanted
@@ -158,7 +198,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [name for name, fault in CATALOGUE.items() if fault.layer in ("index", "journal")])
 def test_everything_on_disk_and(whole: str, tmp_path: Path) -> None:
     root = tmp_path / "store"
-    lab_stores.build(root)
+    lab_stores.build(root, losses=True)
     victims = Victims(root, random.Random(2))
     wanted = [name for name, fault in CATALOGUE.items() if fault.layer == "disk"]
     applied = _mends(root, victims, [*wanted, whole])
@@ -171,5 +211,5 @@ def test_everything_on_disk_and(whole: str, tmp_path: Path) -> None:
 def test_random_faults_in_random_stores(wanted: set[str], chance: random.Random) -> None:
     with tempfile.TemporaryDirectory(dir=lab.memory()) as place:
         root = Path(place) / "store"
-        lab_stores.build_random(root, chance)
+        lab_stores.build_random(root, chance, losses=True)
         _mends(root, Victims(root, chance), wanted)

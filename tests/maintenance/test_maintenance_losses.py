@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
@@ -75,7 +76,8 @@ def test_the_index_is_lost(tmp_path: Path) -> None:
     _with_history(root)
     before, seen = rows_of(lab.path(root, layout.INDEX_FILE)), lab.seen(root)
     assert {row[2] for row in before["mailbox_registrations"]} == {"active", "inactive", "stashed", "purged"}
-    assert all(before[table] for table in snapshots.TABLES if table != "bookmarks")
+    empty = {"bookmarks", "damaged_parts", "lost_places"}
+    assert all(before[table] for table in snapshots.TABLES if table not in empty)
     assert not lab.path(root, *layout.JOURNAL, layout.journal_segment(1)).exists(), "it does not reach back so far"
     lab.path(root, layout.INDEX_FILE).unlink()
     repaired = lab.repair(root)
@@ -199,7 +201,7 @@ def test_only_messages_are_left(tmp_path: Path) -> None:
 
 
 def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
-    """With index and journal lost as well: the message goes to quarantine, is named, and all else is there."""
+    """With index and journal lost as well: the message stays with a placeholder of the same size, and is named."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)
@@ -214,11 +216,23 @@ def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
     (lost,) = [item for item in repaired.report["items"] if item["severity"] == "loss"]
     assert lost["subject"] == blob.name
     assert f"'{subject}' from" in lost["outcome"]
-    assert not victim.exists()
+    assert repaired.needs_attention
+    assert victim.exists()
+    with Transport.open(root) as transport:
+        octets = transport.content.octets(victim.stem)
+        assert transport.index.query("SELECT size FROM messages WHERE message_id = ?", (victim.stem,)) == [
+            (len(octets),)
+        ]
     for shown in before.values():
-        for uid in [uid for uid, row in shown.items() if row[0] == victim.stem]:
-            del shown[uid]
+        for uid, row in shown.items():
+            if row[0] == victim.stem:
+                assert row[3] != sha256(octets).hexdigest()
+                shown[uid] = (*row[:3], sha256(octets).hexdigest())
     _same_folders(before, lab.seen(root))
+    again = lab.check(root)
+    assert again.kinds == {}, "a recorded loss is no finding"
+    assert again.report["recorded"]["parts"] == 1
+    assert again.report["recorded"]["shown"][0]["message"] == victim.stem
 
 
 @pytest.mark.parametrize("subject", ["For Carol", "Message 5"])
@@ -235,12 +249,24 @@ def test_a_message_that_nothing_holds_any_more(tmp_path: Path, subject: str) -> 
     before = lab.view(root)
     files = lab.path(root, *layout.MESSAGES).rglob("*.md")
     victim = next(each for each in files if f"\nsubject: {subject}\n" in each.read_text())
+    content = victim.read_bytes()
     victim.unlink()
     repaired = lab.repair(root)
     assert repaired.kinds == {"message-lost": 1}
     assert repaired.report["severities"]["loss"] == 1
     assert repaired.report["verified"], repaired.report
+    assert repaired.needs_attention
     after = lab.view(root)
     assert after["rows"] == [row for row in before["rows"] if row[2] != victim.stem]
     assert after["history"] == before["history"]
     lab.seen(root)
+    assert lab.check(root).kinds == {}, "a recorded loss is no finding"
+    victim.write_bytes(content)
+    assert lab.repair(root).kinds == {"message-returned": 1}
+    own = [row for row in before["rows"] if row[2] == victim.stem]
+    back = [row for row in lab.view(root)["rows"] if row[2] == victim.stem]
+    assert [(row[0], *row[2:6]) for row in back] == [(row[0], *row[2:6]) for row in own], "with its flags"
+    uidnext = {row[0]: row[5] for row in before["folders"]}
+    assert all(row[1] >= uidnext[row[0]] for row in back), "clients were told that the old UID is gone"
+    lab.seen(root)
+    assert lab.check(root).kinds == {}

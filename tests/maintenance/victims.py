@@ -17,6 +17,7 @@ import orjson
 
 from adapter.store import layout, names
 from adapter.store.journal import PADDING
+from tests.maintenance import failing
 
 Choice = TypeVar("Choice", bound=Hashable)
 
@@ -52,7 +53,10 @@ class Victims:
         self.new_accounts: set[str] = set()  # that repair is to register
         self.new_folders: set[tuple[str, str]] = set()  # account and name, that repair is to make
         self.lost: set[str] = set()  # messages that nothing holds any more
+        self.damaged: set[str] = set()  # messages of which a part is lost
+        self.renewed: set[str] = set()  # messages that get new UIDs, or come back
         self.losses = 0  # findings that say so
+        self.unreadable = 0  # files that cannot be opened
         with closing(self.connect()) as connection:
             read = _reader(connection)
             self.accounts: list[tuple[str, str, str]] = read(
@@ -69,7 +73,13 @@ class Victims:
             shown = [Shown(*row) for row in read("SELECT folder_id, uid, message_id FROM mailbox_projections")]
             self.shown = [each for each in shown if each.folder in known]
             self.kept: list[str] = _first(read("SELECT message_id FROM messages WHERE file_sha256 <> ''"))
-            self.dropped: list[str] = _first(read("SELECT message_id FROM messages WHERE file_sha256 = ''"))
+            self.lost_messages: list[str] = _first(read("SELECT DISTINCT message_id FROM lost_places"))
+            self.dropped: list[str] = [
+                each
+                for each in _first(read("SELECT message_id FROM messages WHERE file_sha256 = ''"))
+                if each not in self.lost_messages
+            ]
+            self.damaged_parts: list[tuple[str, str]] = read("SELECT message_id, part FROM damaged_parts")
             self.cached: list[str] = _first(read("SELECT message_id FROM cache_messages"))
             self.parts: list[tuple[str, str]] = read("SELECT message_id, sha256 FROM message_attachments")
             self.recipients: list[tuple[str, str]] = read("SELECT message_id, address FROM message_recipients")
@@ -141,24 +151,67 @@ class Victims:
         self.use("content", *(message for message, sha256 in self.parts if sha256 == chosen))
         return chosen
 
+    def any_part(self) -> str:
+        """A blob that nobody else damages, whether the journal has it or not."""
+        chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if self.blob_path(sha256).exists()}))
+        self.use("content", *(message for message, sha256 in self.parts if sha256 == chosen))
+        return chosen
+
     def only_copy(self) -> str:
         """A message that nothing but its file holds; it is lost with it."""
+        chosen = self._only_copy()
+        self.lost.add(chosen)
+        return chosen
+
+    def edited_copy(self) -> str:
+        """A message that nothing but its file holds, and whose file is damaged: it stays."""
+        chosen = self._only_copy()
+        self.damaged.add(chosen)
+        return chosen
+
+    def _only_copy(self) -> str:
         parts = {message for message, _ in self.parts}
         chosen = self.take("content", self.kept, lambda each: each not in parts and each not in self.texts)
-        self.lost.add(chosen)
         self.losses += 1
         return chosen
 
     def only_part(self) -> str:
-        """A blob that nothing but its file holds; the messages that need it are lost with it."""
-        chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if sha256 not in self.data}))
+        """A blob that nothing but its file holds; a placeholder stands for it in the messages that need it."""
+        chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if self._is_only_here(sha256)}))
         needing = {message for message, sha256 in self.parts if sha256 == chosen}
         if not all(self.is_free("content", each) for each in needing):
             raise Unfit
         self.use("content", *needing)
-        self.lost |= needing
+        self.damaged |= needing
         self.losses += 1
         return chosen
+
+    def _is_only_here(self, sha256: str) -> bool:
+        return sha256 not in self.data and self.blob_path(sha256).exists()
+
+    def lost_part(self) -> tuple[str, Path]:
+        """A message with a part whose loss is recorded, and a copy of that part."""
+        message, part = self.take("damaged part", self.damaged_parts)
+        self.use("content", message)
+        self.renewed.add(message)
+        return part, self._kept_copy(part)
+
+    def lost_message(self) -> tuple[str, Path]:
+        """A message whose loss is recorded, and a copy of its file."""
+        message = self.take("lost message", self.lost_messages)
+        self.renewed.add(message)
+        return message, self._kept_copy(layout.message_name(message))
+
+    def _kept_copy(self, name: str) -> Path:
+        return self.root.parent / "backup" / name
+
+    def make_unreadable(self, path: Path) -> None:
+        """Opening this file or directory fails until :meth:`make_readable`."""
+        failing.fail(path, self.chance.choice(failing.ERRORS))
+        self.unreadable += 1
+
+    def make_readable(self) -> None:
+        failing.clear()
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

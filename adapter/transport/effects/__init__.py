@@ -17,6 +17,7 @@ from adapter.store.journal import Effect, Record
 from adapter.transport.effects import (
     bookmarks,
     content,
+    damage,
     dsn_requests,
     folders,
     outbox,
@@ -52,6 +53,10 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
     "dequeue": outbox.index_removal,
     "bookmark": bookmarks.index,
     "dsn-request": dsn_requests.index,
+    "damage": damage.index,
+    "heal": damage.index_healing,
+    "lose": damage.index_loss,
+    "return": damage.index_restoration,
 }
 
 

@@ -277,6 +277,8 @@ def drop_rows(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     connection.executemany("DELETE FROM message_attachments WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM cache_messages WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM dsn_requests WHERE message_id = ?", ids)
+    connection.executemany("DELETE FROM damaged_parts WHERE message_id = ?", ids)
+    connection.executemany("DELETE FROM lost_places WHERE message_id = ?", ids)
     connection.executemany("UPDATE messages SET unlinked_at = NULL, file_sha256 = '' WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM attachments WHERE sha256 = ?", [(sha256,) for sha256 in effect["blobs"]])
 

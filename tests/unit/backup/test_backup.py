@@ -26,6 +26,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
+from tests.support.failing_reads import FailingReads
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.processes import channel, running
@@ -56,6 +57,22 @@ def _content(root: Path) -> dict[str, bytes]:
 
 def _passwords(root: Path) -> Path:
     return lab.path(root, *layout.CREDENTIALS, layout.CREDENTIALS_FILE)
+
+
+def test_file_that_cannot_be_read_is_named_and_the_rest_is_backed_up(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(source: int, name: str, target: int) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(output, "hard_link", no_link)
+    file = next(lab.path(root, *layout.MESSAGES).rglob("*.md"))
+    FailingReads(monkeypatch).fail(file, errno.EACCES)
+    taken = taking.take(str(root), str(tmp_path / "backups"), credentials=True)
+    assert taken.missing == [str(file)]
+    whole = _content(root)
+    del whole[str(file.relative_to(root))]
+    assert _content(Path(taken.path)) == whole
 
 
 def test_a_restored_store_is_the_same(root: Path, tmp_path: Path) -> None:

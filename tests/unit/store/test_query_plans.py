@@ -31,6 +31,7 @@ EXCLUDED = {
     "adapter/maintenance/compare.py": "compares all rows of two indexes",
     "adapter/maintenance/message_rows.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/reconcile.py": "Spark SQL",
+    "adapter/maintenance/recorded.py": "lists all recorded losses, which are few",
     "adapter/maintenance/replay.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/report.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/restore.py": "tables of its own, in the scratch directory",
@@ -44,9 +45,13 @@ EXCLUDED = {
 
 #: Scans that are meant: (module, how the statement begins) -> the table that is scanned, and why that is right.
 SCANS = {
-    ("adapter/backup/content_check.py", "SELECT message_id, file_sha256 FROM messages"): (
-        "messages",
+    ("adapter/backup/content_check.py", "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"): (
+        "m",
         "restore verifies every message of a backup",
+    ),
+    ("adapter/backup/taking.py", "SELECT part FROM damaged_parts"): (
+        "damaged_parts",
+        "recorded losses are few",
     ),
     ("adapter/maintenance/mend_registrations.py", "SELECT registration_id FROM mailbox_registrations"): (
         "mailbox_registrations",
