@@ -208,6 +208,7 @@ class Authenticator:
     async def _pass_delay(self, attempt: Attempt) -> None:
         """Let the delay of an attempt pass. Raises CrowdedError."""
         if not attempt.delay:
+            await asyncio.sleep(0)  # IMAP begins a command outside of a task, where nothing can have a time limit
             return
         limits = {attempt.pair: _DELAYED_OF_PAIR} if attempt.user else {}
         if not attempt.proven:
