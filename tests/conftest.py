@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
@@ -93,6 +94,19 @@ def _seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     random.seed(dice.getrandbits(64))
     monkeypatch.setattr(os, "urandom", urandom)
     monkeypatch.setattr(random, "_urandom", urandom)  # of SystemRandom, and so of secrets
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """Undo what a test changes of the process's logging: in-process servers and commands set levels and handlers."""
+    ours = logging.getLogger("adapter")
+    levels, handlers = (logging.root.level, ours.level), logging.root.handlers[:]
+    details = logging.logThreads, logging.logProcesses, logging.logMultiprocessing, logging._srcfile
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.logThreads, logging.logProcesses, logging.logMultiprocessing, logging._srcfile = details
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
