@@ -43,6 +43,7 @@ class BinaryPart:
     path: tuple[int, ...]
     partial: tuple[int, int] | None
     peek: bool
+    section: Section | None = None  #: HEADER, TEXT, MIME …: beyond the grammar; text that is not decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class BinarySize:
 
     label: bytes
     path: tuple[int, ...]
+    section: Section | None = None
 
 
 @dataclass(frozen=True, slots=True)

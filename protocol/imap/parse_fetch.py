@@ -18,7 +18,6 @@ from protocol.mime.sections import Section, parse_section
 
 _NAME = re.compile(rb"[A-Za-z0-9.]+")
 _PATH_AND_TEXT = re.compile(rb"[A-Za-z0-9.]*")
-_PATH = re.compile(rb"(?:[1-9][0-9]{0,8}(?:\.[1-9][0-9]{0,8})*)?")
 _FIELD_NAME = re.compile(rb"[\x21-\x39\x3b-\x7e]+")
 _BARE_FIELD_NAME = re.compile(rb'[^\x00-\x20\x7f-\xff(){%*"\\]+')
 _TO_ESCAPE = re.compile(rb'(["\\])')
@@ -39,6 +38,7 @@ _RFC822: Final = {
 }
 _ATTRIBUTES: Final = {attribute.value: attribute for attribute in Attribute}
 _REMEMBERED_LENGTH: Final = 512
+_TO_THE_END: Final = (1 << 63) - 1
 
 
 class _Request(NamedTuple):
@@ -137,13 +137,13 @@ def _part(lexer: Lexer, name: str) -> FetchItem:
         return BodyPart(label + origin, section, partial, peek=name == "BODY.PEEK")
     if name not in ("BINARY", "BINARY.PEEK", "BINARY.SIZE"):
         raise CommandError("Unknown FETCH item")
-    numbers = lexer.match(_PATH, "a part number")[0]
-    lexer.expect(b"]")
-    path = tuple(map(int, numbers.split(b"."))) if numbers else ()
+    section = _section(lexer)
+    named = section if section.what else None
     if name == "BINARY.SIZE":
-        return BinarySize(b"BINARY.SIZE[" + numbers + b"]", path)
+        return BinarySize(b"BINARY.SIZE[" + _spell(section) + b"]", section.path, named)
     partial, origin = _partial(lexer)
-    return BinaryPart(b"BINARY[" + numbers + b"]" + origin, path, partial, peek=name == "BINARY.PEEK")
+    label = b"BINARY[" + _spell(section) + b"]" + origin
+    return BinaryPart(label, section.path, partial, name == "BINARY.PEEK", named)
 
 
 # RFC 3501 9 section, header-list
@@ -190,7 +190,7 @@ def _partial(lexer: Lexer) -> tuple[tuple[int, int] | None, bytes]:
     if not lexer.skip(b"<"):
         return None, b""
     first = lexer.number64()
-    lexer.expect(b".")
-    length = lexer.number64()
+    # Without a length, which the grammar does not allow, everything that follows can only be meant.
+    length = lexer.number64() if lexer.skip(b".") else _TO_THE_END
     lexer.expect(b">")
     return (first, length), b"<%d>" % first

@@ -54,12 +54,13 @@ _IN_LIST = f"{_CONTENT} AND p.uid IN (SELECT value FROM json_each(?))"  # noqa: 
 class Message:
     """The content of a message at hand: its octets if it is small, and where its parts lie."""
 
-    __slots__ = ("_outline", "_root", "id", "octets", "size")
+    __slots__ = ("_outline", "_root", "has_nul", "id", "octets", "size")
 
     def __init__(self, message_id: str, size: int, octets: bytes | None, encoded_outline: bytes) -> None:
         self.id = message_id
         self.size = size
         self.octets = octets  # None: too large, or a part of it cannot be read
+        self.has_nul = octets is not None and b"\0" in octets  # found out once, on a thread
         self._outline = encoded_outline
         self._root: Part | None = None
 

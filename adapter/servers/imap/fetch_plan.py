@@ -172,7 +172,7 @@ _FILL: Final[dict[Attribute, Fill]] = {
 def contents_of(item: Content, block: Block, undecodable: list[int]) -> Sequence[bytes | None]:
     """The octets of an item for each of these small messages; None where there is no such part."""
     if isinstance(item, BodyPart) and item.section == _WHOLE:
-        values: list[bytes | None] = [message.octets for message in block.messages]
+        values: list[bytes | None] = [_text(message) for message in block.messages]
     else:
         pairs = zip(block.uids, block.messages, strict=True)
         values = [_content(item, uid, message, undecodable) for uid, message in pairs]
@@ -185,12 +185,20 @@ def contents_of(item: Content, block: Block, undecodable: list[int]) -> Sequence
 def _content(item: Content, uid: int, message: Message, undecodable: list[int]) -> bytes | None:
     octets = message.octets or b""
     if isinstance(item, BodyPart):
+        value = section_of(octets, message.root, item.section)
+        return value if value is None or not message.has_nul else form.without_nul(value)
+    if item.section is not None:
         return section_of(octets, message.root, item.section)
     try:
         return binary_of(octets, message.root, item.path)
     except UnknownEncodingError:
         undecodable.append(uid)
         return None
+
+
+def _text(message: Message) -> bytes:
+    octets = message.octets or b""
+    return form.without_nul(octets) if message.has_nul else octets
 
 
 def _sizes(item: Content) -> Fill:
@@ -210,7 +218,7 @@ def _literals(item: Content) -> Fill:
 
 
 def _whole(block: Block, _: list[int]) -> Sequence[Column]:
-    octets = [message.octets or b"" for message in block.messages]
+    octets = [_text(message) for message in block.messages]
     return [b"{%d}\r\n" % len(each) for each in octets], octets
 
 

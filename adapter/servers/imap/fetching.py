@@ -231,7 +231,8 @@ class Fetch:
                     yield lead + form.literal_head(item.label, span.size, binary=binary)
                     lead = b""
                     async for chunk in self._bodies.stream(message, span):
-                        yield chunk
+                        # Costs nothing where there is no NUL: the chunk comes back as it is.
+                        yield chunk if isinstance(item, BinaryPart) else form.without_nul(chunk)
             lead += b" "
         yield lead[:-1] + form.FETCH_END
 
@@ -243,6 +244,8 @@ class Fetch:
             return await self._bodies.section(message, item.section, item.partial)
         try:
             part = None if isinstance(item, BinarySize) else item.partial
+            if item.section is not None:
+                return await self._bodies.section(message, item.section, part)
             return await self._bodies.binary(message, item.path, part)
         except UnknownEncodingError:
             self.undecodable += block.uids

@@ -65,6 +65,9 @@ def items(text: bytes) -> tuple[FetchItem, ...]:
         (b"BINARY[]", (BinaryPart(b"BINARY[]", (), None, peek=False),)),
         (b"BINARY.PEEK[1.2]<0.100>", (BinaryPart(b"BINARY[1.2]<0>", (1, 2), (0, 100), peek=True),)),
         (b"BINARY.SIZE[3]", (BinarySize(b"BINARY.SIZE[3]", (3,)),)),
+        (b"BODY.PEEK[1]<7>", (BodyPart(b"BODY[1]<7>", Section((1,)), (7, 2**63 - 1), peek=True),)),
+        (b"BINARY[2.mime]", (BinaryPart(b"BINARY[2.MIME]", (2,), None, False, Section((2,), "MIME")),)),
+        (b"BINARY.SIZE[text]", (BinarySize(b"BINARY.SIZE[TEXT]", (), Section((), "TEXT")),)),
     ],
 )  # fmt: skip
 def test_items(text: bytes, expected: tuple[FetchItem, ...]) -> None:
@@ -123,8 +126,8 @@ def test_long_and_literal_requests_are_read_too() -> None:
         b"BODY[MIME]", b"BODY[0]", b"BODY[1.]", b"BODY[.1]", b"BODY[1..2]", b"BODY[HEADER.FIELDS]",
         b"BODY[HEADER.FIELDS ()]", b"BODY[HEADER.FIELDS (a", b"BODY[HEADER.FIELDS (a b)", b"BODY[TEXT (a)]",
         b"BODY[HEADER.FIELDS (a:b)]", b'BODY[HEADER.FIELDS ("a b")]', b'BODY[HEADER.FIELDS ("")]',
-        b"BODY[HEADER.FIELDS ({4}\r\na\r\nb)]", b"BODY[]<1>", b"BODY[]<1.2", b"BODY[]<-1.2>", b"BODY[]<1.2>x",
-        b"BODY.PEEK", b"BINARY", b"BINARY[TEXT]", b"BINARY[0]", b"BINARY[1", b"BINARY.SIZE[1]<0.1>", b"FLAGS[]",
+        b"BODY[HEADER.FIELDS ({4}\r\na\r\nb)]", b"BODY[]<1.>", b"BODY[]<1.2", b"BODY[]<-1.2>", b"BODY[]<1.2>x",
+        b"BODY.PEEK", b"BINARY", b"BINARY[FROB]", b"BINARY[0]", b"BINARY[1", b"BINARY.SIZE[1]<0.1>", b"FLAGS[]",
         b"FLAGS ()", b"FLAGS (X)", b"FLAGS (CHANGEDSINCE)", b"FLAGS (CHANGEDSINCE x)", b"FLAGS (VANISHED)",
         b"FLAGS (CHANGEDSINCE 1 VANISHED)", b"FLAGS (PARTIAL 1:-2)", b"PREVIEW (EAGER)", b"BODY[1.2.3",
     ],

@@ -101,6 +101,8 @@ def body_part(section: bytes, partial: tuple[int, int] | None = None) -> BodyPar
 def literal(value: bytes | None, *, binary: bool = False) -> bytes:
     if value is None:
         return b"NIL"
+    if not binary:
+        value = value.replace(b"\0", b"\x80")  # no ordinary literal holds NUL (RFC 3501 4.3.1)
     return (b"~{%d}\r\n%b" if binary and b"\0" in value else b"{%d}\r\n%b") % (len(value), value)
 
 
@@ -231,6 +233,20 @@ async def test_attributes_are_those_of_the_octets_with_and_without_cache_rows(st
         answer, _ = await fetched(mailboxes, state, [body_part(b"")])
         assert answer == b"".join(response(n, b"BODY[] " + literal(octets)) for n, octets in enumerate(sent, 1))
         assert store.index.query("SELECT * FROM cache_messages ORDER BY message_id") == cached
+
+
+async def test_nul_in_a_large_message_never_leaves_in_a_literal(store: Transport) -> None:
+    octets = b"A: b\r\n\r\n" + b"x\0y" * bodies.SMALL
+    append(store, "INBOX", octets)
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        for partial in (None, (bodies.CHUNK - 5, 12)):
+            answer, _ = await fetched(mailboxes, state, [BodyPart(b"BODY[]", parse_section(b""), partial, peek=True)])
+            start, count = partial or (0, len(octets))
+            assert answer == response(1, b"BODY[] " + literal(octets[start : start + count]))
+            assert b"\0" not in answer
+        answer, _ = await fetched(mailboxes, state, [BinaryPart(b"BINARY[]", (), None, True)])
+        assert answer == response(1, b"BINARY[] " + literal(octets, binary=True))
 
 
 def _empty_cache(store: Transport) -> None:
