@@ -147,6 +147,14 @@ def test_a_thread_that_waits_too_long_is_told(directories: Directories) -> None:
         assert reasons == [Reason.LOCK_TIMEOUT]
 
 
+def test_the_kernel_names_the_holder_of_the_index_lock(held: Locks, directories: Directories) -> None:
+    assert not locks.holds_index_lock(directories, os.getpid())  # there is no such file yet
+    with held.hold(["ada@x"]):
+        assert locks.holds_index_lock(directories, os.getpid())
+        assert not locks.holds_index_lock(directories, os.getppid())
+    assert not locks.holds_index_lock(directories, os.getpid())
+
+
 def _count_up(root: str, rounds: int) -> None:
     with closing(Directories(root)) as directories, closing(Locks(directories, PATIENCE)) as own:
         for _ in range(rounds):
