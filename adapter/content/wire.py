@@ -16,6 +16,7 @@ Segment kinds:
 from __future__ import annotations
 
 from binascii import a2b_base64
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -157,33 +158,74 @@ def rebuild(file: bytes, recipe: Recipe, blobs: BlobReader) -> bytes:
     return octets
 
 
+class RangeReader:
+    """Ranges of one message, whose file and recipe were read once.
+
+    Ranges in ascending order, as the parts of a message are, cost together what the whole message costs: a range finds
+    its first segment by bisection, and the segment that was built last is kept. Any thread may read.
+    """
+
+    __slots__ = ("_blobs", "_built", "_file", "_starts", "recipe")
+
+    def __init__(self, file: bytes, recipe: Recipe, blobs: BlobReader) -> None:
+        self._file = file
+        self._blobs = blobs
+        self._starts = [segment.start for segment in recipe.segments]
+        self._built: tuple[Segment | None, bytes] = (None, b"")
+        self.recipe = recipe
+
+    def segments(self, start: int, stop: int) -> Iterator[Segment]:
+        """The segments that hold octets of a range."""
+        for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
+            segment = self.recipe.segments[number]
+            if segment.start >= stop:
+                return
+            if max(start, segment.start) < min(stop, segment.start + segment.size):
+                yield segment
+
+    def octets(self, start: int, stop: int) -> Iterator[bytes]:
+        """Octets [start, stop) of the message in chunks of at most 256 KiB, without building what lies before them."""
+        stop = min(stop, self.recipe.size)
+        for segment in self.segments(start, stop):
+            first = max(start, segment.start)
+            last = min(stop, segment.start + segment.size)
+            given = 0
+            for chunk in self._segment_octets(segment, first - segment.start, last - segment.start):
+                given += len(chunk)
+                yield chunk
+            if given != last - first:
+                raise MailError(Reason.BAD_CONTENT, f"a segment gave {given} octets of {last - first}")
+
+    def read(self, start: int, stop: int) -> bytes:
+        return b"".join(self.octets(start, stop))
+
+    def _segment_octets(self, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
+        if segment.kind in (BLOB, LOST):
+            return segment_octets(self._file, segment, self._blobs, start, stop)
+        last, built = self._built
+        if last is not segment:
+            built = _build(self._file, segment)
+            self._built = (segment, built)
+        return _chunks(built, start, stop)
+
+
 def octets(file: bytes, recipe: Recipe, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
-    """Octets [start, stop) of the message in chunks of at most 256 KiB, without building what lies before them."""
-    stop = min(stop, recipe.size)
-    for segment in recipe.segments:
-        first = max(start, segment.start)
-        last = min(stop, segment.start + segment.size)
-        if first >= last:
-            continue
-        given = 0
-        for chunk in segment_octets(file, segment, blobs, first - segment.start, last - segment.start):
-            given += len(chunk)
-            yield chunk
-        if given != last - first:
-            raise MailError(Reason.BAD_CONTENT, f"a segment gave {given} octets of {last - first}")
+    """Octets [start, stop) of the message; for many ranges of one message use :class:`RangeReader`."""
+    return RangeReader(file, recipe, blobs).octets(start, stop)
 
 
 def segment_octets(file: bytes, segment: Segment, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
-    if segment.kind == BLOB:
-
-        def read(offset: int, length: int) -> bytes:
-            return blobs.read(segment.ref, offset, length)
-
-        yield from blob_range(read, segment.coding or _IDENTITY, segment.size, start, stop)
-        return
     if segment.kind == LOST:
-        yield from placeholder.encoded_range(segment.coding or _IDENTITY, segment.size, start, stop)
-        return
-    built = _build(file, segment)[start:stop]
-    for at in range(0, len(built), CHUNK):
-        yield built[at : at + CHUNK]
+        return placeholder.encoded_range(segment.coding or _IDENTITY, segment.size, start, stop)
+    if segment.kind != BLOB:
+        return _chunks(_build(file, segment), start, stop)
+
+    def read(offset: int, length: int) -> bytes:
+        return blobs.read(segment.ref, offset, length)
+
+    return blob_range(read, segment.coding or _IDENTITY, segment.size, start, stop)
+
+
+def _chunks(built: bytes, start: int, stop: int) -> Iterator[bytes]:
+    for at in range(start, min(stop, len(built)), CHUNK):
+        yield built[at : min(at + CHUNK, stop)]

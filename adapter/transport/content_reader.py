@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from adapter.content import damaged, front_matter, outline, wire
-from adapter.content.wire import Recipe
+from adapter.content.wire import RangeReader, Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
@@ -64,22 +64,24 @@ class ContentReader:
         """The same, for a caller that has the recipe already (many messages: one query for all recipes)."""
         return wire.rebuild(self.file(message_id), recipe, self)
 
+    def ranges(self, message_id: str, recipe: Recipe | None = None) -> RangeReader:
+        """A reader of many ranges of one message: its file is read now, and not again."""
+        file = self.file(message_id)
+        return RangeReader(file, self.recipe(message_id, file) if recipe is None else recipe, self)
+
     def stream(self, message_id: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """A range of the octets in chunks; what lies outside the range is not rebuilt."""
-        file = self.file(message_id)
-        recipe = self.recipe(message_id, file)
-        return wire.octets(file, recipe, self, start, recipe.size if stop is None else stop)
+        reader = self.ranges(message_id)
+        return reader.octets(start, reader.recipe.size if stop is None else stop)
 
-    def probe(self, message_id: str, ranges: Iterable[tuple[int, int]]) -> None:
-        """Raise the error that :meth:`stream` of these ranges would raise for a file or blob that cannot be read.
+    def probe(self, reader: RangeReader, ranges: Iterable[tuple[int, int]]) -> None:
+        """Raise the error that reading these ranges would raise for a blob that cannot be read.
 
         Opens every blob that the ranges need and reads its first octet; an I/O error further inside is not detected.
         """
-        recipe = self.recipe(message_id, self.file(message_id))
-        for start, stop in ranges:
-            for segment in recipe.segments:
-                if segment.kind == wire.BLOB and segment.start < stop and segment.start + segment.size > start:
-                    self.read(segment.ref, 0, 1)
+        blobs = {segment.ref for each in ranges for segment in reader.segments(*each) if segment.kind == wire.BLOB}
+        for sha256 in blobs:
+            self.read(sha256, 0, 1)
 
     def section(self, message_id: str, section: Section) -> list[tuple[int, int]] | bytes | None:
         """What ``BODY[section]`` holds: ranges for :meth:`stream`, or the octets of chosen header fields.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from adapter.content import outline
-from adapter.content.wire import Recipe
+from adapter.content.wire import RangeReader, Recipe
 from adapter.servers.imap import transfer_stream
 from adapter.servers.imap.header_fields import header_fields
 from adapter.servers.imap.threads import Threads
@@ -54,13 +54,14 @@ _IN_LIST = f"{_CONTENT} AND p.uid IN (SELECT value FROM json_each(?))"  # noqa: 
 class Message:
     """The content of a message at hand: its octets if it is small, and where its parts lie."""
 
-    __slots__ = ("_outline", "_root", "has_nul", "id", "octets", "size")
+    __slots__ = ("_outline", "_root", "has_nul", "id", "octets", "reader", "size")
 
     def __init__(self, message_id: str, size: int, octets: bytes | None, encoded_outline: bytes) -> None:
         self.id = message_id
         self.size = size
         self.octets = octets  # None: too large, or a part of it cannot be read
         self.has_nul = octets is not None and b"\0" in octets  # found out once, on a thread
+        self.reader: RangeReader | None = None  # of a large message, while a FETCH serves it
         self._outline = encoded_outline
         self._root: Part | None = None
 
@@ -279,14 +280,14 @@ class Bodies:
         """Raise MailError if a file that these spans need cannot be opened: better now than within a literal."""
         ranges = [each for span in spans if span.octets is None for each in span.ranges]
         if ranges:
-            await self._threads.run(self._transport.content.probe, message.id, ranges)
+            await self._threads.run(self._probe, message, ranges)
 
     async def stream(self, message: Message, span: Span) -> AsyncIterator[bytes]:
         """The octets of a span in chunks; the next one is read while one is being sent. Raises MailError."""
         if span.octets is not None:
             yield span.octets
             return
-        chunks = self._chunks(message.id, span)
+        chunks = self._chunks(message, span)
         pending = self._threads.start(next, chunks, b"")
         while chunk := await pending:
             pending = self._threads.start(next, chunks, b"")
@@ -294,14 +295,28 @@ class Bodies:
 
     # --- on a thread -----------------------------------------------------------------------------------------------
 
-    def _chunks(self, message_id: str, span: Span) -> Iterator[bytes]:
-        content = self._transport.content
-        raw: Iterable[bytes] = (chunk for start, end in span.ranges for chunk in content.stream(message_id, start, end))
+    def _reader(self, message: Message) -> RangeReader:
+        """For all sections of a FETCH, which asks for up to a thousand: file and recipe are read once."""
+        reader = message.reader
+        if reader is None:
+            reader = message.reader = self._transport.content.ranges(message.id)
+        return reader
+
+    def _probe(self, message: Message, ranges: Sequence[tuple[int, int]]) -> None:
+        self._transport.content.probe(self._reader(message), ranges)
+
+    def _chunks(self, message: Message, span: Span) -> Iterator[bytes]:
+        raw: Iterable[bytes] = self._octets(message, span.ranges)
         if span.encoding:
             raw = transfer_stream.decode(raw, span.encoding)
         if span.size >= 0:
             raw = transfer_stream.cut(raw, span.skip, span.size)
         return transfer_stream.gather(raw, CHUNK)
+
+    def _octets(self, message: Message, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        reader = self._reader(message)
+        for start, end in ranges:
+            yield from reader.octets(start, end)
 
     def _read(self, folder_id: int, uids: Sequence[int]) -> dict[int, Message]:
         """Those that exist and can be read."""

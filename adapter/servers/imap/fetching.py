@@ -185,8 +185,11 @@ class Fetch:
                 continue
             first = index + 1
             if message is not None:
-                async for chunk in self._one(block.part(index, index + 1), message):
-                    yield chunk
+                try:
+                    async for chunk in self._one(block.part(index, index + 1), message):
+                        yield chunk
+                finally:
+                    message.reader = None  # it holds the whole file
             elif index < len(messages):
                 self.failed.append(block.uids[index])
 

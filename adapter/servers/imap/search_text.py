@@ -3,7 +3,7 @@
 The header is its fields, one to a line, ``name: value``, each line after a line feed. The body is, part by part, the
 fields of the part's own header and, of texts, their content (RFC 3501 6.4.4: what is in the body of the message, in
 the charset of the search). Of attachments that are no text their header alone counts. Of a message with more text than
-``LIMIT`` the rest does not count.
+``LIMIT`` the rest does not count (headers of parts always do), so that no message costs more than one pass.
 """
 
 from __future__ import annotations
@@ -36,17 +36,25 @@ class SearchText(NamedTuple):
     header: str
     body: str
     references: str  # the field as it came, for threads
+    is_whole: bool = True  # False: more than the caller wanted, and the rest was not read
 
 
-def search_text(root: Part, read: Read) -> SearchText:
-    """The text of a message whose parts lie as ``root`` says (headers and parameters are not taken from there)."""
+def search_text(root: Part, read: Read, longest: int | None = None) -> SearchText:
+    """The text of a message whose parts lie as ``root`` says (headers and parameters are not taken from there).
+
+    One pass: ``read`` is asked for ascending ranges. Once there are more characters than ``longest`` it ends early.
+    """
     header, references = "", ""
     pieces: list[str] = []
     room = LIMIT
+    length = 0
     for part in walk(root):
+        if longest is not None and length > longest:
+            return SearchText(header, "", references, is_whole=False)
         block = read(part.start, min(part.body, part.start + _HEADER_LIMIT))
         headers = parse_headers(block, 0, len(block))
         lines = _lines(block)
+        length += len(lines)
         if part is root:
             header = _folded(lines)
             references = decode_words(headers.first("references") or b"")
@@ -56,6 +64,7 @@ def search_text(root: Part, read: Read) -> SearchText:
         if not part.children and part.type in ("text", "message", "multipart") and room > 0:
             text = _text(part, headers, read, room)
             room -= len(text)
+            length += len(text)
             pieces.append(text)
     return SearchText(header, _folded("\n".join(pieces)), references)
 

@@ -18,7 +18,7 @@ from itertools import islice
 
 import orjson
 
-from adapter.servers.imap.text_index import NewText, TextIndex
+from adapter.servers.imap.text_index import LONGEST, NewText, TextIndex
 from adapter.servers.imap.text_reader import TextReader
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -141,6 +141,6 @@ class TextFiller:
         for message_id in message_ids:
             if message_id not in owners or self._stopping.is_set():
                 continue
-            for text in self._reader.extract([message_id]).values():
+            for text in self._reader.extract([message_id], longest=LONGEST).values():
                 yield NewText(message_id, owners[message_id], text)
             time.sleep(_BREATH)

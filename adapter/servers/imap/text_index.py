@@ -205,7 +205,7 @@ def _insert(connection: sqlite3.Connection, made: Sequence[NewText]) -> None:
             next_rows[registration] = _next_row(connection, registration)
         row = next_rows[registration]
         next_rows[registration] += 1
-        indexed = len(text.header) + len(text.body) <= LONGEST
+        indexed = text.is_whole and len(text.header) + len(text.body) <= LONGEST
         header, body = (text.header, text.body) if indexed else ("", "")
         rows.append((row, message_id, indexed, text.references, header, body))
     connection.executemany("INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?)", rows)

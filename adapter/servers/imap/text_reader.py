@@ -65,9 +65,12 @@ class TextReader:
             found |= fresh
         return [found.get(ids.get(uid, ""), NOTHING) for uid in uids]
 
-    def extract(self, message_ids: Sequence[str], *, strict: bool = False) -> dict[str, SearchText]:
+    def extract(
+        self, message_ids: Sequence[str], *, strict: bool = False, longest: int | None = None
+    ) -> dict[str, SearchText]:
         """The texts of messages from their files; those that cannot be read are left out.
 
+        ``longest``: of a text that has more characters the rest is not read, and it is marked as not whole.
         ``strict``: raises ``UNREADABLE`` for one that cannot be read now.
         """
         if not message_ids:
@@ -77,7 +80,8 @@ class TextReader:
         found = {}
         for message_id in dict.fromkeys(message_ids):
             try:
-                found[message_id] = self._extract(message_id, *cached.get(message_id, (None, None)))
+                recipe, parts = cached.get(message_id, (None, None))
+                found[message_id] = self._extract(message_id, recipe, parts, longest)
             except MailError as error:
                 _log.error("the text of message %s cannot be read: %s", message_id, error)
                 if strict and error.reason is Reason.UNREADABLE:
@@ -93,7 +97,9 @@ class TextReader:
             self._used = 0
             return True
 
-    def _extract(self, message_id: str, encoded: bytes | None, encoded_outline: bytes | None) -> SearchText:
+    def _extract(
+        self, message_id: str, encoded: bytes | None, encoded_outline: bytes | None, longest: int | None
+    ) -> SearchText:
         content = self._transport.content
         if encoded is None or encoded_outline is None:
             row = cache_fill.derive(content, message_id)
@@ -103,8 +109,8 @@ class TextReader:
         if recipe.size <= _WHOLE:
             with contextlib.suppress(MailError):  # an attachment that cannot be read does not hide the text
                 octets = content.octets_with(message_id, recipe)
-                return search_text(root, lambda start, stop: octets[start:stop])
-        return search_text(root, lambda start, stop: b"".join(content.stream(message_id, start, stop)))
+                return search_text(root, lambda start, stop: octets[start:stop], longest)
+        return search_text(root, content.ranges(message_id, recipe).read, longest)
 
     def _remembered(self, message_ids: Iterable[str]) -> dict[str, SearchText]:
         with self._mutex:
