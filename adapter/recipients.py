@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class Recipients:
 
     def __init__(self, settings: Settings, transport: Transport) -> None:
         self._transport = transport
+        self._reading = threading.Lock()
         self._is_stale = True  # the registrations changed since they were read
         self._known: dict[str, bool] = {}  # registered address -> active
         self._by_age: list[str] = []  # the active ones, the oldest first
@@ -92,8 +94,13 @@ class Recipients:
         if foreign != self._foreign_domains:
             self._foreign_domains = foreign
             self._domains = self._domains_of(self._known)
-        if self._transport.changes.catch_up(_PATIENCE_SECONDS) and not self._is_stale:
-            return
+        is_current = self._transport.changes.catch_up(_PATIENCE_SECONDS)
+        # A caller that arrives during a read waits for it: nothing is stale any more, but the result is not there yet.
+        with self._reading:
+            if not is_current or self._is_stale:
+                self._read()
+
+    def _read(self) -> None:
         self._is_stale = False  # before the reading: a change that comes now counts
         try:
             with self._transport.reading() as connection:

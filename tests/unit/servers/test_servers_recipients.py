@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from adapter.config import ConfigError, Size
 from adapter.recipients import Recipients, Target
 from adapter.servers.smtp.submission import header_editor
 from adapter.settings import Account, Domains, Quota, Settings
+from adapter.store import queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
@@ -23,6 +26,7 @@ from protocol.smtp.paths import Path as MailPath
 from tests.support.messages import message
 from tests.support.smtpd import make_store, serving
 from tests.support.stores import ADA, BOB, deliver, new_store
+from tests.support.waiting import PATIENCE
 
 CARL = "carl@other.test"
 DORA = "dora@example.test"
@@ -371,3 +375,26 @@ def test_registrations_are_read_after_changes_of_theirs_only(store: Transport, m
     assert found(recipients, DORA) == [DORA]
     recipients.refresh()
     assert len(reads) == 1
+
+
+def test_address_registered_a_moment_ago_is_found_while_another_connection_reads_it(
+    store: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipients = Recipients(Settings(), store)
+    store.run(op.Register(DORA))
+    is_reading, may_go_on = threading.Event(), threading.Event()
+    registrations = queries.registrations
+
+    def slow(connection: sqlite3.Connection) -> object:
+        is_reading.set()
+        assert may_go_on.wait(PATIENCE)
+        return registrations(connection)
+
+    monkeypatch.setattr(queries, "registrations", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(recipients.find_again, at(DORA))
+        assert is_reading.wait(PATIENCE)
+        second = pool.submit(recipients.find_again, at(DORA))
+        wait([second], timeout=0.3)  # it must wait for the first, not refuse the address
+        may_go_on.set()
+        assert first.result() == second.result() == (Target(DORA),)
