@@ -46,6 +46,7 @@ class Peer(abc.ABC):
         self.syncs = syncs
         self.imap = self.lmtp = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
 
     @property
     def pid(self) -> int:
@@ -81,7 +82,12 @@ class Peer(abc.ABC):
         environment = {**os.environ, **self._environment(), **(self.syncs.environment if self.syncs else {})}
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                self._command(), cwd=_REPOSITORY, stdout=subprocess.DEVNULL, stderr=errors, env=environment
+                self._command(),
+                cwd=_REPOSITORY,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the bench alone, which then stops the servers
             )
         for port in (self.imap, self.lmtp):
             wait_for_port(port, log)
@@ -89,15 +95,22 @@ class Peer(abc.ABC):
     def _environment(self) -> dict[str, str]:
         return {}
 
-    def stop(self) -> None:
-        if self._process is not None:
+    def terminate(self) -> None:
+        """Ask the server to end; ``stop`` also waits for it."""
+        if self._process is not None and not self._is_ending:
             self._process.send_signal(signal.SIGTERM)
+            self._is_ending = True
+
+    def stop(self) -> None:
+        self.terminate()
+        if self._process is not None:
             try:
                 self._process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+        self._is_ending = False
 
     def restart(self) -> None:
         self.stop()
@@ -157,11 +170,11 @@ class Markpost(Peer):
 
     def drop_caches(self, *, text: bool) -> None:
         if text:
-            os.replace(self._text_index, f"{self.directory}/text-index")
+            _replace(self._text_index, f"{self.directory}/text-index")
 
     def restore_caches(self) -> None:
         self.stop()
-        os.replace(f"{self.directory}/text-index", self._text_index)
+        _replace(f"{self.directory}/text-index", self._text_index)
         self.start()
 
     def _command(self) -> list[str]:
@@ -172,6 +185,11 @@ class Markpost(Peer):
 
     def _environment(self) -> dict[str, str]:
         return {"MARKPOST_SERVER_LOG_LEVEL": "warning", "MARKPOST_LIMITS_CONNECTIONS_PER_USER": "5000"}
+
+
+def _replace(source: str, target: str) -> None:
+    if os.path.exists(source):
+        os.replace(source, target)
 
 
 _DOVECOT = """

@@ -88,8 +88,12 @@ def arenas(directory: str, plan: Plan, note: Callable[[str], None], effort: Effo
             peers += these
             ready += make_arenas(these, size, mail, effort)
             note(f"stores with {size:,} messages: {time.monotonic() - began:.0f} s to fill")
+        for arena in ready:
+            Watch(arena.peer).settle()
         yield ready
     finally:
+        for peer in peers:
+            peer.terminate()
         for peer in peers:
             peer.stop()
         for size in sizes:

@@ -273,7 +273,7 @@ class RealMail:
         part = b"Content-Type: text/plain; charset=us-ascii\r\n\r\n" + unique
         frame = head + _multipart("mixed", f"mixed-{number}", [part, _attachment_head(_NAMES[0])])
         data = self._noise(dice, size - len(frame) - _LINE_BYTES)
-        padding = b"See the plan.\r\n".rjust(size - len(frame) - len(data), b".")
+        padding = b"See the plan.\r\n".rjust(size - len(frame) - len(data), b"-")
         return head + _multipart("mixed", f"mixed-{number}", [part + padding, _attachment_head(_NAMES[0]) + data])
 
 
