@@ -16,12 +16,20 @@ from tests.support.corpus import varied_message
 from tests.support.imap_view import CheckedClient
 from tests.support.imapd import Running, make_store, serving
 from tests.support.mailboxes import told
+from tests.support.real_mail import RealMail
 from tests.support.stores import ADA, rows
 
 SESSIONS = 20
 STEPS = int(os.environ.get("STRESS_STEPS", "60"))
 MAILBOXES = ("INBOX", "Left", "Right")
 _NAMES = {1: b"\\Seen", 2: b"\\Answered", 4: b"\\Flagged", 8: b"\\Deleted", 16: b"\\Draft"}
+
+_MAIL = RealMail(1)
+
+
+def _some_message(dice: random.Random) -> bytes:
+    """Odd mail, or mail with threads, HTML and attachments."""
+    return dice.choice([varied_message, _MAIL.octets])(dice.randint(1, 40))
 
 
 class Walker:
@@ -80,7 +88,7 @@ class Walker:
                 _, status = await client.run(f"{uid}{kind.upper()} {chosen} {other}")
                 assert status.startswith((b"OK", b"NO [EXPUNGEISSUED]")), status
             case "append":
-                text = varied_message(dice.randint(1, 40))
+                text = _some_message(dice)
                 _, status = await client.run(f"APPEND {other} {{{len(text)}+}}\r\n".encode() + text)
                 assert status.startswith(b"OK [APPENDUID"), status
             case "expunge":
@@ -145,7 +153,7 @@ class Walker:
 async def _deliveries(server: Running, stop: asyncio.Event) -> None:
     dice = random.Random(0)
     while not stop.is_set():
-        staged = await asyncio.to_thread(server.transport.stage, varied_message(dice.randint(1, 40)))
+        staged = await asyncio.to_thread(server.transport.stage, _some_message(dice))
         await server.transport.commit(op.Deliver(staged, "bob@example.test", [ADA]))
         await asyncio.sleep(0.05)
 
