@@ -191,3 +191,4 @@ CREATE TABLE IF NOT EXISTS lost_places (
     keywords        TEXT NOT NULL,
     PRIMARY KEY (message_id, folder_id, uid)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS lost_places_of_folder ON lost_places (folder_id);

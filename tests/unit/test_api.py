@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import re
 import subprocess
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from adapter.api import Mailbox, Person, Store, Summary
+from adapter.store import layout
 from adapter.transport import operations as op
 from protocol.errors import MailError, Reason
+from tests.support.failing_reads import FailingReads
 from tests.support.waiting import PATIENCE, until, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,6 +197,20 @@ def test_the_mail_of_others_is_not_shown(ada: Mailbox, bob: Mailbox, store: Stor
     assert caught.value.reason is Reason.NO_SUCH_MESSAGE
     with pytest.raises(MailError):
         store.mailbox(EVE).set_flags(bob.messages()[0], "deleted")
+
+
+def test_message_that_cannot_be_read_now_is_a_temporary_error_for_itself_alone(
+    ada: Mailbox, bob: Mailbox, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (ada.send("x", to=BOB, subject=subject).id for subject in ("one", "two"))
+    reads = FailingReads(monkeypatch)
+    reads.errors[layout.message_name(first)] = errno.EIO
+    with pytest.raises(MailError) as caught:
+        bob.read(first)
+    assert caught.value.reason is Reason.UNREADABLE
+    assert caught.value.temporary
+    assert bob.read(second).subject == "two"
+    assert len(bob.messages()) == 2
 
 
 def test_latest_first_and_limit(ada: Mailbox, bob: Mailbox) -> None:

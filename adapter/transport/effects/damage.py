@@ -7,6 +7,7 @@ message of which nothing is left: it leaves its folders, and the record says whe
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 
 from adapter.store.journal import Effect
 
@@ -51,9 +52,7 @@ def index_loss(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     connection.executemany("INSERT INTO lost_places VALUES (?, ?, ?, ?, ?, ?, ?)", places)
     connection.execute("DELETE FROM damaged_parts WHERE message_id = ? AND part = ''", (message_id,))
     connection.execute("DELETE FROM dsn_requests WHERE message_id = ?", (message_id,))
-    connection.execute(
-        "UPDATE messages SET file_sha256 = '', unlinked_at = ? WHERE message_id = ?", (at // 1_000_000, message_id)
-    )
+    connection.execute("UPDATE messages SET file_sha256 = '', unlinked_at = NULL WHERE message_id = ?", (message_id,))
     _forget_cache(connection, message_id)
 
 
@@ -62,6 +61,21 @@ def index_restoration(effect: Effect, connection: sqlite3.Connection, at: int) -
     connection.execute(
         "UPDATE messages SET file_sha256 = ?, unlinked_at = NULL WHERE message_id = ?", (effect["file"], effect["id"])
     )
+
+
+def lost_from(connection: sqlite3.Connection, folders: Collection[int]) -> set[str]:
+    """Lost messages that were in no folder but these."""
+    found = {
+        row[0]
+        for folder in folders
+        for row in connection.execute("SELECT message_id FROM lost_places WHERE folder_id = ?", (folder,))
+    }
+    elsewhere = "SELECT folder_id FROM lost_places WHERE message_id = ?"
+    return {
+        message_id
+        for message_id in found
+        if all(row[0] in folders for row in connection.execute(elsewhere, (message_id,)))
+    }
 
 
 def _forget_cache(connection: sqlite3.Connection, message_id: str) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from adapter.store import names, queries
 from adapter.store.queries import Registration
 from adapter.transport import ids
-from adapter.transport.effects import content, registrations
+from adapter.transport.effects import content, damage, registrations
 from adapter.transport.effects import folders as folder_effects
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.folders import discard_folder, make_folder
@@ -84,10 +84,12 @@ class Deregister(Operation[None]):
                 for folder in queries.folders(plan.connection, existing.id)
                 for row in queries.rows(plan.connection, folder.id)
             }
-            for folder in queries.folders(plan.connection, existing.id):
+            folders = queries.folders(plan.connection, existing.id)
+            lost = damage.lost_from(plan.connection, {folder.id for folder in folders})
+            for folder in folders:
                 discard_folder(plan, folder)
             plan.emit(registrations.effect(existing.id, self.address, "purged", existing.directory))
-            gone = shown.intersection(content.unlinked(plan.connection, plan.seconds, -1))
+            gone = shown.intersection(content.unlinked(plan.connection, plan.seconds, -1)) | lost
             if gone:
                 plan.emit(content.drop(plan.connection, sorted(gone)))
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from adapter.transport.effects import damage
 from tests.support.failing_reads import FailingReads
 from tests.support.imapd import ImapClient, Running, Start
+from tests.support.loss_records import Emit
 from tests.support.messages import message
 from tests.support.stores import ADA, append
 
@@ -77,4 +79,27 @@ async def test_message_file_that_cannot_be_read_is_unavailable(start: Start, mon
         untagged, status = await client.run("FETCH 1:2 (BODY.PEEK[])")
         assert status.startswith(b"NO [UNAVAILABLE]")
         assert len(untagged) == 1, "the other message is sent"
+        await client.close()
+
+
+async def test_recorded_loss_of_a_part_is_served_with_a_placeholder(start: Start) -> None:
+    octets = message("First", attachments=[_LARGE, b"kept"])
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", octets)
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        structure = await client.ok("FETCH 1 (RFC822.SIZE ENVELOPE BODYSTRUCTURE)")
+        kept = await client.ok("FETCH 1 (BODY.PEEK[1] BODY.PEEK[3])")
+        blob = max(_files(server, "attachments"), key=lambda path: path.stat().st_size)
+        blob.unlink()
+        ((message_id,),) = server.transport.index.query("SELECT message_id FROM messages", ())
+        await asyncio.to_thread(server.transport.run, Emit((damage.effect(message_id, blob.name),)))
+        await client.ok("UNSELECT")
+        await client.ok("SELECT INBOX")
+        assert await client.ok("FETCH 1 (RFC822.SIZE ENVELOPE BODYSTRUCTURE)") == structure
+        assert await client.ok("FETCH 1 (BODY.PEEK[1] BODY.PEEK[3])") == kept
+        (whole,) = await client.ok("FETCH 1 (BODY.PEEK[])")
+        assert b"BODY[] {%d}" % len(octets) in whole
+        (part,) = await client.ok("FETCH 1 (BINARY.PEEK[2])")
+        assert b"This part of the message was lost" in part
         await client.close()

@@ -16,14 +16,15 @@ from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
 from adapter.transport import cache_fill, rebuild
-from adapter.transport.effects import damage
+from adapter.transport import operations as op
+from adapter.transport.effects import damage, projections
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.mime.scanner import scan
 from protocol.mime.transfer import decode
 from tests.support.loss_records import Emit
 from tests.support.messages import message
-from tests.support.stores import ADA, deliver, new_store
+from tests.support.stores import ADA, deliver, folder, new_store, rows
 
 PART = bytes(range(256)) * 300
 OTHER = b"kept as it is"
@@ -133,4 +134,21 @@ def test_marks_and_losses_are_replayed_from_the_journal(tmp_path: Path) -> None:
     with Transport.open(root) as store:
         assert tables == [store.index.query(f"SELECT * FROM {table}") for table in _TABLES]
         store.run(Emit((damage.restoration(second, "cd" * 32),)))
+        assert store.index.query("SELECT * FROM lost_places") == []
+
+
+def test_lost_message_outlives_retention_and_goes_with_its_account(tmp_path: Path) -> None:
+    """Its parts stay for the case that its file comes back, but not after a purge."""
+    with new_store(tmp_path / "store", ADA) as store:
+        message_id = deliver(store, ADA, octets=message(attachments=[PART])).message_id
+        (row,), place = rows(store), folder(store)
+        where: damage.Place = (place.id, row.uid, row.internal_date, row.saved_at, row.flags, row.keywords)
+        taken_out = projections.removal(place, place.highestmodseq + 1, [(row.uid, message_id)])
+        store.run(Emit((taken_out, damage.loss(message_id, [where]))))
+        _file(store, message_id).unlink()
+        assert store.run(op.Collect(2**40)) == 0
+        assert _blob(store, PART).exists()
+        assert [each[0] for each in store.index.query("SELECT message_id FROM lost_places")] == [message_id]
+        store.run(op.Deregister(ADA, "purge"))
+        assert not _blob(store, PART).exists()
         assert store.index.query("SELECT * FROM lost_places") == []
