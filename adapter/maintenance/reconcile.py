@@ -185,7 +185,7 @@ WITH damaged AS (
   SELECT d.id, d.part FROM damaged d JOIN file_rows f ON f.part = 'blob' AND f.id = d.part AND f.problem = ''
   UNION
   SELECT d.id, d.part FROM damaged d JOIN file_rows f ON f.part = 'message' AND f.id = d.id AND f.sha = d.sha
-  WHERE d.part = ''
+  WHERE d.part = '' AND f.problem = ''
 )
 SELECT 'part-returned' AS kind, id AS subject, NULL AS place, part AS name, id, NULL AS mailbox, NULL AS entry,
   NULL AS folder, NULL AS uid, if(part = '', 'the intact file', concat('part ', part)) AS detail FROM back
