@@ -177,14 +177,19 @@ class Victims:
 
     def only_part(self) -> str:
         """A blob that nothing but its file holds; a placeholder stands for it in the messages that need it."""
-        chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if self._is_only_here(sha256)}))
-        needing = {message for message, sha256 in self.parts if sha256 == chosen}
-        if not all(self.is_free("content", each) for each in needing):
-            raise Unfit
+        only_here = sorted({sha256 for _, sha256 in self.parts if self._is_only_here(sha256)})
+        chosen = self.take("blob", only_here, lambda each: self._needing(each) <= self._free_content())
+        needing = self._needing(chosen)
         self.use("content", *needing)
         self.damaged |= needing
         self.losses += 1
         return chosen
+
+    def _needing(self, sha256: str) -> set[str]:
+        return {message for message, each in self.parts if each == sha256}
+
+    def _free_content(self) -> set[str]:
+        return {each for each in self.kept if self.is_free("content", each)}
 
     def _is_only_here(self, sha256: str) -> bool:
         return sha256 not in self.data and self.blob_path(sha256).exists()
