@@ -136,6 +136,7 @@ def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, wo
             try:
                 while attack.is_alive():
                     use_every_port()
+                use_every_port()  # behind all of them in the queue of each port, so that
                 use_every_port()  # every budget is full now
                 assert resident.noop()[0] == "OK"
             finally:
