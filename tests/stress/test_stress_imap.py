@@ -111,7 +111,8 @@ class Walker:
 
     async def _store(self, client: CheckedClient, uid: str, chosen: str, how: str, flags: str) -> None:
         _, status = await client.run(f"{uid}STORE {chosen} {how} ({flags})")
-        assert status.startswith(b"OK"), status
+        # RFC 2180 4.2.1: another session may have expunged a message that is named by number.
+        assert status.startswith(b"OK" if uid else (b"OK", b"NO [EXPUNGEISSUED]")), status
         if how.endswith(".SILENT") and client.mailbox is not None:
             # What the session was not told it has to look up: its picture of the flags is its own business.
             await client.learn()
@@ -158,6 +159,12 @@ async def _deliveries(server: Running, stop: asyncio.Event) -> None:
         await asyncio.sleep(0.05)
 
 
+def _without_recent(client: CheckedClient) -> dict[int, frozenset[bytes]]:
+    """The flags that a session shows, but for the one that is different in each session."""
+    assert client.mailbox is not None
+    return {uid: flags - {b"\\Recent"} for uid, flags in client.mailbox.flags.items()}
+
+
 async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     root = tmp_path / "store"
@@ -187,10 +194,10 @@ async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
             _, status = await client.run("NOOP")
             assert status.startswith(b"OK")
             unknown = None in client.mailbox.uids
-            flags = dict(client.mailbox.flags)
+            flags = _without_recent(client)
             await client.learn()
             assert client.mailbox.uids == list(expected[client.mailbox.name])
-            assert client.mailbox.flags == expected[client.mailbox.name]
+            assert _without_recent(client) == expected[client.mailbox.name]
             if not unknown:
                 # Everything was known before it was asked for.
                 assert flags == expected[client.mailbox.name]
