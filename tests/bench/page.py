@@ -74,7 +74,7 @@ def _ratio_plot(result: Result) -> str:
         return "<p>No row has both peers.</p>"
     factors = [factor for each in dots.values() for _, _, factor in each]
     low, high = math.floor(math.log10(min(*factors, 0.5))), math.ceil(math.log10(max(*factors, 2.0)))
-    left, width, step = 330, 620, 22
+    left, width, step = 390, 600, 22
     height = step * len(dots) + 30
 
     def across(factor: float) -> float:
