@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell makes what it starts in the background ignore Ctrl-C, and children inherit that: they get the default back.
     """
+    os.umask(0o022)  # tests put entries into stores by hand, and check reports what others may write to
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.basetemp is None and not hasattr(config, "workerinput") and os.access(_MEMORY, os.W_OK):

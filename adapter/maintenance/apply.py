@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from adapter.maintenance import examine, mend_messages, mend_registrations, quarantine, tables
+from adapter.maintenance import examine, mend_messages, mend_registrations, mend_tree, quarantine, tables
 from adapter.maintenance.compare import COMPARED
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.fragments import cache_batches, parquet_rows
@@ -64,17 +64,22 @@ class Apply:
     def run(self) -> None:
         try:
             self._read_notes()
+            self._modes()
+            self._strays(in_content=False)
             self._content()
             self._index()
             self._accounts()
             for finding in self._from_disk(_FOLDERS):
                 self._tell(self._mender.folder(finding))
+            for finding in self._survey.findings({"folder-name-wrong"}):
+                self._tell(mend_tree.full_name(self._mender, finding))
             self._links()
             self._adopt()
             self._losses()
             self._returned()
             self._state.finish()
             self._rest()
+            self._strays(in_content=True)
             for finding in self._survey.findings({"unreadable"}):
                 self._tell(Outcome.expected(finding))
         finally:
@@ -90,6 +95,24 @@ class Apply:
     def _read_notes(self) -> None:
         with contextlib.closing(tables.connect(f"{self._survey.scratch}/{NOTES}")) as notes:
             self._mender.removed_folders = {row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")}
+
+    # --- the tree ---------------------------------------------------------------------------------------------------
+
+    def _modes(self) -> None:
+        """First of all: until then others may read the credentials, or write where repair reads."""
+        for finding in self._survey.findings({"credentials-exposed", "mode-too-wide"}):
+            self._tell(mend_tree.close(self._directories, finding))
+        for finding in self._survey.findings({"owner-foreign"}):
+            self._tell(mend_tree.foreign_owner(self._directories, finding))
+        for finding in self._survey.findings({"text-index-damaged"}):
+            self._tell(mend_tree.text_index(self._directories, finding))
+
+    def _strays(self, *, in_content: bool) -> None:
+        """Quarantine strays: they may block directories. A stray directory of content waits until its messages left."""
+        content = {*layout.MESSAGES, *layout.ATTACHMENTS}
+        for finding in self._survey.findings({"stray-entry"}):
+            if (finding.place in content) is in_content:
+                self._tell(mend_tree.stray(self._directories, finding))
 
     # --- the index -------------------------------------------------------------------------------------------------
 

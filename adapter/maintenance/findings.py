@@ -31,6 +31,9 @@ class Finding:
 
 _INDEX = "journal"
 _FILE = "canonical file"
+_PROGRAM = "what the program makes"
+#: Kinds that a report names first.
+URGENT = ("credentials-exposed",)
 KINDS: dict[str, Kind] = {
     # the index as a whole
     "index-missing": Kind("harmless", _INDEX, "build the index anew"),
@@ -96,6 +99,13 @@ KINDS: dict[str, Kind] = {
     "projection-dangling": Kind("repaired", _INDEX, "move the link to quarantine"),
     "projection-orphan": Kind("repaired", "journal, else the link", "move the link to quarantine, else add the row"),
     "projection-duplicate-uid": Kind("repaired", "journal, else the link", "keep the row's; the other as an orphan"),
+    # the tree
+    "credentials-exposed": Kind("repaired", _PROGRAM, "close it to other users"),
+    "mode-too-wide": Kind("repaired", _PROGRAM, "set the mode back"),
+    "owner-foreign": Kind("conflict", "the owner of the store", "left to a person"),
+    "stray-entry": Kind("harmless", "none", "move to quarantine"),
+    "folder-name-wrong": Kind("repaired", _INDEX, "write the full name again"),
+    "text-index-damaged": Kind("harmless", "none", "remove the cache; it is filled again"),
     # the rest
     "unreadable": Kind("unreadable", "none", "left as it is until it can be read"),
     "staging-leftover": Kind("harmless", "none", "move to quarantine"),

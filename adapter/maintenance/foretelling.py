@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from adapter.maintenance import decisions, mend_registrations
+from adapter.maintenance import decisions, mend_registrations, mend_tree
 from adapter.maintenance.apply import LOST
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.mend_folders import Mender
@@ -40,6 +40,8 @@ class Foretelling:
     def outcome(self, finding: Finding) -> Outcome:
         if finding.kind in LOST and self._nowhere().has(finding.id):
             return Outcome(finding, "loss", "nothing holds its content any more")
+        if finding.kind == "owner-foreign":
+            return mend_tree.foreign_owner(self._directories, finding)
         why = ""
         if decisions.subject(finding) in self._decided:
             return Outcome(finding, "repaired", f"as decided: {self._decided[decisions.subject(finding)]}")

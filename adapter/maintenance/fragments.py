@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapter.maintenance.tally import Sums
-from adapter.store import disk
+from adapter.store import disk, tree
 
 Row = dict[str, Any]
 
@@ -322,5 +322,6 @@ def stamp(found: os.stat_result) -> str:
 
 
 def settled_stamp(found: os.stat_result) -> str:
-    """The stamp of what did not change a moment ago, else nothing."""
-    return stamp(found) if found.st_ctime_ns < time.time_ns() - _SETTLED else ""
+    """The stamp of what did not change a moment ago, else nothing; nor of what has a finding about mode or owner."""
+    is_ours = found.st_uid == os.geteuid() and not found.st_mode & tree.READABLE
+    return stamp(found) if is_ours and found.st_ctime_ns < time.time_ns() - _SETTLED else ""

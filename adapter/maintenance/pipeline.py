@@ -8,12 +8,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from adapter.maintenance import decisions, memory, spark, workspace
 from adapter.maintenance.apply import Apply
-from adapter.maintenance.findings import Finding, Outcome
+from adapter.maintenance.findings import URGENT, Finding, Outcome
 from adapter.maintenance.foretelling import Foretelling
 from adapter.maintenance.recorded import recorded_losses
 from adapter.maintenance.replay import BASE
@@ -112,7 +113,8 @@ class Pipeline:
                 last = self.look()
                 seen.look(last.findings())
             with contextlib.closing(Foretelling(found, chosen)) as foretelling:
-                for finding in found.findings():
+                others = (finding for finding in found.findings() if finding.kind not in URGENT)
+                for finding in chain(found.findings(URGENT), others):
                     if seen.each_time(finding):
                         report.tell(foretelling.outcome(finding))
         self._finish(report, found)

@@ -18,7 +18,7 @@ def move(directories: Directories, where: layout.Parts, name: str, why: str) -> 
     mark = os.urandom(6).hex()
     kept = f"{mark}-{_cut(name)}"
     note = {
-        "was": layout.absolute(*where, name),
+        "was": os.fsencode(layout.absolute(*where, name)).decode("utf-8", "backslashreplace"),
         "why": why,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

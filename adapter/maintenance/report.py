@@ -16,7 +16,7 @@ from typing import IO, Any
 import orjson
 
 from adapter.maintenance import tables
-from adapter.maintenance.findings import KINDS, SEVERITIES, Finding, Outcome
+from adapter.maintenance.findings import KINDS, SEVERITIES, URGENT, Finding, Outcome
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
@@ -122,7 +122,7 @@ class Report:
         if not self.total:
             print("nothing is wrong", file=out)
             return
-        for kind, count in sorted(self.kinds.items()):
+        for kind, count in sorted(self.kinds.items(), key=lambda item: (item[0] not in URGENT, item)):
             print(f"\n{kind}  {count}  (decided by: {KINDS[kind].authority})", file=out)
             shown = 0
             for item in self._items(kind):
@@ -130,9 +130,9 @@ class Report:
                     shown += 1
                     detail = f" - {item['detail']}" if item["detail"] else ""
                     name = names.get(item["severity"], item["severity"])
-                    print(f"  {name:8}  {item['subject']}{detail}: {item['outcome']}", file=out)
+                    print(_printable(f"  {name:8}  {item['subject']}{detail}: {item['outcome']}"), file=out)
                     if item["decide"]:
-                        print(f"            {item['decide']}", file=out)
+                        print(_printable(f"            {item['decide']}"), file=out)
             if count > shown:
                 print(f"  … and {count - shown} more", file=out)
         print("", file=out)
@@ -150,6 +150,15 @@ class Report:
         )
         for each in recorded["shown"][:_SHOWN]:
             print(f"  {each['what']:8}  {each['message']} {each['subject']!r} from {each['from']}", file=out)
+
+
+def _printable(line: str) -> str:
+    """A line without anything that a terminal would obey: names of files may have control characters in them."""
+    return line if line.isprintable() else "".join(char if char.isprintable() else _escaped(char) for char in line)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
 
 
 def _item(outcome: Outcome) -> dict[str, Any]:

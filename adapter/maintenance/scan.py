@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from dataclasses import asdict
 from hashlib import file_digest
 from typing import Any
 
 import orjson
 
-from adapter.maintenance import scan_tables, unreadable
+from adapter.maintenance import scan_tables, tree_audit, unreadable
 from adapter.maintenance.chunks import uid_of
 from adapter.maintenance.examine import LARGEST_FILE, Blobs, Examined, description, examine, hash_file
+from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import Earlier, Fragments, Row, links_note, settled_stamp
 from adapter.maintenance.reading import opened
 from adapter.maintenance.tally import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, Sums, Tally
@@ -70,6 +72,7 @@ class Files:
         self._earlier = earlier
         self._describe = describe
         self._blobs = Blobs(directories)
+        self._owner = os.fstat(directories.root_fd).st_uid
         self._waiting: dict[tuple[str, layout.Parts], list[str]] = {}
         self._links: dict[layout.Parts, list[str]] = {}
 
@@ -142,6 +145,9 @@ class Files:
             row: Row = {"place": place, "name": name, "id": "", "sha": "", "problem": "", "cause": "", "proper": False}
             if isinstance(file, FileNotFoundError):
                 continue  # gone since it was listed
+            if isinstance(file, int):
+                for finding in tree_audit.of_file(where, name, os.fstat(file), self._owner):
+                    self._fragments.found(asdict(finding))
             if what == "message":
                 self._message(file, directory, where, row)
             else:
@@ -241,6 +247,12 @@ class Files:
     def _folder(self, directory: int, where: layout.Parts, links: int) -> None:
         row = _describe_folder(directory, where)
         self._fragments.file("folder", {**row, "mailbox": where[1], "entry": where[2], "links": links})
+        if names.is_shortened(where[2]) and not row["full_name"]:
+            detail = f"{layout.FULL_NAME_FILE} is not the name of this folder"
+            wrong = Finding(
+                "folder-name-wrong", layout.absolute(*where[1:]), mailbox=where[1], entry=where[2], detail=detail
+            )
+            self._fragments.found(asdict(wrong))
         if row["problem"]:
             self._tally.odd(FOLDER)
         else:

@@ -12,14 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, unreadable, workspace
+from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, tree_audit, unreadable, workspace
 from adapter.maintenance.chunks import Pieces, Places
 from adapter.maintenance.findings import Finding
-from adapter.maintenance.fragments import parquet_rows
+from adapter.maintenance.fragments import Fragments, parquet_rows
 from adapter.maintenance.replay import BASE, COPY, Facts
 from adapter.maintenance.replayer import Replayer
 from adapter.store import disk, layout, locks, names
@@ -35,6 +35,7 @@ _TAIL = 64 << 10
 _BESIDE = "beside"  # reading links is waiting for the disk, reading content is work: they go together
 _SHUFFLE_ROWS = 50_000  # of one partition of a join
 JOINS = "findings"
+_TREE = "0-tree"  # first of all fragments: in it credentials come first
 TORN = "an append that was never acknowledged"
 Progress = Callable[[str], None]
 
@@ -140,8 +141,17 @@ class _Look:
             mailboxes = chunks.mailboxes(survey.root, survey.scratch, survey.closed)
             self._sums += self._run([path for each in mailboxes for path in each.paths], pool=_BESIDE)
             self._sums += scanning.result()
+        self._audit_tree()
         survey.counts = {what: count for each in (content, *mailboxes) for what, count in each.counts.items()}
         self.time("scan", began)
+
+    def _audit_tree(self) -> None:
+        with (
+            contextlib.closing(Directories(self.survey.root)) as directories,
+            Fragments(self.survey.scratch, _TREE) as found,
+        ):
+            for finding in tree_audit.audit(directories):
+                found.found(asdict(finding))
 
     def tables(self) -> None:
         """Sums of the tables, unless they are those of the earlier look; and the index against them."""
@@ -295,7 +305,7 @@ def _staging(root: str) -> Iterator[Finding]:
             yield unreadable.finding(layout.STAGING, unreadable.cause(error))
             return
         for name in found:
-            if layout.DROPPED[-1] == name:
+            if layout.DROPPED[-1] == name or not names.is_text(name):  # that is a stray
                 continue
             try:
                 with directories.open(layout.staging_directory(name)) as fd, locks.claim_directory(fd) as free:

@@ -17,17 +17,17 @@ _OF_SQLITE = re.compile(r"sqlite_(?:autoindex_.*|stat[0-9])\Z", re.DOTALL)
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _SPACE = re.compile(r"\s+")
 #: Keys of ``meta`` that every index has; each has an integer.
-_NUMBERS = ("schema_version", "applied_seq", "last_uidvalidity")
+NUMBERS = ("schema_version", "applied_seq", "last_uidvalidity")
 
 #: (type, name) -> table and definition without comments
 _Objects = dict[tuple[str, str], tuple[str, str]]
 
 
-def differences(connection: sqlite3.Connection, schema: str) -> list[str]:
-    """What of an index is not as ``schema`` makes it; empty if nothing is."""
+def differences(connection: sqlite3.Connection, schema: str, numbers: tuple[str, ...] = NUMBERS) -> list[str]:
+    """What of a database is not as ``schema`` makes it; empty if nothing is. ``numbers``: keys of its ``meta``."""
     expected, found = _expected(schema), _objects(connection)
     if found == expected:
-        return [*_wrong_numbers(connection)]
+        return [*_wrong_numbers(connection, numbers)]
     tables = {name for kind, name in found if kind == "table"}
     missing = [key for key in expected.keys() - found.keys() if key[0] == "table" or expected[key][0] in tables]
     return [
@@ -58,8 +58,8 @@ def _normalised(sql: str | None) -> str:
     return _SPACE.sub(" ", _COMMENT.sub(" ", str(sql))).strip()
 
 
-def _wrong_numbers(connection: sqlite3.Connection) -> Iterator[str]:
+def _wrong_numbers(connection: sqlite3.Connection, numbers: tuple[str, ...]) -> Iterator[str]:
     known = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    for key in _NUMBERS:
+    for key in numbers:
         if not isinstance(known.get(key), int):
             yield f"{key} is {'no number' if key in known else 'missing'}"

@@ -17,7 +17,7 @@ import sqlite3
 import stat
 from urllib.parse import quote
 
-from adapter.store import disk, layout
+from adapter.store import disk, index_schema, layout
 from adapter.store.disk import Directories
 
 #: Of the tables, and of how text is taken from messages and folded: another one means that all is to be made anew.
@@ -45,6 +45,13 @@ CREATE VIRTUAL TABLE bodies USING fts5 (
     body, content = 'texts', content_rowid = 'row',
     tokenize = 'trigram case_sensitive 1', detail = none, columnsize = 0
 );
+"""
+
+
+#: A row of an account that is not known, or of something that is not a message.
+_STRANGE = """
+SELECT row FROM texts
+WHERE (row >> 32) NOT IN (SELECT number FROM accounts) OR message_id NOT GLOB 'msg-[0-9]*' LIMIT 1
 """
 
 
@@ -85,6 +92,48 @@ def _prepare(connection: sqlite3.Connection) -> None:
     version = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
     if version is None or version[0] != VERSION:
         raise sqlite3.DatabaseError(f"text index of version {version and version[0]!r}")
+
+
+def trouble(root: str) -> str:
+    """What is wrong with the text index, empty if nothing is or there is none. Changes nothing.
+
+    Its pages, its schema and the keys of its rows are checked. What the rows say is not: that would take as long as to
+    make them.
+    """
+    path = layout.absolute(root, layout.TEXT_INDEX_FILE)
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return "is not a file"
+        if not os.path.getsize(path):
+            return ""  # made, and not filled yet
+        log = f"{path}-wal"
+        has_log = os.path.exists(log) and os.path.getsize(log) > 0
+        mode = "mode=ro" if has_log else "mode=ro&immutable=1"  # without a log, SQLite need not make files beside it
+        uri = f"file:{quote(path)}?{mode}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
+            connection.execute("PRAGMA trusted_schema=OFF")
+            return _examine(connection)
+    except FileNotFoundError:
+        return ""
+    except sqlite3.OperationalError as error:
+        return "" if "locked" in str(error) or "unable to open" in str(error) else str(error)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _examine(connection: sqlite3.Connection) -> str:
+    if wrong := index_schema.differences(connection, _SCHEMA, numbers=()):
+        return "; ".join(wrong[:3])
+    version = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
+    if version != (VERSION,):
+        return f"version {version and version[0]!r}"
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        return str(found)[:200]
+    strange = connection.execute(_STRANGE).fetchone()
+    return f"row {strange[0]} is not ours" if strange else ""
 
 
 def drop(root: str) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.maintenance import faults_disk, faults_rows, faults_unreadable
+from tests.maintenance import faults_disk, faults_rows, faults_tree, faults_unreadable
 from tests.maintenance.faults import ENTERED, Fault
 from tests.maintenance.victims import Unfit, Victims
 
 CATALOGUE: dict[str, Fault] = {
     name: each
-    for module in (faults_disk, faults_unreadable, faults_rows)
+    for module in (faults_tree, faults_disk, faults_unreadable, faults_rows)
     for name, each in ENTERED.items()
     if hasattr(module, name)
 }

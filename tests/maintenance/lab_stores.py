@@ -18,7 +18,8 @@ from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, r
 
 CAROL = "carol@example.test"
 ACCOUNTS = (ADA, BOB, CAROL)
-_MORE_FOLDERS = ("Projects/Engine", "Büro/Alt~1", "x" * 300, "INBOX/deep")
+_LONG_NAME = "x" * 300
+_MORE_FOLDERS = ("Projects/Engine", "Büro/Alt~1", _LONG_NAME, "INBOX/deep")
 _FOLDERS = ("Projects", *_MORE_FOLDERS, "Sent", "Archive", "Trash")
 _LATER = 2**40
 LOSSES = "Losses"
@@ -44,6 +45,7 @@ def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
         transport.run(op.Subscribe(ADA, "Projects/Engine"))
         for spare in ("Spare", "Spare 2", "Spare 3"):
             transport.run(op.CreateFolder(BOB, spare))
+        transport.run(op.CreateFolder(CAROL, _LONG_NAME))
         append(transport, "Projects/Engine", message("Note 1", message_id="<n1@x>"), flags=1, keywords=("todo",))
         append(transport, "Projects/Engine", message("Note 2", message_id="<n2@x>"), flags=4)
         append(transport, "Archive", message("Old", message_id="<old@x>"), flags=1)

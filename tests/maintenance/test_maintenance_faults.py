@@ -28,7 +28,8 @@ _EXAMPLES = {"ci": 3, "default": 3}.get(settings.get_current_profile_name(), 200
 
 
 def test_the_catalogue_covers_every_kind() -> None:
-    assert {kind for fault in CATALOGUE.values() for kind in fault.kinds} == KINDS.keys()
+    lasting = {"owner-foreign"}  # a repair leaves it: test_maintenance_tree.py
+    assert {kind for fault in CATALOGUE.values() for kind in fault.kinds} == KINDS.keys() - lasting
 
 
 def test_every_kind_is_documented() -> None:

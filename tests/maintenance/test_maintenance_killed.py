@@ -22,6 +22,7 @@ from tests.maintenance import lab, lab_stores
 from tests.maintenance.catalogue import CATALOGUE, damage
 from tests.maintenance.lab_stores import CAROL
 from tests.maintenance.victims import Victims, records, write_records
+from tests.support.copies import copy_store
 from tests.support.messages import message
 from tests.support.stores import ADA, append, deliver
 from tests.support.tables import tables
@@ -74,7 +75,7 @@ class _Steps:
             return
         self._sites.add(site)
         state = self._keep / f"{len(self.states):04d}"
-        shutil.copytree(self._root, state, symlinks=True, ignore=shutil.ignore_patterns("run-*"))
+        copy_store(self._root, state)
         self.states.append((site, state))
 
 

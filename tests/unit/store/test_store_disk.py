@@ -157,6 +157,8 @@ def test_every_primitive_announces_itself(directories: Directories, monkeypatch:
     disk.symlink(root, "d", "c")
     disk.unlink(root, "d")
     disk.make_directory(root, "e")
+    disk.change_mode(root, "e", 0o500)
+    assert os.stat("e", dir_fd=root).st_mode & 0o777 == 0o500
     disk.remove_directory(root, "e")
     fd = disk.open_log(root, "f", create=True)
     disk.write_at(fd, [b"x"], 0)
@@ -166,8 +168,8 @@ def test_every_primitive_announces_itself(directories: Directories, monkeypatch:
     disk.sync_directory(root)
     disk.sync_file_system(root)
     assert steps == [
-        "create", "fsync", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "create", "append", "truncate",
-        "fsync", "fsync-directory", "syncfs",
+        "create", "fsync", "rename", "link", "symlink", "unlink", "mkdir", "chmod", "rmdir", "create", "append",
+        "truncate", "fsync", "fsync-directory", "syncfs",
     ]  # fmt: skip
 
 
