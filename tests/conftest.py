@@ -38,6 +38,7 @@ _ONE_SESSION = tuple(
         "oddities",
         "rounds",
         "schema",
+        "tree",
     )
 )
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support

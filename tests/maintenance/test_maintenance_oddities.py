@@ -72,6 +72,7 @@ def _clutter(root: Path) -> Counter[str]:
             "folder-identity-damaged": 1,
             "projection-wrong-target": 1,
             "staging-leftover": 1,
+            "stray-entry": 1,
         }
     )
 
