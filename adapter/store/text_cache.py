@@ -102,13 +102,12 @@ def trouble(root: str) -> str:
     """
     path = layout.absolute(root, layout.TEXT_INDEX_FILE)
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        about = os.lstat(path)
+        if not stat.S_ISREG(about.st_mode):
             return "is not a file"
-        if not os.path.getsize(path):
+        if not about.st_size:
             return ""  # made, and not filled yet
-        log = f"{path}-wal"
-        has_log = os.path.exists(log) and os.path.getsize(log) > 0
-        mode = "mode=ro" if has_log else "mode=ro&immutable=1"  # without a log, SQLite need not make files beside it
+        mode = "mode=ro" if _has_log(path) else "mode=ro&immutable=1"  # without one, SQLite need not make files
         uri = f"file:{quote(path)}?{mode}"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA trusted_schema=OFF")
@@ -121,6 +120,12 @@ def trouble(root: str) -> str:
         return str(error)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+
+
+def _has_log(path: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.lstat(f"{path}-wal").st_size > 0
+    return False
 
 
 def _examine(connection: sqlite3.Connection) -> str:

@@ -80,6 +80,7 @@ SCANS = {
         "once at the start of a process",
     ),
     ("adapter/store/snapshots.py", "SELECT message_id FROM messages"): ("messages", "a snapshot copies whole tables"),
+    ("adapter/store/text_cache.py", "SELECT row FROM texts WHERE (row >> 32)"): ("texts", "check goes through all"),
     ("adapter/store/text_cache.py", "SELECT count(*) FROM sqlite_schema"): ("sqlite_master", "counts the tables"),
     ("adapter/transport/measures.py", "SELECT count(*) FILTER"): ("outbox", "counts the outbox, every few seconds"),
     ("adapter/transport/reconcile.py", "SELECT folder_id FROM folders"): ("folders", "recovery goes through all"),
