@@ -27,7 +27,8 @@ def close(directories: Directories, finding: Finding) -> Outcome:
     try:
         with directories.open(where) as directory:
             about = os.stat(finding.name, dir_fd=directory, follow_symlinks=False)
-            mode = stat.S_IMODE(about.st_mode) & ~forbidden
+            is_fixed = stat.S_ISREG(about.st_mode) and forbidden == tree.READABLE  # such a file is never written again
+            mode = stat.S_IMODE(about.st_mode) & ~(forbidden | (0o222 if is_fixed else 0))
             if not stat.S_ISLNK(about.st_mode):
                 disk.change_mode(directory, finding.name, mode)
     except FileNotFoundError:

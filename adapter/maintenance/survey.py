@@ -140,8 +140,8 @@ class _Look:
             scanning = aside.submit(self._run, content.paths)  # while mailboxes are still listed
             mailboxes = chunks.mailboxes(survey.root, survey.scratch, survey.closed)
             self._sums += self._run([path for each in mailboxes for path in each.paths], pool=_BESIDE)
+            self._audit_tree()  # while content is still read
             self._sums += scanning.result()
-        self._audit_tree()
         survey.counts = {what: count for each in (content, *mailboxes) for what, count in each.counts.items()}
         self.time("scan", began)
 

@@ -66,6 +66,8 @@ def _directory(directories: Directories, where: layout.Parts, owner: int, reacha
         os.scandir(fd) as entries,
     ):
         for entry in entries:
+            if _is_ordinary(where, entry.name):
+                continue
             known = tree.expected(where, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
             if known is None or (known.is_checked and not _is_as_expected(entry, known)):
@@ -83,6 +85,13 @@ def _directory(directories: Directories, where: layout.Parts, owner: int, reacha
     for name, passable in inside:
         if tree.is_walked((*where, name)):
             yield from _directory(directories, (*where, name), owner, passable)
+
+
+def _is_ordinary(where: layout.Parts, name: str) -> bool:
+    """Whether an entry is content or a link by its name: almost all are, and others scan them."""
+    if len(where) == 2:
+        return name.isascii() and tree.has_own_scan(where)
+    return len(where) == 3 and layout.PROJECTION.match(name) is not None
 
 
 def _is_as_expected(entry: os.DirEntry[str], known: Expected) -> bool:
