@@ -34,7 +34,7 @@ def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
                 message_id=f"<{number}@example.test>",
                 in_reply_to=f"<{number - 1}@example.test>" if number % 2 else None,
                 to=f"{ADA}, {BOB}" if number < 3 else ADA,
-                attachments=[b"part %d" % number] if number >= 4 else [],
+                attachments=[b"part %d" % number, *([b"another"] if number == 4 else [])] if number >= 4 else [],
             )
             deliver(transport, *((ADA, BOB) if number < 3 else (ADA,)), octets=octets)
         deliver(transport, CAROL, octets=message("Gone", message_id="<gone@x>"))
