@@ -234,7 +234,10 @@ def password_without_account(v: Victims) -> None:
     """It becomes an account: somebody chose that password."""
     place = v.path(*layout.CREDENTIALS)
     place.mkdir(mode=0o700, exist_ok=True)
-    with (place / layout.CREDENTIALS_FILE).open("a") as file:
+    passwords = place / layout.CREDENTIALS_FILE
+    if not passwords.exists():
+        passwords.touch(mode=0o600)
+    with passwords.open("a") as file:
         file.write("dora@example.test:{ARGON2ID}$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaA::::::\n")
     v.new_accounts.add("dora@example.test")
 

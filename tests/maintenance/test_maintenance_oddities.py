@@ -183,7 +183,8 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
     shutil.copytree(bob, tmp_path / "bob", symlinks=True)
     half = lab.path(root, *layout.mailbox_directory("half@made.test"))
     passwords = lab.path(root, *layout.CREDENTIALS, layout.CREDENTIALS_FILE)
-    passwords.parent.mkdir(exist_ok=True)
+    passwords.parent.mkdir(mode=0o700, exist_ok=True)
+    passwords.touch(mode=0o600)
 
     shutil.rmtree(mailbox / "Gone")
     forged = mailbox / "Forged" / layout.IDENTITY_FILE
