@@ -235,7 +235,7 @@ class Apply:
         for finding in self._survey.findings({"message-returned"}):
             if not finding.uid:
                 self._file(finding)
-            self._tell(mend_messages.welcome(self._mender, finding, self._file_digest(finding.id)))
+            self._tell(mend_messages.restore_lost(self._mender, finding, self._file_digest(finding.id)))
 
     def _knows(self, message_id: str) -> bool:
         row = self._state.connection.execute(

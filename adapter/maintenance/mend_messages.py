@@ -146,7 +146,7 @@ def heal(mender: Mender, message_id: str, parts: list[str]) -> str:
     return f"complete again: {_title(mender, message_id)}; shown {len(shown)} times under a new UID"
 
 
-def welcome(mender: Mender, finding: Finding, sha256: str) -> Outcome:
+def restore_lost(mender: Mender, finding: Finding, sha256: str) -> Outcome:
     """A message whose loss was recorded is there again: shown where it was, with its flags and a new UID."""
     state = mender.state
     message_id = finding.id
@@ -170,7 +170,7 @@ def welcome(mender: Mender, finding: Finding, sha256: str) -> Outcome:
     state.commit([damage.restoration(message_id, sha256), *shown.changes])
     shown.link()
     places = ", ".join(f"{each.directory}/{each.name}" for each in shown.folders)
-    return Outcome(finding, "repaired", f"welcome back: {_title(mender, message_id)}; shown in {places or 'no folder'}")
+    return Outcome(finding, "repaired", f"shown again: {_title(mender, message_id)}; in {places or 'no folder'}")
 
 
 _PLACES = """

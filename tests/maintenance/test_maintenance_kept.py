@@ -15,7 +15,7 @@ from tests.maintenance.rough_damage import ROUGH
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
-_EXAMPLES = {"ci": 2, "default": 2}.get(settings.get_current_profile_name(), 200)
+_EXAMPLES = {"ci": 1, "default": 1}.get(settings.get_current_profile_name(), 200)
 #: Index and journal tell flags and UIDs: with both damaged, messages keep their folders only.
 _INDEX, _JOURNAL = {"index_removed", "index_overwritten"}, {"journal_removed"}
 
