@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import scan
-from adapter.store import layout
+from adapter.maintenance import scan, unreadable
+from adapter.store import disk, layout
 from tests.maintenance import failing, lab, lab_stores
 from tests.support.messages import message
+from tests.support.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, append, new_store, tree
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
@@ -36,6 +37,27 @@ def test_an_io_error_while_reading_is_told_from_damage() -> None:
         for read in (scan._read, scan._digest):
             with pytest.raises(OSError, match="Input/output error"):
                 read(file.fileno())
+
+
+@only_for_root
+def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "closed").write_bytes(b"x")
+    (tmp_path / "closed").chmod(0o600)
+
+    def causes(place: Path) -> str:
+        directory = os.open(place, os.O_RDONLY)
+        said = []
+        for name in ("closed", "missing"):
+            try:
+                disk.read_file(directory, name)
+            except OSError as error:
+                said.append(unreadable.cause(error))
+        return "|".join(said)
+
+    tmp_path.chmod(0o755)
+    closed, missing = as_nobody(tmp_path, causes).split("|")
+    assert closed.startswith("Permission denied: ")
+    assert missing == ""
 
 
 def test_closed_directories_lose_nothing(tmp_path: Path) -> None:
