@@ -160,7 +160,15 @@ CAPABILITIES: Final = (
     Capability("ACL", "4314", _NEVER, "access control lists"),
     Capability("METADATA", "5464", _NEVER, "annotations"),
     Capability("NOTIFY", "5465", _NEVER, "changes of other mailboxes"),
-    Capability("CATENATE", "4469", _NEVER, "APPEND from parts"),
+)
+
+# What a client could ask for and no client was found to use.
+_LEFT_OUT: Final = (
+    ("CATENATE", "4469", "APPEND from parts of other messages"),
+    ("URLAUTH", "4467", "URLs that give others access to a message"),
+    ("CONTEXT=SEARCH, CONTEXT=SORT", "5267", "searches that stay up to date"),
+    ("UIDBATCHES", "draft-ietf-mailmaint-imap-uidbatches", "UID ranges of equal size"),
+    ("SEARCH=FUZZY", "6203", "inexact search"),
 )
 
 _BY_NAME: Final = {capability.name.upper(): capability for capability in CAPABILITIES}
@@ -193,8 +201,14 @@ def rfc_status() -> str:
     rows = "".join(
         f"| `{c.name}` | {c.rfc} | {c.offer.words} | {'yes' if c.enables else ''} | {c.what} |\n" for c in CAPABILITIES
     )
+    left_out = "".join(f"| `{name}` | {rfc} | {what} |\n" for name, rfc, what in _LEFT_OUT)
     return (
         "# IMAP: what is offered, by which RFC, and when\n\n"
         "This file is written from the table in `capabilities.py`; a test keeps the two equal.\n\n"
-        "| Capability | RFC | Offered | ENABLE | What |\n| --- | --- | --- | --- | --- |\n" + rows
+        f"| Capability | RFC | Offered | ENABLE | What |\n| --- | --- | --- | --- | --- |\n{rows}\n"
+        "## Left out\n\n"
+        "No client was found that uses these extensions, so they are not offered and not planned. Thunderbird,\n"
+        "Roundcube, Evolution, neomutt, aerc, alpine, mbsync, offlineimap, fetchmail, getmail, imapflow and\n"
+        "Dovecot's dsync were run.\n\n"
+        f"| Capability | RFC | What |\n| --- | --- | --- |\n{left_out}"
     )

@@ -138,6 +138,7 @@ def test_two_way_synchronisation(tmp_path: Path) -> None:
         assert sum("R" in flags for _, flags in near.values()) == 50
         assert len(_maildir(tmp_path, "Trash")) == 10
         assert len(_maildir(tmp_path, "Archive")) == 10
+        assert server.refused_commands() == []
 
         # Nothing is left to do: a further run changes neither side.
         before = _maildir(tmp_path, "INBOX")

@@ -121,6 +121,7 @@ def test_a_session_with_neomutt(tmp_path: Path, qresync: bool) -> None:
                 terminal.type("5\nN$")  # the fifth is not new any more
             terminal.type("q")
             assert terminal.end() == 0
+        assert server.refused_commands() == []
         with Transport.open(root) as transport:
             inbox = {row.uid: row.flags for row in rows(transport)}
             assert inbox == {1: Flag.READ, 2: Flag.STARRED, 5: 0, 6: 0, 7: Flag.READ}

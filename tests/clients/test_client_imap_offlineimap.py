@@ -100,3 +100,4 @@ def test_synchronisation(tmp_path: Path) -> None:
         assert len(near) == len(far)
         assert sum("F" in path.name.rpartition(",")[2] for path in near) == 1
         assert len(_messages(tmp_path, "Trash")) == 1
+        assert server.refused_commands() == []

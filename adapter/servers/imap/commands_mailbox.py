@@ -59,9 +59,12 @@ async def rename(session: Session, command: commands.Rename) -> Answer:
     return Answer("Rename completed")
 
 
-# RFC 3501 6.3.6
+# RFC 3501 6.3.6: a server may refuse a mailbox that does not exist; clients expect it
 async def subscribe(session: Session, command: commands.Subscribe) -> Answer:
     account = await session.mailboxes.account(session.account)
+    name = names.normalise_folder(command.mailbox)
+    if name not in account.folders and name not in Hierarchy(list(account.folders.values()), ()).parents:
+        raise MailError(Reason.NO_SUCH_FOLDER)
     if len(account.subscriptions) >= session.server.settings.imap.folders:
         raise MailError(Reason.LIMIT, "subscriptions")
     await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=True))

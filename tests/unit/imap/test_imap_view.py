@@ -254,3 +254,74 @@ def test_cost_in_a_large_folder() -> None:
     tracemalloc.stop()
     assert used < 1000 * 1000
     assert sys.getsizeof(everything) > 400_000
+
+
+def arrive(seen: View, *numbers: int, buried: bool = False, recent: tuple[int, int] | None = None) -> bytes:
+    seen.apply(FolderChange(uids(*numbers), 9))
+    if recent is not None:
+        seen.add_recent(*recent)
+    return seen.flush(Emission.ALL, FOLDER, buried=buried)
+
+
+def test_recent_messages_are_counted_where_they_are_known() -> None:
+    seen = view(1, 2, 4)
+    seen.add_recent(2, 5)
+    assert seen.sending_recent() == 2
+    assert arrive(seen, 1, 2, 4, 7, 8, recent=(8, 8)) == b"* 5 EXISTS\r\n* 3 RECENT\r\n"
+    assert seen.recent == [(2, 5), (8, 8)]
+    seen.apply(FolderChange(uids(1, 4, 7, 8), 10, expunged=[2]))
+    assert flush(seen) == b"* 2 EXPUNGE\r\n* 2 RECENT\r\n"
+    assert arrive(seen, 1, 4, 7, 8, 9) == b"* 5 EXISTS\r\n"  # recent to another session
+
+
+def test_recent_is_shown_with_the_flags() -> None:
+    seen = view(1, 2, 3)
+    seen.add_recent(2, 3)
+    seen.touch([1, 2, 3])
+    assert flush(seen) == (
+        b"* 2 RECENT\r\n* 1 FETCH (UID 1 FLAGS (\\Seen))\r\n"
+        b"* 2 FETCH (UID 2 FLAGS (\\Recent))\r\n* 3 FETCH (UID 3 FLAGS (\\Recent \\Seen))\r\n"
+    )
+
+
+def test_revision_2_has_no_recent_messages() -> None:
+    seen = view(1, 2, dialect=Dialect(rev2=True, utf8=True))
+    assert arrive(seen, 1, 2, 3, recent=(1, 3), buried=True) == b"* 3 EXISTS\r\n"
+    assert (seen.recent, seen.recent_count) == ([], 0)
+    assert seen.repeat_exists() == b"* 3 EXISTS\r\n"
+
+
+def test_exists_is_repeated_once_where_it_may_be_overlooked() -> None:
+    seen = view(1)
+    assert seen.repeat_exists() == b""
+    assert arrive(seen, 1, 2, buried=True, recent=(2, 2)) == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
+    assert seen.repeat_exists() == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
+    assert seen.repeat_exists() == b""
+    arrive(seen, 1, 2, 3, buried=True)
+    arrive(seen, 1, 2, 3, 4)  # a later one was noticed
+    assert seen.repeat_exists() == b""
+
+
+@pytest.mark.parametrize(("asked", "repeated"), [([], True), ([1], True), ([1, 2], False), ([2], False)])
+def test_exists_is_not_repeated_to_a_client_that_fetches_the_message(asked: list[int], repeated: bool) -> None:
+    seen = view(1)
+    arrive(seen, 1, 2, buried=True)
+    seen.asked_for(asked)
+    assert bool(seen.repeat_exists()) == repeated
+
+
+def test_exists_before_expunge_for_replace() -> None:
+    seen = view(1, 2)
+    seen.apply(FolderChange(uids(2, 3), 9, expunged=[1]))
+    assert seen.flush(Emission.ALL, FOLDER, exists_first=True) == b"* 3 EXISTS\r\n* 1 EXPUNGE\r\n"
+    assert list(seen.uids) == [2, 3]
+
+
+def test_numbers_of_messages_that_are_gone_can_still_be_named() -> None:
+    seen = view(4, 5, 6)
+    seen.apply(FolderChange(uids(4, 6), 9, expunged=[5]))
+    assert seen.by_number(parse_set(b"1:3")).uids == [4, 6]
+    assert list(seen.by_number(parse_set(b"1:3"), with_gone=True).uids) == [4, 5, 6]
+    assert seen.lacks([4, 5])
+    assert not seen.lacks([4, 6])
+    assert list(seen.by_number(parse_set(b"7,2:9"), beyond=True).uids) == [6]

@@ -28,8 +28,8 @@ from adapter.transport.transport import Transport
 from protocol.imap import fetch_response as form
 from protocol.imap.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem, Preview
 from protocol.imap.fragments import encode_envelope, encode_structure
-from protocol.imap.lexer import Dialect
-from protocol.imap.view import Rows
+from protocol.imap.lexer import PLAIN, Dialect
+from protocol.imap.view import FolderChange, Rows, View
 from protocol.mime.envelope import envelope
 from protocol.mime.scanner import scan
 from protocol.mime.sections import parse_section, section_bytes
@@ -247,6 +247,34 @@ async def test_nul_in_a_large_message_never_leaves_in_a_literal(store: Transport
             assert b"\0" not in answer
         answer, _ = await fetched(mailboxes, state, [BinaryPart(b"BINARY[]", (), None, True)])
         assert answer == response(1, b"BINARY[] " + literal(octets, binary=True))
+
+
+@pytest.mark.parametrize("size", [10, bodies.SMALL + 1])
+async def test_keyword_set_while_content_is_sent_is_announced_before_it_is_seen(store: Transport, size: int) -> None:
+    append(store, "INBOX", *(message(f"Letter {number}", "x" * size) for number in range(20)))
+    async with open_mailboxes(store) as mailboxes:
+        state = await open_folder(mailboxes)
+        view = View(state.uids, state.modseq, state.flags, PLAIN)
+        items: list[FetchItem] = [body_part(b""), Attribute.FLAGS]
+        chunks = mailboxes.fetch(state, all_rows(state), items, PLAIN, view).chunks()
+        watch = state.subscribe(Deaf())
+        answer = await anext(chunks)
+        await mailboxes.commit(op.ChangeFlags(ADA, state.id, [20], "add", keywords=["$New"]))
+        answer += b"".join([chunk async for chunk in chunks])
+        watch.close()
+    announced = answer.index(b"* FLAGS (\\Seen \\Answered \\Flagged \\Deleted \\Draft $New)\r\n")
+    assert announced < answer.index(b"FLAGS ($New)")
+    assert answer.count(b"* FLAGS (") == 1
+
+
+class Deaf:
+    """Keeps a folder up to date and does nothing with what it learns."""
+
+    def folder_changed(self, changes: Sequence[FolderChange]) -> None:
+        pass
+
+    def folder_removed(self) -> None:
+        pass
 
 
 def _empty_cache(store: Transport) -> None:

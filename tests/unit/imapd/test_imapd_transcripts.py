@@ -225,6 +225,19 @@ def test_every_command_is_spoken() -> None:
     assert set(RULES) - said == set()
 
 
+_REFUSED = re.compile(r"(?:[A-Z] )?S: [A-Za-z0-9.]+ (?:NO|BAD) ")
+
+
+def test_sessions_of_clients_meet_no_refusal() -> None:
+    """But for mutt's COPY into a mailbox that it then makes."""
+    refused = {
+        path.stem: [line for line in path.read_text(encoding="utf-8").splitlines() if _REFUSED.match(line)]
+        for path in TRANSCRIPTS.glob("client_*.txt")
+    }
+    assert {"client_evolution", "client_roundcube", "client_thunderbird"} <= refused.keys()
+    assert {name: lines for name, lines in refused.items() if lines} == {"client_mutt": ["S: a0008 NO [TRYCREATE] {*}"]}
+
+
 def test_every_handler_stands_below_its_rfc() -> None:
     bare = [handler.__name__ for handler in HANDLERS.values() if "RFC" not in (inspect.getcomments(handler) or "")]
     assert bare == []
