@@ -1,8 +1,8 @@
 """A client that believes nothing: it keeps its own picture of the mailbox and checks every response.
 
 The rules are those of RFC 3501 5.2, 7.3 and 7.4, RFC 7162 3.2 and RFC 9051 7.5: numbers are positions, UIDs ascend,
-EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there. Under
-UIDONLY (RFC 9586) no response has a number.
+EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there. A flag is
+announced before it is seen, and a message is recent to one session. Under UIDONLY (RFC 9586) no response has a number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests.support.imapd import ImapClient
 _NUMBERED = re.compile(rb"\* (\d+) (EXISTS|EXPUNGE|FETCH)(?: \((.*)\))?\Z", re.DOTALL)
 _BY_UID = re.compile(rb"\* (\d+) UIDFETCH \((.*)\)\Z", re.DOTALL)
 _UID = re.compile(rb"UID (\d+)")
+_RECENT = re.compile(rb"\* (\d+) RECENT\Z")
+_ANNOUNCED = re.compile(rb"\* FLAGS \(([^()]*)\)\Z")
 _FLAGS = re.compile(rb"FLAGS \(([^()]*)\)")
 _MODSEQ = re.compile(rb"MODSEQ \((\d+)\)")
 _VANISHED = re.compile(rb"\* VANISHED (\(EARLIER\) )?([\d:,]+)\Z")
@@ -41,6 +43,7 @@ class Mailbox:
     flags: dict[int, frozenset[bytes]] = field(default_factory=dict)
     uidvalidity: int = 0
     modseq: int = 0  # all changes up to this one are known
+    announced: frozenset[bytes] = frozenset()  # of the last FLAGS response
 
     @property
     def can_resume(self) -> bool:
@@ -50,8 +53,17 @@ class Mailbox:
 
 
 class CheckedClient:
-    def __init__(self, client: ImapClient, *, qresync: bool, uid_only: bool = False) -> None:
+    def __init__(
+        self,
+        client: ImapClient,
+        *,
+        qresync: bool,
+        uid_only: bool = False,
+        recent_to: dict[tuple[str, int], Mailbox] | None = None,
+    ) -> None:
+        """``recent_to``: shared by all sessions: by mailbox and UID, the one selection a message is recent to."""
         self.client = client
+        self._recent_to = recent_to if recent_to is not None else {}
         self.qresync = qresync
         self.uid_only = uid_only
         self.mailbox: Mailbox | None = None
@@ -86,6 +98,10 @@ class CheckedClient:
     def hear(self, line: bytes, *, frozen: bool) -> None:
         if code := _CODE.match(line):
             self._hear_code(code)
+        elif (announced := _ANNOUNCED.match(line)) and self.mailbox is not None:
+            self.mailbox.announced = frozenset(announced[1].split())
+        elif (recent := _RECENT.match(line)) and self.mailbox is not None:
+            assert int(recent[1]) <= len(self.mailbox.uids), f"RECENT {recent[1]!r} of {len(self.mailbox.uids)}"
         elif (numbered := _NUMBERED.match(line)) and self.mailbox is not None:
             number = int(numbered[1])
             assert not self.uid_only or numbered[2] == b"EXISTS", "a number under UIDONLY"
@@ -176,7 +192,16 @@ class CheckedClient:
             self._highest_seen = max(self._highest_seen, int(found[1]))
         known_uid = uids[number - 1]
         if (found := _FLAGS.search(items)) and known_uid is not None:
-            self.mailbox.flags[known_uid] = frozenset(found[1].split())
+            self._see_flags(known_uid, frozenset(found[1].split()))
+
+    def _see_flags(self, uid: int, flags: frozenset[bytes]) -> None:
+        assert self.mailbox is not None
+        if b"\\Recent" in flags:
+            flags -= {b"\\Recent"}
+            first = self._recent_to.setdefault((self.mailbox.name, uid), self.mailbox)
+            assert first is self.mailbox, f"UID {uid} of {self.mailbox.name} is recent to two sessions"
+        assert flags <= self.mailbox.announced, f"{flags - self.mailbox.announced} was not announced"
+        self.mailbox.flags[uid] = flags
 
     # --- commands --------------------------------------------------------------------------------------------------
 
