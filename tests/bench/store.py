@@ -57,7 +57,7 @@ def _timed(transport: Transport, number: int, size: int | None = 2000) -> float:
 
 
 def run(directory: str, scale: float) -> None:
-    print("store: no server; messages of 2 kB to one mailbox, where nothing else is said the real mix")
+    print("store: no server; messages of 2 kB to one mailbox; parsing and growth with the real mix")
     count = max(100, int(1000 * scale))
     transport = _new_store(directory, "one")
     limit = floor.messages_per_second(directory, 2000, count)
@@ -96,12 +96,12 @@ def _group_commit(transport: Transport, count: int, sequential: float) -> None:
     row("", f"{rate / sequential:.1f} x sequential")
 
 
-def _fill(transport: Transport, count: int, first: int = 0) -> None:
+def _fill(transport: Transport, count: int, size: int | None = None) -> None:
     """Many messages quickly: batches of appends, many waiting at once."""
     futures = []
-    for start in range(first, first + count, 50):
-        numbers = range(start, min(start + 50, first + count))
-        items = [op.AppendItem(transport.stage(message(number, None))) for number in numbers]
+    for start in range(0, count, 50):
+        numbers = range(start, min(start + 50, count))
+        items = [op.AppendItem(transport.stage(message(number, size))) for number in numbers]
         futures.append(transport.submit(op.Append(ADA, "INBOX", items)))
         if len(futures) > 20:
             futures.pop(0).result()
@@ -111,7 +111,7 @@ def _fill(transport: Transport, count: int, first: int = 0) -> None:
 
 def _flags_and_reads(directory: str, count: int) -> None:
     transport = _new_store(directory, "flags")
-    _fill(transport, count)
+    _fill(transport, count, 2000)
     with transport.reading() as connection:
         folder = queries.folder(connection, queries.active_registration(connection, ADA).id, "INBOX")
         rows = queries.rows(connection, folder.id)
