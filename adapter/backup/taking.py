@@ -20,7 +20,7 @@ from adapter.backup import manifest, output
 from adapter.backup.content_tree import count, walk
 from adapter.backup.manifest import Manifest
 from adapter.backup.output import Output
-from adapter.store import disk, layout, snapshots
+from adapter.store import disk, layout, snapshots, store_id
 from adapter.store.disk import Directories
 from adapter.transport import checkpoint, reconcile
 from adapter.transport.transport import Transport
@@ -75,6 +75,7 @@ class _Taker:
     def take(self, *, credentials: bool) -> tuple[int, list[str]]:
         """The record it holds, and what was missing."""
         self._content(self._transport.index.query)
+        store_id.write(self._target.directories, self._transport.store)
         for last_round in (number == _ROUNDS for number in range(1, _ROUNDS + 1)):
             seq = self._state()
             path = layout.absolute(self._target.directories.root, layout.INDEX_FILE)

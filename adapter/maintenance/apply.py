@@ -23,20 +23,21 @@ from adapter.maintenance.set_aside import SetAside
 from adapter.maintenance.state import State
 from adapter.maintenance.survey import JOINS, Survey
 from adapter.maintenance.tables import NOTES
-from adapter.store import disk, layout
+from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
 
 _ROWS = {kind for kinds in COMPARED.values() for kind in kinds}
 _INDEX = {
     *_ROWS, "uidnext-too-low", "counters-stale", "index-missing", "index-unreadable", "index-schema-wrong",
-    "index-meta-wrong", "cache-stale",
+    "index-meta-wrong", "index-foreign", "index-diverged", "index-outdated", "cache-stale",
 }  # fmt: skip
 _MISPLACED = {"message-misfiled", "blob-misfiled"}
 _LEAVING = {"message-duplicate", "message-dropped", "message-stray", "blob-duplicate", "blob-orphan"}
 _REGISTRATIONS = {"registration-directory-missing", "registration-directory-orphan", "registration-missing"}
 _FOLDERS = {
     "folder-row-without-path", "folder-two-ids", "folder-id-at-two-paths", "folder-identity-damaged",
-    "folder-unidentified", "folder-path-without-row",
+    "folder-unidentified", "folder-path-without-row", "folder-identity-foreign", "folder-identity-outdated",
+    "uidnext-too-low",
 }  # fmt: skip
 _LINKS = {
     "projection-missing", "projection-wrong-target", "projection-dangling", "projection-orphan",
@@ -65,6 +66,7 @@ class Apply:
         try:
             self._read_notes()
             self._modes()
+            self._identity()
             self._strays(in_content=False)
             self._content()
             self._index()
@@ -73,6 +75,7 @@ class Apply:
                 self._tell(self._mender.folder(finding))
             for finding in self._survey.findings({"folder-name-wrong"}):
                 self._tell(mend_tree.full_name(self._mender, finding))
+            self._mender.raise_uids()
             self._links()
             self._adopt()
             self._losses()
@@ -113,6 +116,19 @@ class Apply:
         for finding in self._survey.findings({"stray-entry"}):
             if (finding.place in content) is in_content:
                 self._tell(mend_tree.stray(self._directories, finding))
+
+    # --- identity --------------------------------------------------------------------------------------------------
+
+    def _identity(self) -> None:
+        """The store gets its id back, and what belongs to another leaves before anything is built from it."""
+        for finding in self._survey.findings({"store-id-damaged"}):
+            quarantine.move(self._directories, (), layout.STORE_ID_FILE, finding.detail)
+            store_id.write(self._directories, self._survey.store)
+            self._tell(Outcome.expected(finding))
+        for kind, where in (("journal-foreign", layout.JOURNAL), ("snapshot-foreign", layout.SNAPSHOTS)):
+            for finding in self._survey.findings({kind}):
+                moved = quarantine.move(self._directories, where, finding.subject, finding.detail)
+                self._tell(_moved(finding, moved))
 
     # --- the index -------------------------------------------------------------------------------------------------
 

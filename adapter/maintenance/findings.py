@@ -42,6 +42,10 @@ KINDS: dict[str, Kind] = {
         "harmless", "schema of the program", "build the index again from its rows or the journal"
     ),
     "index-meta-wrong": Kind("repaired", _INDEX, "correct the row"),
+    "index-foreign": Kind("repaired", "store id", "move to quarantine, build the index anew"),
+    "index-diverged": Kind("repaired", "journal, if it is complete", "build the index anew, or seal what it says"),
+    "index-outdated": Kind("harmless", _INDEX, "build the index anew"),
+    "store-id-damaged": Kind("repaired", "the files that carry the id", "write the file again"),
     "cache-stale": Kind("harmless", _FILE, "compute the row again"),
     # rows of the index
     "registration-missing": Kind("repaired", _INDEX, "add the registration"),
@@ -78,6 +82,8 @@ KINDS: dict[str, Kind] = {
     "folder-two-ids": Kind("repaired", "journal, else the one with mail", "merge into one, keep every message"),
     "folder-id-at-two-paths": Kind("repaired", "journal", "fold the other path in, or give it its own identity"),
     "folder-identity-damaged": Kind("repaired", _INDEX, "write the identity again"),
+    "folder-identity-foreign": Kind("repaired", "store id", "move to quarantine, write the folder's own"),
+    "folder-identity-outdated": Kind("repaired", _INDEX, "raise the UID mark"),
     "folder-unidentified": Kind("repaired", "the path", "give the directory an identity"),
     # content
     "message-lost": Kind("repaired", "journal", "restore from the journal; else a loss that leaves its folders"),
@@ -111,7 +117,9 @@ KINDS: dict[str, Kind] = {
     "staging-leftover": Kind("harmless", "none", "move to quarantine"),
     "journal-torn": Kind("harmless", "checksum", "cut what was never acknowledged"),
     "journal-damaged": Kind("repaired", "index and files", "seal what is known with a snapshot"),
+    "journal-foreign": Kind("repaired", "store id", "move to quarantine"),
     "snapshot-damaged": Kind("harmless", "journal", "move to quarantine"),
+    "snapshot-foreign": Kind("harmless", "store id", "move to quarantine"),
 }
 
 

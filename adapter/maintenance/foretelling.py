@@ -54,7 +54,7 @@ class Foretelling:
     def _nowhere(self) -> Wanted:
         """What neither journal nor staging can restore."""
         if self._wanted is None:
-            self._wanted = Wanted(self._directories, self._look.scratch)
+            self._wanted = Wanted(self._directories, self._look.scratch, self._look.facts.foreign_segments)
             for finding in self._look.findings(LOST):
                 self._wanted.add(finding.id)
             with contextlib.suppress(FileNotFoundError):  # there is no journal

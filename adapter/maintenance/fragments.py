@@ -42,7 +42,7 @@ _COLUMNS = {
     "link": ("mailbox", "entry", "name", "uid", "id", "cause", "proper", "target"),
     "folder": (
         "mailbox", "entry", "links", "problem", "cause", "full_name", "folder", "registration", "uidvalidity",
-        "special",
+        "special", "uid",
     ),
     "mailbox": ("mailbox", "links"),
     "closed": ("place", "cause"),  # directories that cannot be listed

@@ -84,11 +84,17 @@ class Mender:
         here = self.at(mailbox, entry)
         there = self.identity_at(where)
         if here is not None and not self.exists(where):
+            changed = self._renumber(here)
             self.make_path(here)
-            return Outcome(finding, "repaired", "made the directory, its identity and its links")
-        if here is not None and (there is None or there.folder == here.id):
+            return Outcome(finding, "repaired", f"made the directory, its identity and its links{changed}")
+        if here is not None and there is not None and there.folder == here.id:
+            self._raise_uidnext(here, there)
             self._identify(here)
-            return Outcome(finding, "repaired", "wrote the identity again")
+            return Outcome(finding, "repaired", "UIDNEXT and the UID mark of the identity agree again")
+        if here is not None and there is None:
+            changed = self._renumber(here)
+            self._identify(here)
+            return Outcome(finding, "repaired", f"wrote the identity again{changed}")
         if here is not None and there is not None:
             return self._two_ids(finding, here, there, where)
         if not self.exists(where):
@@ -126,6 +132,7 @@ class Mender:
             name,
             special,
             known.uidvalidity if known else self.uidvalidity(),
+            known.uids_below if known else 1,
         )
         self.floors[folder.id] = 1
         if known is None:
@@ -134,7 +141,11 @@ class Mender:
                     quarantine.move(
                         self.state.directories, where, layout.IDENTITY_FILE, "the identity of another folder"
                     )
-        changes: list[Effect] = [folders.effect(folder), folders.subscription(folder.registration, name, on=True)]
+        changes: list[Effect] = [
+            folders.effect(folder),
+            folders.uid_floor(folder, folder.uidnext),
+            folders.subscription(folder.registration, name, on=True),
+        ]
         taken = self._take_links(folder, where, changes)
         self._identify(folder)
         new = "" if known else "a new identity and "
@@ -153,7 +164,7 @@ class Mender:
         before, used = set(shown.values()), set(shown)
         pairs = [pair for pair in self.links(where) if shown.get(pair[0]) != pair[1]]
         highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < MAX_UID)])
-        floor = self.floors.get(folder.id, folder.uidnext)
+        floor = self.floor(folder)
         taking = _Taking(self.state, self.set_aside, folder, changes)
         clashing: list[tuple[int, str]] = []
         needless: list[str] = []
@@ -289,18 +300,61 @@ class Mender:
         self._identify(folder)
 
     def _identify(self, folder: Folder) -> None:
+        """Write the identity of a folder as its row is now."""
+        folder = queries.folder_by_id(self.state.connection, folder.id) or folder
         where = layout.folder_directory(folder.directory, folder.name)
         known = self.identity_at(where)
         if known is None or known.folder != folder.id:
             quarantine.move(self.state.directories, where, layout.IDENTITY_FILE, "not the identity of this folder")
-        folders.identify(folders.effect(folder), self.state.directories)
+        folders.identify(folders.effect(folder), self.state.directories, folder.uidnext)
+        folders.raise_mark(self.state.directories, where, folder.id, identity.mark(folder.uidnext))
 
     def identity_at(self, where: layout.Parts) -> Identity | None:
+        """The identity at a path; None if there is none that can be read, or it is of another store."""
         try:
             with self.state.directories.open(where) as directory:
-                return identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+                known = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
         except OSError:
             return None
+        return known if known is not None and known.store == self.state.facts.store else None
+
+    # --- UIDs ------------------------------------------------------------------------------------------------------
+
+    def floor(self, folder: Folder) -> int:
+        """The UID from which on the name of a link is believed.
+
+        Below UIDNEXT a UID without a row was given out and expunged: a link of that name is a leftover. Where rows are
+        put together from what is left of index and journal, the row may be what is missing: the link is believed.
+        """
+        return self.floors.setdefault(folder.id, 1 if self._is_salvaged else folder.uidnext)
+
+    @property
+    def _is_salvaged(self) -> bool:
+        return self.state.facts.source in ("salvage", "nothing")
+
+    def raise_uids(self) -> None:
+        """Raise UIDNEXT of all folders to the marks of their identities, if neither index nor journal is whole."""
+        if self._is_salvaged:
+            for (folder_id,) in self.query("SELECT folder_id FROM folders ORDER BY folder_id"):
+                folder = queries.folder_by_id(self.state.connection, folder_id)
+                known = folder and self.identity_at(layout.folder_directory(folder.directory, folder.name))
+                if folder and known and known.folder == folder.id and self._raise_uidnext(folder, known):
+                    self._identify(folder)
+
+    def _raise_uidnext(self, folder: Folder, known: Identity) -> bool:
+        """Raise UIDNEXT to the mark, if UIDs may have been given out that the rows do not know of."""
+        beyond = known.uids_below > identity.mark(folder.uidnext)
+        if not beyond and not (self._is_salvaged and known.uids_below > folder.uidnext):
+            return False
+        self.state.commit([folders.uid_floor(folder, known.uids_below)])
+        return True
+
+    def _renumber(self, folder: Folder) -> str:
+        """Give a folder a new UIDVALIDITY if nothing tells which UIDs were given out; returns what to report."""
+        if not self._is_salvaged:
+            return ""
+        self.state.commit([folders.uid_floor(folder, 1, self.uidvalidity())])
+        return "; UIDVALIDITY is new: nothing tells which UIDs were given out"
 
     def exists(self, where: layout.Parts) -> bool:
         try:

@@ -12,7 +12,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import decisions, memory, spark, workspace
+from adapter.maintenance import decisions, memory, spark, witnesses, workspace
 from adapter.maintenance.apply import Apply
 from adapter.maintenance.findings import URGENT, Finding, Outcome
 from adapter.maintenance.foretelling import Foretelling
@@ -24,7 +24,7 @@ from adapter.maintenance.seen import Seen
 from adapter.maintenance.survey import TORN, Survey, journal_size, survey
 from adapter.store import layout
 from adapter.store.disk import Directories
-from adapter.store.index import Index, IndexMissing, IndexUnreadable
+from adapter.store.index import Index, IndexDiverged, IndexMissing, IndexUnreadable
 from adapter.store.journal import Journal, JournalDamaged
 from adapter.store.locks import Locks
 from adapter.transport import checkpoint, opening, recovery
@@ -37,6 +37,9 @@ _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 _LOOKS_AGAIN = 2
+_NOT_ROLLED_FORWARD = (
+    JournalDamaged, IndexMissing, IndexUnreadable, IndexDiverged, MailError, OSError, sqlite3.Error, LookupError,
+)  # fmt: skip
 _MOST_ROUNDS = 4  # of repair: what one round moves away may uncover more
 _MOST_LEFT = 100  # findings that the report names if repair does not converge
 _LOCK_SECONDS = 10.0  # nobody can hold it while we have the service lock, but who does not know that one
@@ -182,13 +185,17 @@ def roll_forward(directories: Directories) -> Finding | None:
 
     Whatever keeps that from being done is for the pipeline to find.
     """
-    with contextlib.closing(Journal(directories)) as log:
+    verdict = witnesses.resolve(directories)
+    if verdict.problem or verdict.unreadable:
+        return None
+    with contextlib.closing(Journal(directories, verdict.store)) as log:
         last = checkpoint.read(directories)
         log.durable_seq = last.seq if last else 0
         before = journal_size(directories.root)
         torn = None
         try:
             newest = max(log.segments(), default=0)
+            log.check_store()
             log.refresh()
             if journal_size(directories.root) < before:
                 torn = Finding("journal-torn", layout.journal_segment(newest), detail=TORN)
@@ -198,10 +205,12 @@ def roll_forward(directories: Directories) -> Finding | None:
             if suspect is not None:
                 recovery.replace_index(directories, log, suspect)
             with contextlib.closing(Index(directories)) as opened:
+                if opened.applied_seq() < log.durable_seq:
+                    raise IndexUnreadable("an older copy")
                 recovery.Recovery(directories, log, opened).catch_up()
                 if suspect is not None:
                     recovery.restore_suspect(directories, log, opened, suspect)
-        except (JournalDamaged, IndexMissing, IndexUnreadable, MailError, OSError, sqlite3.Error, LookupError) as error:
+        except _NOT_ROLLED_FORWARD as error:
             _log.info("not rolled forward: %s", error)
         return torn
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from adapter.maintenance.message_rows import arrived
-from adapter.store import disk, layout, queries
+from adapter.store import disk, identity, layout, queries
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
-from adapter.transport.effects import projections
+from adapter.transport.effects import folders, projections
 from adapter.transport.flags import Flag
 from adapter.transport.operations.base import MAX_UID
 
@@ -48,7 +48,7 @@ class Placing:
         place = self._folders.get(folder.id)
         if place is None:
             place = self._folders[folder.id] = _Waiting(folder, folder.uidnext)
-        floor = self._mender.floors.setdefault(folder.id, folder.uidnext)
+        floor = self._mender.floor(folder)
         taken = wanted in place.messages or self._mender.query(
             "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid = ?", folder.id, wanted
         )
@@ -87,6 +87,9 @@ class Placing:
 
     def _links(self, place: _Waiting) -> None:
         where = layout.folder_directory(place.folder.directory, place.folder.name)
+        mark = identity.mark(max(place.messages) + 1)
+        if mark > identity.mark(place.folder.uidnext):
+            folders.raise_mark(self._mender.state.directories, where, place.folder.id, mark)
         with self._mender.state.directories.open(where) as directory:
             for uid, (message_id, wanted) in place.messages.items():
                 name, old = layout.projection_name(uid, message_id), layout.projection_name(wanted, message_id)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from adapter.maintenance import fragments, tally
+from adapter.maintenance.scan import FOREIGN
+from adapter.store.identity import UID_STEP
 
 _COLUMNS = [
     f"coalesce(CAST({field.name} AS bigint), 0L) AS {field.name}"
@@ -128,13 +130,17 @@ WHERE CASE WHEN x.cause <> '' THEN true
            ELSE b.folder IS NOT NULL AND (d.folder IS NULL OR d.folder = b.folder)
              AND NOT (k.id IS NULL AND f.id IS NOT NULL AND x.proper) END
 """
-_FOLDERS = """
+_FOLDERS = f"""
 WITH d AS (SELECT * FROM file_rows WHERE part = 'folder'),
-     b AS (SELECT * FROM table_rows WHERE part = 'base-folder')
+     b AS (SELECT *, ((uid - 1) div {UID_STEP} + 1) * {UID_STEP} + 1 AS mark
+           FROM table_rows WHERE part = 'base-folder')
 SELECT CASE
     WHEN d.cause <> '' THEN 'unreadable'
     WHEN d.entry IS NULL THEN 'folder-row-without-path'
+    WHEN d.problem = '{FOREIGN}' THEN 'folder-identity-foreign'
     WHEN b.folder IS NOT NULL AND d.folder IS NULL THEN 'folder-identity-damaged'
+    WHEN d.folder = b.folder AND d.uid < b.mark THEN 'folder-identity-outdated'
+    WHEN d.folder = b.folder THEN 'uidnext-too-low'
     WHEN b.folder IS NOT NULL THEN 'folder-two-ids'
     WHEN d.folder IS NULL THEN 'folder-unidentified'
     WHEN other.folder IS NOT NULL THEN 'folder-id-at-two-paths'
@@ -144,13 +150,15 @@ SELECT CASE
   NULL AS place, coalesce(b.name, d.full_name) AS name,
   if(b.folder IS NOT NULL AND other.folder IS NULL, d.folder, NULL) AS id,
   coalesce(d.mailbox, b.mailbox) AS mailbox, coalesce(d.entry, b.entry) AS entry,
-  coalesce(b.folder, d.folder) AS folder, d.links AS uid, coalesce(nullif(d.cause, ''), d.problem, '') AS detail
+  coalesce(b.folder, d.folder) AS folder, d.links AS uid,
+  coalesce(nullif(d.cause, ''), nullif(d.problem, ''), if(d.folder = b.folder,
+    concat('UIDNEXT is ', b.uid, ', the identity has UIDs below ', d.uid), '')) AS detail
 FROM d FULL OUTER JOIN b ON d.mailbox = b.mailbox AND d.entry = b.entry
 LEFT JOIN b other ON other.folder = d.folder
 LEFT ANTI JOIN closed c ON c.place IN ('mailboxes', concat('mailboxes/', coalesce(d.mailbox, b.mailbox)),
   concat('mailboxes/', coalesce(d.mailbox, b.mailbox), '/', coalesce(d.entry, b.entry)))
-WHERE d.entry IS NULL OR b.folder IS NULL OR d.folder IS NULL OR d.folder <> b.folder
-"""
+WHERE d.entry IS NULL OR b.folder IS NULL OR d.folder IS NULL OR d.folder <> b.folder OR d.uid <> b.mark
+"""  # noqa: S608 - constants
 _MAILBOXES = """
 WITH m AS (SELECT * FROM file_rows WHERE part = 'mailbox'),
      r AS (SELECT * FROM table_rows WHERE part = 'registration' AND status <> 'purged'),

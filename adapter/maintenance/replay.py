@@ -4,6 +4,8 @@ Replaying is one long sequence, so it is a process of its own (:mod:`adapter.mai
 changes, and streams: its memory does not grow with the store. Unlike recovery it goes on where the journal
 is damaged, and says so. Where snapshots and journal do not reach from the beginning to the end without a gap, the index
 is believed if it is whole, else what both can still tell is put together (:mod:`adapter.maintenance.salvage`).
+
+Files of another store are noted and otherwise passed over, as if they were not there.
 """
 
 from __future__ import annotations
@@ -14,52 +16,28 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 import orjson
 
-from adapter.maintenance import salvage, set_aside, settle, tables, unreadable, workspace
+from adapter.maintenance import index_copy, salvage, set_aside, settle, tables, unreadable, workspace
 from adapter.maintenance.bulk import Bulk
-from adapter.maintenance.segments import is_tail, open_segment, segment_trouble
+from adapter.maintenance.facts import FACTS, Facts, read_facts
+from adapter.maintenance.segments import checksum_at, header_of, is_header, is_tail, open_segment, segment_trouble
 from adapter.maintenance.tables import NOTES
 from adapter.store import index, journal, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged, Record
+from adapter.store.segments import BEGINNING, checksum_of
 from adapter.transport import checkpoint, effects
 
-BASE, COPY, FACTS = "base.sqlite", "index-copy.sqlite", "facts.json"
+BASE, COPY = "base.sqlite", "index-copy.sqlite"
 AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
 _STARTS = 5
-_LONGEST_DETAIL = 200  # characters
 _BATCH = 2000  # records of one transaction, where it may have to be taken back
 _ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
 #: What a record that belongs to another state, or is not one of ours, gives.
 _UNREPLAYABLE = (sqlite3.Error, KeyError, TypeError, IndexError, ValueError)
-
-
-@dataclass(slots=True)
-class Facts:
-    """What is known after the replay; ``source`` says whom the tables in ``base.sqlite`` come from."""
-
-    source: str = "journal"  # journal, index, salvage or nothing
-    index_trouble: str = ""
-    last_seq: int = 0  # of the state in base.sqlite
-    next_seq: int = 1  # greater than any number ever seen
-    torn: str = ""  # the segment with an unfinished append at its end
-    damaged_segments: dict[str, str] = field(default_factory=dict)
-    damaged_snapshots: list[str] = field(default_factory=list)
-    behind: bool = False  # the journal ends before its snapshot: a repair died while it sealed the tables
-    wrong_meta: dict[str, str] = field(default_factory=dict)  # key of the index's meta -> what is wrong with it
-    gap: str = ""  # why snapshots and journal do not tell everything
-    read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode and octets; empty unless all is well
-
-    unchanged: bool = False  # the tables are those of the earlier look
-    unreadable: dict[str, str] = field(default_factory=dict)  # path -> why it cannot be read now, and what to do
-    is_blind: bool = False  # what cannot be read would have decided: the tables say nothing
-
-    @property
-    def complete(self) -> bool:
-        return self.source == "journal"
 
 
 class _Blind(Exception):  # noqa: N818 - what happened to us
@@ -71,22 +49,25 @@ class _Overtaken(Exception):  # noqa: N818 - what happened to us
 
 
 class Replay:
-    def __init__(self, root: str, scratch: str, earlier: str = "") -> None:
-        """``earlier``: the scratch directory of a look whose tables may be gone on from."""
+    def __init__(self, root: str, scratch: str, store: str, earlier: str = "") -> None:
+        """``store``: its id. ``earlier``: the scratch directory of a look whose tables may be gone on from."""
         self.scratch = scratch
+        self.store = store
         self.earlier = earlier
         self.directories = Directories(root)
-        self.facts = Facts()
+        self.facts = Facts(store=store)
         self.root = root
         self._applied = -1  # of the index, when it was copied last
         self._moves = False  # whether that was another number than the time before
+        self._limit: int | None = None  # the record that the index applied last, where the tables are to end
+        self._limit_checksum = BEGINNING
 
     def run(self) -> Facts:
         """Starts over where a snapshot was taken meanwhile and what it makes needless went from under our feet."""
         for _ in range(_STARTS):
             with contextlib.suppress(FileNotFoundError, _Overtaken):
                 return self._run_seeing()
-            self.facts = Facts()
+            self.facts = Facts(store=self.store)
             self._remove_tables()
         return self._run_seeing()
 
@@ -104,12 +85,14 @@ class Replay:
 
     def _run(self) -> Facts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
-        last = checkpoint.read(self.directories)  # first of all: in a store in use it would get ahead of the copy
-        trouble = self.facts.index_trouble = tables.copy_index(self.root, copy)
-        applied = tables.applied_seq(copy)
+        # First of all: in a store in use it would get ahead of the copy.
+        last = checkpoint.read(self.directories, self.store)
+        found = index_copy.take(self.root, copy, self.store, last.seq if last else 0, self._checksum_at)
+        applied, self.facts.index_kind, self.facts.index_detail, self.facts.index_trouble = found
         self._moves, self._applied = applied != self._applied, applied
         self._check_snapshots()
-        self._fill(base, applied if not trouble else None)  # an index in use: the journal may be ahead of the copy
+        usable = not self.facts.index_kind
+        self._fill(base, applied if usable else None)  # an index in use: the journal may be ahead of the copy
         facts = self.facts
         with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
             known = [applied, last.seq if last else 0, facts.last_seq]
@@ -124,10 +107,12 @@ class Replay:
             if facts.gap:
                 facts.read = {}  # a later look cannot go on from tables that lack something
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
-                if tables.has_foreign_schema(facts.index_trouble):
+                if facts.index_kind == "index-schema-wrong":
                     salvage.take_tables(copy, connection)
-                elif facts.index_trouble and facts.index_trouble != "missing":
+                elif facts.index_trouble and facts.index_kind not in ("index-missing", "index-foreign"):
                     salvage.take_over(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)
+        if facts.index_kind == "index-diverged" and not facts.gap:
+            facts.index_trouble = facts.index_detail  # snapshots and journal tell everything: they are believed
         if facts.gap and not facts.index_trouble:
             facts.source = "index"
             self._take_index(copy, base)
@@ -136,8 +121,13 @@ class Replay:
                 set_aside.keep(connection, self.scratch)
                 settle.settle(connection)
         elif not facts.index_trouble:
-            facts.wrong_meta = _differing(tables.meta(base), tables.meta(copy))
+            facts.wrong_meta = tables.differing_meta(base, copy)
         return facts
+
+    def _checksum_at(self, seq: int) -> str | None:
+        with contextlib.suppress(OSError):  # what cannot be read is noted when it is replayed
+            return checksum_at(self.directories, self._segments(), seq)
+        return None
 
     def _fill(self, base: str, limit: int | None) -> None:
         """All records in one transaction that cannot be taken back; if one cannot be replayed, all over with care."""
@@ -146,15 +136,19 @@ class Replay:
         except _UNREPLAYABLE:
             known = self.facts
             self.facts = Facts(
+                store=self.store,
+                index_kind=known.index_kind,
+                index_detail=known.index_detail,
                 index_trouble=known.index_trouble,
                 damaged_snapshots=known.damaged_snapshots,
+                foreign_snapshots=known.foreign_snapshots,
                 unreadable=known.unreadable,
             )
             workspace.remove_files(self.scratch, [BASE, NOTES])
             self._fill_from(base, None, limit, careful=True)
 
     def _fill_from(self, base: str, start: int | None, limit: int | None, *, careful: bool) -> None:
-        opened = index.create(base) if start is None else tables.connect(base, write=True)
+        opened = index.create(base, self.store) if start is None else tables.connect(base, write=True)
         with contextlib.closing(tables.private(opened, undo=careful)) as connection:
             known = start
             bulk = None if careful else Bulk(connection)
@@ -167,6 +161,7 @@ class Replay:
                     raise _Overtaken
                 # of a repair that died before its index was in place
                 self.facts.index_trouble, limit = "older than what the journal can bring up to date", None
+                self.facts.index_kind, self.facts.index_detail = "index-outdated", self.facts.index_trouble
             self._replay(connection, start, limit, bulk)
             self.facts.unchanged = self.facts.last_seq == known
 
@@ -200,7 +195,7 @@ class Replay:
         return False
 
     def _lacks_index(self) -> bool:
-        return self.facts.index_trouble == "missing"
+        return self.facts.index_kind in ("index-missing", "index-foreign")
 
     def _has_mail(self) -> bool:
         for parts in (layout.MESSAGES, layout.MAILBOXES):
@@ -218,7 +213,11 @@ class Replay:
             to.execute("DELETE FROM cache_messages")
 
     def _check_snapshots(self) -> None:
-        for seq in snapshots.available(self.directories):
+        for seq in snapshots.everything(self.directories):
+            name = layout.snapshot_directory(seq)[-1]
+            if (store := snapshots.store_of(self.directories, seq)) not in ("", self.store):
+                self.facts.foreign_snapshots[name] = store
+                continue
             try:
                 is_whole, why = snapshots.verify_readable(self.directories, seq), ""
             except OSError as error:
@@ -226,7 +225,7 @@ class Replay:
             if why:
                 self.facts.unreadable[layout.absolute(*layout.snapshot_directory(seq))] = why
             elif not is_whole:
-                self.facts.damaged_snapshots.append(layout.snapshot_directory(seq)[-1])
+                self.facts.damaged_snapshots.append(name)
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
@@ -234,10 +233,12 @@ class Replay:
         """Without ``bulk``, with care."""
         facts = self.facts
         facts.last_seq = start
+        facts.last_checksum = before = index.applied(connection)[1]
+        self._limit, self._limit_checksum = limit, before
         with contextlib.closing(tables.create(f"{self.scratch}/{NOTES}")) as notes:
             notes.execute("CREATE TABLE removed_folders (folder_id INTEGER PRIMARY KEY)")
             connection.execute("BEGIN")
-            records = self._records(start)
+            records = self._records(start, before)
             for number, record in enumerate(journal.without_aborted(records) if self._has_aborts() else records):
                 if limit is not None and record.seq > limit:
                     facts.read = {}
@@ -256,8 +257,9 @@ class Replay:
             reached = facts.last_seq if limit is None else min(facts.last_seq, max(limit, start))
             if reached != facts.last_seq:
                 facts.read = {}
+                facts.last_checksum = before if reached == start else self._limit_checksum
             facts.last_seq = reached
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (reached,))
+            index.set_applied(connection, reached, facts.last_checksum)
             connection.execute("COMMIT")
 
     def _apply(
@@ -286,7 +288,7 @@ class Replay:
         try:
             with self.directories.open(layout.JOURNAL) as directory:
                 found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
-                return sorted(int(match.group(1)) for match in found if match)
+                numbers = sorted(int(match.group(1)) for match in found if match)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -294,16 +296,41 @@ class Replay:
                 raise
             self.facts.unreadable[layout.absolute(*layout.JOURNAL)] = why
             raise _Blind from error
+        return [first for first in numbers if not self._is_foreign(first)]
 
-    def _records(self, start: int) -> Iterator[Record]:
-        """Every record that verifies; what does not is noted. Those up to ``start`` are checked but not given."""
+    def _is_foreign(self, first: int) -> bool:
+        """Whether a segment belongs to another store; noted if so."""
+        with self._seeing(first):
+            header = header_of(self.directories, first)
+        if header is None or header.store == self.store:
+            return False
+        self.facts.foreign_segments[layout.journal_segment(first)] = header.store
+        return True
+
+    def _check_header(self, first: int, before: str | None, *, wanted: bool) -> None:
+        """Note a header that is damaged, or does not follow the record before. ``wanted``: its records matter."""
+        header = header_of(self.directories, first)
+        name = layout.journal_segment(first)
+        if header is None:
+            self.facts.damaged_segments[name] = "its header does not verify"
+        elif before is not None and header.after != before:
+            self.facts.damaged_segments[name] = f"record {first - 1} is not the one that it follows"
+        if wanted and name in self.facts.damaged_segments:
+            self._gap(f"{name}: {self.facts.damaged_segments[name]}")
+
+    def _records(self, start: int, before: str) -> Iterator[Record]:
+        """Every record that verifies; what does not is noted. Those up to ``start`` are checked but not given.
+
+        ``before``: the checksum of record ``start``.
+        """
         facts = self.facts
         segments = self._segments()
-        last = checkpoint.read(self.directories)
+        last = checkpoint.read(self.directories, self.store)
         durable = last.seq if last else 0
         expected = start + 1
         known = dict(facts.read)  # read by the earlier look, up to what is in the tables
         reached = 0
+        read, checksum = (start, before) if known else (0, "")  # the record read last
         for number, first in enumerate(segments):
             name = layout.journal_segment(first)
             reached = max(reached, first - 1)
@@ -321,6 +348,10 @@ class Replay:
                 if first == segments[-1] or segments[number + 1] > start + 1:
                     self._gap(f"{name} {trouble}")
                 continue
+            if name not in known:
+                follows = before if first == start + 1 else checksum if first == read + 1 and read else None
+                wanted = first == segments[-1] or segments[number + 1] > start + 1
+                self._check_header(first, follows, wanted=wanted)
             for line in self._lines(first):
                 try:
                     record = journal.decode(line)
@@ -339,14 +370,23 @@ class Replay:
                         self._gap(f"record {expected} is missing")
                 expected = record.seq + 1
                 reached = max(reached, record.seq)
+                read, checksum = record.seq, checksum_of(line)
+                if read == start and checksum != before:
+                    facts.damaged_segments[name] = f"record {start} is not the one that the snapshot ends with"
+                    self._gap(facts.damaged_segments[name])
+                if read == self._limit:
+                    self._limit_checksum = checksum
                 facts.next_seq = max(facts.next_seq, record.seq + 1)
                 if record.seq > start:
                     if name in facts.damaged_segments:  # the whole segment will go
                         self._gap(facts.damaged_segments[name])
-                    facts.last_seq = max(facts.last_seq, record.seq)
+                    if record.seq > facts.last_seq:
+                        facts.last_seq, facts.last_checksum = record.seq, checksum
                     yield record
+            if first == segments[-1] and first - 1 > facts.last_seq:
+                header = header_of(self.directories, first)
+                facts.last_seq, facts.last_checksum = first - 1, header.after if header else BEGINNING
             if first == segments[-1]:
-                facts.last_seq = max(facts.last_seq, first - 1)
                 facts.next_seq = max(facts.next_seq, first)
         facts.behind = reached < start and not known
 
@@ -386,23 +426,11 @@ class Replay:
             for line in file:
                 place += len(line)
                 if line.strip(journal.PADDING):
+                    skip = not at and is_header(line)
                     at = place
-                    yield line
+                    if not skip:
+                        yield line
             self.facts.read[name] = [inode, at]
-
-
-def _differing(expected: dict[str, object], found: dict[str, object]) -> dict[str, str]:
-    """Keys of two tables ``meta`` that are not the same, and what they are."""
-    return {
-        str(key): f"is {found.get(key)!r}, not {expected.get(key)!r}"[:_LONGEST_DETAIL]
-        for key in sorted(expected.keys() | found.keys(), key=str)
-        if expected.get(key) != found.get(key)
-    }
-
-
-def read_facts(scratch: str) -> Facts:
-    with open(f"{scratch}/{FACTS}", "rb") as file:
-        return Facts(**orjson.loads(file.read()))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from adapter.maintenance.replay import Facts, read_facts
+from adapter.maintenance.facts import Facts, read_facts
 
 
 class Replayer:
@@ -26,10 +26,10 @@ class Replayer:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path]), "SQLITE_TMPDIR": scratch},
         )
 
-    def ask(self, scratch: str, earlier: str) -> None:
+    def ask(self, scratch: str, store: str, earlier: str) -> None:
         """Begin with the tables of a look; ``earlier`` is the scratch directory of one to go on from."""
         self._idle = False
-        request: dict[str, Any] = {"root": self._root, "scratch": scratch, "earlier": earlier}
+        request: dict[str, Any] = {"root": self._root, "scratch": scratch, "store": store, "earlier": earlier}
         stdin = self._process.stdin
         if stdin is None:
             raise RuntimeError("the replay has ended")

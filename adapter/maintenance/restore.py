@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pybase64 import b64decode
 
@@ -19,8 +19,10 @@ from adapter.store.journal import Effect, JournalDamaged
 class Wanted:
     """Messages and blobs that should be there and are not; kept in a file, since all of a store may be lost."""
 
-    def __init__(self, directories: Directories, scratch: str) -> None:
+    def __init__(self, directories: Directories, scratch: str, foreign: Collection[str] = ()) -> None:
+        """``foreign``: journal segments of other stores."""
         self._directories = directories
+        self._foreign = foreign
         self._list = tables.create(f"{scratch}/wanted.sqlite")
         self._list.execute("CREATE TABLE IF NOT EXISTS wanted (id TEXT PRIMARY KEY) WITHOUT ROWID")
 
@@ -40,7 +42,7 @@ class Wanted:
         """Look through the journal once; what stays wanted is nowhere. ``foretell``: nothing is written."""
         if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
             return
-        for effect in _contents(self._directories):
+        for effect in _contents(self._directories, self._foreign):
             message = effect["id"]
             session, name = effect["staged"]
             if self.has(message):
@@ -78,10 +80,10 @@ class Wanted:
             disk.rename(target, temporary, target, name)
 
 
-def _contents(directories: Directories) -> Iterator[Effect]:
+def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[Effect]:
     with directories.open(layout.JOURNAL) as directory:
         found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
-    for name in found:
+    for name in (name for name in found if name not in foreign):
         with contextlib.suppress(FileNotFoundError):  # a store in use: what it held is in the files by now
             for line in lines(directories, int(name.partition(".")[0])):
                 with contextlib.suppress(JournalDamaged):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from adapter.maintenance import tables
-from adapter.store import disk, index, layout, snapshots
+from adapter.store import disk, index, layout, snapshots, store_id
 from adapter.transport.operations.base import MAX_UID
 
 _BATCH = 500
@@ -73,6 +73,8 @@ def take_over(source: str, scratch: str, connection: sqlite3.Connection) -> int:
         return 0
     damaged.text_factory = _text
     with contextlib.closing(damaged):
+        if not _is_ours(damaged, connection):
+            return 0
         return sum(_take_table(damaged, path, connection, table) for table in snapshots.TABLES)
 
 
@@ -108,6 +110,14 @@ def _take_table(source: sqlite3.Connection, path: str, connection: sqlite3.Conne
     return taken
 
 
+def _is_ours(damaged: sqlite3.Connection, connection: sqlite3.Connection) -> bool:
+    """Whether nothing says that the damaged index belongs to another store."""
+    with contextlib.suppress(*_UNREADABLE):
+        found = index.store_of(damaged)
+        return not store_id.FORM.match(found) or found == index.store_of(connection)
+    return True
+
+
 def _text(raw: bytes) -> str | None:
     try:
         return raw.decode()
@@ -124,7 +134,7 @@ def _open(source: str, scratch: str) -> tuple[sqlite3.Connection, str]:
         if found >= set(snapshots.TABLES) - snapshots.LATER:
             return tables.connect(path, write=True), path
     fresh, path = f"{scratch}/fresh.sqlite", f"{scratch}/salvage-again.sqlite"
-    index.create(fresh).close()
+    index.create(fresh, "").close()
     with open(fresh, "rb") as file:
         first = bytearray(file.read(_PAGE))
     first[28:32] = (os.stat(source, follow_symlinks=False).st_size // _PAGE).to_bytes(4, "big")  # pages of the file
@@ -151,7 +161,10 @@ def _copy(source: str, target: str, first: bytes) -> None:
 
 def _insert(connection: sqlite3.Connection, table: str, columns: list[str], rows: list[Row]) -> int:
     names = ", ".join(f'"{name}"' for name in columns)
-    sql = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+    # A folder that the journal knows as well, up to where it is damaged: the later of the two UIDNEXT counts.
+    later = " ON CONFLICT (folder_id) DO UPDATE SET uidnext = max(uidnext, excluded.uidnext)"
+    clash = later if table == "folders" else " ON CONFLICT DO NOTHING"
+    sql = f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))}){clash}"  # noqa: S608
     before = connection.total_changes
     for row in rows:
         with contextlib.suppress(sqlite3.Error):  # a constraint that a damaged value breaks

@@ -25,6 +25,7 @@ from adapter.store import disk, identity, layout, names
 from adapter.store.disk import Directories
 from protocol.errors import MailError
 
+FOREIGN = "its identity is of another store"
 _GARBAGE = 50_000  # objects that may be left over before they are looked through; almost none of ours form cycles
 
 
@@ -46,7 +47,8 @@ def work(path: str, options: dict[str, str]) -> Sums:
             if known is not None:
                 fragments.share_links(options["earlier"])
                 return known
-        files = Files(directories, fragments, tally, Earlier(options["earlier"], piece), options["describe"] == "yes")
+        earlier = Earlier(options["earlier"], piece)
+        files = Files(directories, fragments, tally, earlier, options["store"], options["describe"] == "yes")
         for item in items:
             if "where" in item:
                 files.item(item)
@@ -64,12 +66,19 @@ def _same_links(path: str, raw: bytes) -> bool:
 
 class Files:
     def __init__(
-        self, directories: Directories, fragments: Fragments, tally: Tally, earlier: Earlier, describe: bool
+        self,
+        directories: Directories,
+        fragments: Fragments,
+        tally: Tally,
+        earlier: Earlier,
+        store: str,
+        describe: bool,
     ) -> None:
         self._directories = directories
         self._fragments = fragments
         self._tally = tally
         self._earlier = earlier
+        self._store = store
         self._describe = describe
         self._blobs = Blobs(directories)
         self._owner = os.fstat(directories.root_fd).st_uid
@@ -245,7 +254,7 @@ class Files:
         self._fragments.file("link", row)
 
     def _folder(self, directory: int, where: layout.Parts, links: int) -> None:
-        row = _describe_folder(directory, where)
+        row = _describe_folder(directory, where, self._store)
         self._fragments.file("folder", {**row, "mailbox": where[1], "entry": where[2], "links": links})
         if names.is_shortened(where[2]) and not row["full_name"]:
             detail = f"{layout.FULL_NAME_FILE} is not the name of this folder"
@@ -256,7 +265,7 @@ class Files:
         if row["problem"]:
             self._tally.odd(FOLDER)
         else:
-            self._tally.add(FOLDER, DISK, where[1], where[2], str(row["folder"]))
+            self._tally.add(FOLDER, DISK, where[1], where[2], str(row["folder"]), str(row["uid"]))
 
 
 def _read(file: int | OSError) -> tuple[bytes | None, str]:
@@ -281,7 +290,7 @@ def _digest(file: int | OSError) -> tuple[str, str]:
         return settled_stamp(about), file_digest(content, "sha256").hexdigest()
 
 
-def _describe_folder(directory: int, where: layout.Parts) -> Row:
+def _describe_folder(directory: int, where: layout.Parts, store: str) -> Row:
     row: Row = {"problem": "", "cause": "", "full_name": folder_name(directory, where[2])}
     try:
         raw = disk.read_file(directory, layout.IDENTITY_FILE)
@@ -292,12 +301,15 @@ def _describe_folder(directory: int, where: layout.Parts) -> Row:
     known = identity.decode(raw)
     if known is None:
         return {**row, "problem": "its identity does not match its checksum"}
+    if known.store != store:
+        return {**row, "problem": FOREIGN}
     return {
         **row,
         "folder": known.folder,
         "registration": known.registration,
         "uidvalidity": known.uidvalidity,
         "special": known.special_use,
+        "uid": known.uids_below,
     }
 
 

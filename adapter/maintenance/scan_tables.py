@@ -13,7 +13,7 @@ from adapter.maintenance.compare import compare
 from adapter.maintenance.examine import cache_hash
 from adapter.maintenance.fragments import Fragments, Row
 from adapter.maintenance.tally import BLOB, CACHE, FOLDER, LINK, MAILBOX, MESSAGE, TABLE, Tally
-from adapter.store import layout, names
+from adapter.store import identity, layout, names
 
 _Values = tuple[Any, ...]
 
@@ -144,7 +144,8 @@ def _folders(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[R
 
 def _sum_folders(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
     for row in _folders(connection, item):
-        tally.add(FOLDER, TABLE, row["mailbox"], row["entry"], str(row["folder"]))
+        mark = identity.mark(row["uid"])
+        tally.add(FOLDER, TABLE, row["mailbox"], row["entry"], str(row["folder"]), str(mark))
 
 
 def _registrations(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:

@@ -15,12 +15,14 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from adapter.maintenance import tables, workspace
-from adapter.maintenance.replay import AGAIN, BASE, Facts
-from adapter.store import disk, layout, snapshots
+from adapter.maintenance import quarantine, tables, workspace
+from adapter.maintenance.facts import Facts
+from adapter.maintenance.replay import AGAIN, BASE
+from adapter.store import disk, index, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Effect, Journal, Record
+from adapter.store.segments import Header, begin_segment
 from adapter.transport import checkpoint, effects, ids
 
 
@@ -63,12 +65,12 @@ class State:
             self._private.close()
             self._private = None
         if self.facts.behind:
-            self._begin_segment(self.facts.last_seq + 1)
-        self._journal = Journal(self.directories)
-        last = checkpoint.read(self.directories)
+            self._begin_segment(self.facts.last_seq + 1, self.facts.last_checksum)
+        self._journal = Journal(self.directories, self.facts.store)
+        last = checkpoint.read(self.directories, self.facts.store)
         self._journal.durable_seq = last.seq if last else 0
         self._journal.refresh()
-        self._index = Index(self.directories)
+        self._index = Index(self.directories, self.facts.store)
 
     def commit(self, changes: Sequence[Effect]) -> None:
         """Change rows; in journaled repair that is one record."""
@@ -91,7 +93,7 @@ class State:
             for effect in changes:
                 effects.apply_index(effect, connection, at)
             self._journal.append([Record("repair", at, list(changes))])
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+            index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
 
     def finish(self) -> None:
         """Seal what was repaired and make it durable."""
@@ -103,19 +105,19 @@ class State:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _seal(self) -> None:
-        seq = self.facts.next_seq
-        self.connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
+        seq, checksum = self.facts.next_seq, os.urandom(4).hex()  # of no record: the chain goes on from it
+        index.set_applied(self.connection, seq, checksum)
         with self.directories.open(layout.SNAPSHOTS, create=True):
             pass
         snapshots.write(self.directories, self.connection, seq)
-        self._begin_segment(seq + 1)
+        self._begin_segment(seq + 1, checksum)
         self._swap_index()
-        self._index = Index(self.directories)
+        self._index = Index(self.directories, self.facts.store)
 
-    def _begin_segment(self, seq: int) -> None:
-        with self.directories.open(layout.JOURNAL, create=True) as directory:
-            os.close(disk.open_log(directory, layout.journal_segment(seq), create=True))
-            disk.sync_directory(directory)
+    def _begin_segment(self, seq: int, after: str) -> None:
+        with self.directories.open(layout.JOURNAL, create=True):
+            pass
+        begin_segment(self.directories, Header(self.facts.store, seq, after))
 
     def _swap_index(self) -> None:
         """The private tables become the index; the old one is kept."""
@@ -132,6 +134,8 @@ class State:
             # SQLite would roll the old rollback journal back into the new index: it must be gone before.
             if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
                 disk.rename(root, f"{layout.INDEX_FILE}-journal", backups, f"{kept}-journal")
+            if self.facts.index_kind == "index-foreign":
+                quarantine.move(self.directories, (), layout.INDEX_FILE, self.facts.index_detail)
             if disk.exists(root, layout.INDEX_FILE):
                 is_file = tables.is_file(layout.absolute(self.directories.root, layout.INDEX_FILE))
                 (disk.link if is_file else disk.rename)(root, layout.INDEX_FILE, backups, kept)

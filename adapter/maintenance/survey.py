@@ -16,11 +16,23 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import chunks, fragments, progress, scan, tables, tally, tree_audit, unreadable, workspace
+from adapter.maintenance import (
+    chunks,
+    fragments,
+    progress,
+    scan,
+    tables,
+    tally,
+    tree_audit,
+    unreadable,
+    witnesses,
+    workspace,
+)
 from adapter.maintenance.chunks import Pieces, Places
+from adapter.maintenance.facts import Facts
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.fragments import Fragments, parquet_rows
-from adapter.maintenance.replay import BASE, COPY, Facts
+from adapter.maintenance.replay import BASE, COPY
 from adapter.maintenance.replayer import Replayer
 from adapter.store import disk, layout, locks, names
 from adapter.store.disk import Directories
@@ -46,6 +58,9 @@ class Survey:
     scratch: str
     session: SparkSession
     places: Places = field(default_factory=Places)
+    store: str = ""  # id of the store
+    store_problem: str = ""  # what is wrong with the file in the root that names it
+    store_unreadable: str = ""  # why that file cannot be read now
     secret: bytes = field(default_factory=lambda: os.urandom(32))  # of the sums
     facts: Facts = field(default_factory=Facts)
     counts: dict[str, int] = field(default_factory=dict)  # what was looked at
@@ -85,13 +100,19 @@ def survey(
         *(fragments.part_place(fragments.ROWS_PLACE, part) for part in fragments.ROW_PARTS),
     ]
     workspace.make_directories(scratch, places)
+    with contextlib.closing(Directories(root)) as directories:
+        verdict = witnesses.resolve(directories)
+    new = Survey(
+        root, scratch, session, store=verdict.store, store_problem=verdict.problem, store_unreadable=verdict.unreadable
+    )
     if earlier is None:
-        look = _Look(Survey(root, scratch, session), say, None)
+        look = _Look(new, say, None)
     else:
-        look = _Look(Survey(root, scratch, session, earlier.places, earlier.secret), say, earlier)
+        new.places, new.secret = earlier.places, earlier.secret
+        look = _Look(new, say, earlier)
         look.survey.cache_places += earlier.cache_places
     look.survey.cache_places.append(scratch)
-    replayer.ask(scratch, earlier.scratch if earlier else "")
+    replayer.ask(scratch, look.survey.store, earlier.scratch if earlier else "")
     look.files()
     look.survey.facts = replayer.answer(scratch)
     look.time("replay", began)
@@ -120,6 +141,7 @@ class _Look:
             "base": f"{scratch}/{BASE}",
             "copy": f"{scratch}/{COPY}",
             "secret": survey.secret.hex(),
+            "store": survey.store,
             "earlier": earlier.scratch if earlier else "",
             "describe": "no" if _has_journal(survey.root) else "yes",
         }
@@ -176,6 +198,7 @@ class _Look:
             self._join(differing)
         survey._others = [
             *(unreadable.finding(where, why) for where, why in sorted(survey.closed.items())),
+            *_identity(survey),
             *_of_the_whole(survey.facts),
             *_staging(survey.root),
             *_credentials(survey.root, self._options["base"]),
@@ -273,16 +296,26 @@ def _has_journal(root: str) -> bool:
 # --- what needs no join ----------------------------------------------------------------------------------------------
 
 
+def _identity(survey: Survey) -> Iterator[Finding]:
+    """The file that names the store, and files of other stores."""
+    if survey.store_problem:
+        yield Finding("store-id-damaged", layout.STORE_ID_FILE, detail=survey.store_problem)
+    if survey.store_unreadable:
+        yield Finding("unreadable", layout.STORE_ID_FILE, detail=survey.store_unreadable)
+    facts = survey.facts
+    foreign = (("journal-foreign", facts.foreign_segments), ("snapshot-foreign", facts.foreign_snapshots))
+    for kind, found in foreign if not facts.is_blind else ():
+        for name, store in found.items():
+            yield Finding(kind, name, detail=f"belongs to store {store}")
+
+
 def _of_the_whole(facts: Facts) -> Iterator[Finding]:
     for subject, why in facts.unreadable.items():
         yield Finding("unreadable", subject, detail=why)
     if facts.is_blind:
         return
-    if facts.index_trouble:
-        kind = "index-missing" if facts.index_trouble == "missing" else "index-unreadable"
-        if tables.has_foreign_schema(facts.index_trouble):
-            kind = "index-schema-wrong"
-        yield Finding(kind, layout.INDEX_FILE, detail=facts.index_trouble)
+    if facts.index_kind:
+        yield Finding(facts.index_kind, layout.INDEX_FILE, detail=facts.index_detail)
     for key, wrong in facts.wrong_meta.items():
         yield Finding("index-meta-wrong", key, detail=wrong)
     if facts.torn:

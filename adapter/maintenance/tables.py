@@ -18,6 +18,7 @@ from adapter.store import index, layout
 NOTES = "notes.sqlite"  # what a replay notes besides the tables
 COPY_PAGES = 4096  # of the index, copied before writers are let in
 _RESTARTS = 3
+_LONGEST_DETAIL = 200  # characters
 _LONGEST_TROUBLE = 300  # characters
 
 
@@ -116,12 +117,32 @@ def meta(path: str) -> dict[str, object]:
         return {}
 
 
-def applied_seq(path: str) -> int:
+def differing_meta(base: str, copy: str) -> dict[str, str]:
+    """Keys of two tables ``meta`` that are not the same, and what they are."""
+    expected, found = meta(base), meta(copy)
+    return {
+        str(key): f"is {found.get(key)!r}, not {expected.get(key)!r}"[:_LONGEST_DETAIL]
+        for key in sorted(expected.keys() | found.keys(), key=str)
+        if expected.get(key) != found.get(key)
+    }
+
+
+def applied(path: str) -> tuple[int, str]:
+    """Number and checksum of the record that an index applied last; 0 if it cannot be read."""
     try:
         with contextlib.closing(connect(path)) as connection:
-            return int(connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0])
-    except (sqlite3.Error, TypeError, ValueError):
-        return 0
+            return index.applied(connection)
+    except (sqlite3.Error, KeyError, TypeError, ValueError):
+        return 0, ""
+
+
+def store_of(path: str) -> str:
+    """The id of the store that an index belongs to; empty if it cannot be read."""
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            return index.store_of(connection)
+    except (sqlite3.Error, UnicodeDecodeError):
+        return ""
 
 
 def keys(connection: sqlite3.Connection, table: str) -> list[str]:

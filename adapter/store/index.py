@@ -2,8 +2,10 @@
 
 Durability: the journal is the commit point, so a transaction of the writer is not synced (``synchronous=OFF``). A
 killed process leaves the page cache, and with it the index, intact; after a power loss recovery does not trust an
-index that lags a checkpoint and builds it anew. Readers keep no cursor open: every query is fetched whole, at once, and
-they go in turns, so that writers get theirs.
+index that lags a checkpoint and builds it anew. Each transaction stores the sequence number and the checksum of the
+journal record applied last: they tell an index of another history from one that lags.
+
+Readers keep no cursor open: every query is fetched whole, at once, and they go in turns, so that writers get theirs.
 """
 
 from __future__ import annotations
@@ -18,14 +20,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from adapter.store import disk, index_schema, layout
+from adapter.store import disk, index_schema, layout, store_id
 from adapter.store.disk import Directories
+from adapter.store.segments import BEGINNING
 from adapter.store.turns import Turns
 
 SCHEMA_VERSION = 1
 FOREIGN_SCHEMA = "its schema is not ours: "
 _BUSY_SECONDS = 30.0
 _APPLIED = "SELECT value FROM meta WHERE key = 'applied_seq'"
+_APPLIED_RECORD = "SELECT key, value FROM meta WHERE key IN ('applied_seq', 'applied_checksum')"
+_SET_APPLIED = """
+UPDATE meta SET value = CASE key WHEN 'applied_seq' THEN ? ELSE ? END WHERE key IN ('applied_seq', 'applied_checksum')
+"""
 _COMMENT = re.compile(r"--.*")  # in the schema, where none stands in a string
 
 
@@ -41,17 +48,62 @@ class IndexOfAnotherVersion(IndexUnreadable):
     """The index of an older or newer program: it can be made anew."""
 
 
-def create(path: str) -> sqlite3.Connection:
-    """Make a new, empty index at ``path`` and return a writing connection to it."""
+class IndexDiverged(Exception):  # noqa: N818
+    """The record that the index applied last is another one in the journal."""
+
+
+class IndexForeign(IndexUnreadable):
+    """The index of another store."""
+
+
+def create(path: str, store: str) -> sqlite3.Connection:
+    """Make a new, empty index of the store with this id at ``path`` and return a writing connection to it."""
     disk.make_private(path)
     connection = connect(path, "rwc")
     connection.executescript("BEGIN;" + _schema())
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?)",
-        [("schema_version", SCHEMA_VERSION), ("applied_seq", 0), ("last_uidvalidity", 0)],
+        [
+            ("schema_version", SCHEMA_VERSION),
+            ("store_id", store),
+            ("applied_seq", 0),
+            ("applied_checksum", BEGINNING),
+            ("last_uidvalidity", 0),
+        ],
     )
     connection.execute("COMMIT")
     return connection
+
+
+def set_applied(connection: sqlite3.Connection, seq: int, checksum: str) -> None:
+    """Note the journal record that the rows hold; part of the transaction that applies it."""
+    connection.execute(_SET_APPLIED, (seq, checksum))
+
+
+def applied(connection: sqlite3.Connection) -> tuple[int, str]:
+    """Sequence number and checksum of the record applied last."""
+    found = dict(connection.execute(_APPLIED_RECORD).fetchall())
+    return int(found["applied_seq"]), str(found["applied_checksum"])
+
+
+def store_of(connection: sqlite3.Connection) -> str:
+    """The id of the store whose rows these are; empty if the index names none."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
+    return str(row[0]) if row else ""
+
+
+def check_store(directories: Directories, store: str) -> None:
+    """Raise :class:`IndexForeign` if the index is another store's. Changes nothing; what cannot be read passes."""
+    with contextlib.suppress(sqlite3.Error):
+        path = layout.absolute(directories.root, layout.INDEX_FILE)
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        with contextlib.closing(connection):
+            _compare_stores(store_of(connection), store)
+
+
+def _compare_stores(found: str, store: str) -> None:
+    if found != store:
+        raise IndexForeign(f"belongs to store {found}" if found else "names no store")
 
 
 def complete(connection: sqlite3.Connection) -> None:
@@ -94,7 +146,8 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
 
 
 class Index:
-    def __init__(self, directories: Directories) -> None:
+    def __init__(self, directories: Directories, store: str | None = None) -> None:
+        """``store``: its id; by default the one that the root names. Raises :class:`IndexForeign` for another's."""
         self._directories = directories
         with directories.stable(()) as root:
             if not disk.exists(root, layout.INDEX_FILE):
@@ -114,6 +167,11 @@ class Index:
             raise IndexOfAnotherVersion(
                 f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}"
             )
+        try:
+            _compare_stores(store_of(self.writer), store or store_id.read(directories) or "")
+        except IndexForeign:
+            self.writer.close()
+            raise
         self._refuse_foreign_schema()
 
     def _refuse_foreign_schema(self) -> None:
@@ -177,9 +235,12 @@ class Index:
     def applied_seq(self) -> int:
         return int(self.query(_APPLIED)[0][0])
 
-    def applied_seq_for_writer(self) -> int:
-        """Only for the holder of the index lock: what is read here need not be read again by its transaction."""
-        return int(self.writer.execute(_APPLIED).fetchall()[0][0])
+    def applied_for_writer(self) -> tuple[int, str]:
+        """Number and checksum of the record applied last. Only for the holder of the index lock.
+
+        What is read here need not be read again by its transaction.
+        """
+        return applied(self.writer)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -3,6 +3,9 @@
 One record is one line: a JSON object with its sequence number first and a CRC-32 of everything before it last. Records
 live in segments named after their first sequence number. Sequence numbers have no gaps.
 
+The first line of a segment is its header (:mod:`adapter.store.segments`). The headers chain the segments: a segment of
+another store, or of another history of this one, does not fit.
+
 Behind the last record of the newest segment there may be padding: spaces that the next records overwrite. Their fsync
 then finds the file's size and blocks on disk already and has nothing but octets to write. A segment is cut to its
 records before the next one is begun: where there is padding, there is no later segment.
@@ -16,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import itertools
 import os
 import zlib
@@ -27,24 +29,44 @@ from typing import Any
 
 import orjson
 
-from adapter.store import disk, layout
+from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
+from adapter.store.segments import (
+    BEGINNING,
+    PADDING,
+    Header,
+    JournalDamaged,
+    JournalForeign,
+    Lines,
+    begin_segment,
+    checksum_of,
+    read_header,
+    read_header_of,
+    sequence,
+    verifies,
+)
+
+__all__ = [
+    "MAX_BATCH",
+    "PADDING",
+    "Effect",
+    "Journal",
+    "JournalDamaged",
+    "JournalForeign",
+    "Record",
+    "decode",
+    "taken_back",
+    "without_aborted",
+]
 
 Effect = dict[str, Any]
 
 SEGMENT_BYTES = 16 << 20
 MAX_BATCH = 512  # records between an abort and the first record it may name
-_CRC_SUFFIX = len(b',"crc":"00000000"}')
-#: No record starts with any of these; NUL is what a power loss leaves of padding that was on its way to the disk.
-PADDING = b" \0"
 _LEAST_PADDING, _MOST_PADDING = 256 << 10, 4 << 20
 _PADDED_BATCHES = 16  # as large as the one that has no room
 #: From so many octets on, a batch makes no room for others: to write all of it twice takes longer than its fsync gains.
 _LARGE_BATCH = 256 << 10
-
-
-class JournalDamaged(Exception):  # noqa: N818 - a state of the store, reported by name
-    """A record inside the journal does not verify."""
 
 
 @dataclass(slots=True)
@@ -71,7 +93,7 @@ class Record:
 
 def decode(line: bytes) -> Record:
     """Parse one complete line (with its line end). Raises :class:`JournalDamaged`."""
-    if not _verifies(line):
+    if not verifies(line):
         raise JournalDamaged("checksum does not match")
     try:
         body = orjson.loads(line)
@@ -85,19 +107,6 @@ def decode(line: bytes) -> Record:
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise JournalDamaged("not a record") from error
-
-
-def _verifies(line: bytes) -> bool:
-    head = memoryview(line)[: -_CRC_SUFFIX - 1]
-    return line[len(head) :] == b',"crc":"%08x"}\n' % zlib.crc32(head)
-
-
-def _sequence(line: bytes) -> int:
-    """The sequence number of a line whose checksum matches, else -1; much cheaper than :func:`decode`."""
-    if not line.startswith(b'{"seq":') or not _verifies(line):
-        return -1
-    digits = line[7 : line.find(b",", 7)]
-    return int(digits) if digits.isdigit() else -1
 
 
 def without_aborted(records: Iterator[Record]) -> Iterator[Record]:
@@ -122,15 +131,20 @@ def taken_back(records: list[Record]) -> list[Record]:
 
 
 class Journal:
-    def __init__(self, directories: Directories) -> None:
+    def __init__(self, directories: Directories, store: str | None = None) -> None:
+        """``store``: its id; by default the one that the root names."""
         self._directories = directories
+        self._store = store
         self._segment = 0  # first seq of the segment we append to; 0 = none yet
         self._fd = -1
-        self._end = 0  # octets of verified records in the segment
+        self._start = 0  # octets of the segment's header
+        self._after = BEGINNING  # checksum of the record before the segment
+        self._end = 0  # octets of the header and of verified records in the segment
         self._room = 0  # octets of the segment, padding included
         self._unread = True  # what follows the records we know was not looked at yet
-        self._before_batch = (0, 0)  # _end and last_seq before the last append
+        self._before_batch = (0, 0, BEGINNING)  # _end, last_seq and last_checksum before the last append
         self.last_seq = 0
+        self.last_checksum = BEGINNING  # of the last record
         self.durable_seq = 0  # of the last checkpoint: nothing up to here can be a torn append
 
     def close(self) -> None:
@@ -142,6 +156,34 @@ class Journal:
         with self._directories.stable(layout.JOURNAL) as directory:
             found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
         return sorted(int(match.group(1)) for match in found if match)
+
+    @property
+    def store(self) -> str:
+        """The id of the store. Raises :class:`JournalDamaged` if nothing names it."""
+        if self._store is None:
+            self._store = store_id.read(self._directories)
+        if self._store is None:
+            raise JournalDamaged(f"{layout.STORE_ID_FILE} is missing or damaged")
+        return self._store
+
+    def check_store(self) -> None:
+        """Raise :class:`JournalForeign` if a segment belongs to another store."""
+        for first in self.segments():
+            with contextlib.suppress(FileNotFoundError):  # compacted away by now
+                self._check_header(read_header(self._directories, first))
+
+    def checksum_at(self, seq: int) -> str | None:
+        """The checksum of a record; None if it is not in the journal."""
+        if seq == self.last_seq:
+            return self.last_checksum
+        segments = self.segments()
+        if seq + 1 in segments:
+            return read_header(self._directories, seq + 1).after
+        first = max((first for first in segments if first <= seq), default=0)
+        for line in self._lines(first) if first else ():
+            if sequence(line) == seq:
+                return checksum_of(line)
+        return None
 
     # --- for the holder of the index lock --------------------------------------------------------------------------
 
@@ -171,6 +213,7 @@ class Journal:
         for number, record in enumerate(records, self.last_seq + 1):
             record.seq = number
         pieces = [piece for record in records for piece in record.pieces()]
+        checksum = checksum_of(bytes(pieces[-1]))
         size = sum(map(len, pieces))
         end = self._end + size
         room = self._room
@@ -183,9 +226,10 @@ class Journal:
         except OSError:
             self._take_back()
             raise
-        self._before_batch = (self._end, self.last_seq)
+        self._before_batch = (self._end, self.last_seq, self.last_checksum)
         self._end, self._room = end, room
         self.last_seq += len(records)
+        self.last_checksum = checksum
 
     def write_again(self, after: int) -> None:
         """Write and sync the records after this one once more, before anything is built on them.
@@ -195,9 +239,9 @@ class Journal:
         one has applied all that is before it.
         """
         start = 0
-        with _Lines(os.dup(self._fd), 0) as lines:
+        with Lines(os.dup(self._fd), 0) as lines:
             for line in lines:
-                if start == self._end or _sequence(line) > after:
+                if start == self._end or sequence(line) > after:
                     break
                 start += len(line)
         if start < self._end:
@@ -211,24 +255,24 @@ class Journal:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first record of the newest segment (0: there is none) and how many octets its records have."""
+        """The first record of the newest segment (0: there is none) and how many octets header and records have."""
         return self._segment, self._end
 
     def forget_last_batch(self) -> None:
         """Cut the last batch off again: it failed, and there was no room even for an abort record."""
         if self._fd >= 0:
-            self._end, self.last_seq = self._before_batch
+            self._end, self.last_seq, self.last_checksum = self._before_batch
             self._take_back()
 
     def rotate(self) -> None:
         """Start a new segment with the next record, so that a snapshot ends on a segment's border."""
-        if self._end:
+        if self._end > self._start:
             self._rotate()
 
-    def go_on_after(self, seq: int) -> None:
+    def go_on_after(self, seq: int, checksum: str) -> None:
         """Start a new segment behind this record, unless the journal has reached it: a snapshot holds what led here."""
         if self.last_seq < seq:
-            self.last_seq = seq
+            self.last_seq, self.last_checksum = seq, checksum
             self._rotate()
 
     def remove_segments_before(self, seq: int) -> list[int]:
@@ -250,28 +294,52 @@ class Journal:
                 fd = disk.open_log(directory, layout.journal_segment(following), create=False)
             except FileNotFoundError:
                 return False
+        try:
+            header, size = read_header_of(os.dup(fd), following)
+            self._check_header(header)
+            if header.after != self.last_checksum:
+                raise JournalDamaged(f"record {self.last_seq} is not the one that record {following} followed")
+        except BaseException:
+            os.close(fd)
+            raise
         self.close()
-        self._fd, self._segment, self._end, self._unread = fd, following, 0, True
+        self._fd, self._segment, self._unread = fd, following, True
+        self._start = self._end = size
+        self._after = header.after
         return True
+
+    def _check_header(self, header: Header) -> None:
+        if header.store != self.store:
+            raise JournalForeign(f"{layout.journal_segment(header.first)} belongs to store {header.store}")
 
     def _open_newest(self) -> None:
         segments = self.segments()
         if not segments:
-            self._segment, self._end, self.last_seq = 0, 0, 0
+            self._segment = self._start = self._end = self.last_seq = 0
+            self.last_checksum = BEGINNING
             return
-        if segments[-1] != self._segment:
-            # The newest segment starts right after everything before it.
-            self._segment, self._end, self.last_seq = segments[-1], 0, segments[-1] - 1
-        self._unread = True
+        newest = segments[-1]
         with self._directories.stable(layout.JOURNAL) as directory:
-            self._fd = disk.open_log(directory, layout.journal_segment(self._segment), create=False)
+            fd = disk.open_log(directory, layout.journal_segment(newest), create=False)
+        try:
+            header, size = read_header_of(os.dup(fd), newest)
+            self._check_header(header)
+        except BaseException:
+            os.close(fd)
+            raise
+        if newest != self._segment:
+            # The newest segment starts right after everything before it.
+            self._segment, self._start, self._after = newest, size, header.after
+            self._end, self.last_seq, self.last_checksum = size, newest - 1, header.after
+        self._fd, self._unread = fd, True
 
     def _scan_tail(self) -> None:
-        with _Lines(os.dup(self._fd), self._end) as lines:
+        with Lines(os.dup(self._fd), self._end) as lines:
             for line in lines:
-                if _sequence(line) != self.last_seq + 1:
+                if sequence(line) != self.last_seq + 1:
                     break
                 self.last_seq += 1
+                self.last_checksum = checksum_of(line)
                 self._end += len(line)
         if not self._unread and os.pread(self._fd, 1, self._end) in PADDING:
             return  # written by somebody who lived: only a power loss tears out of order
@@ -293,17 +361,13 @@ class Journal:
         if self._fd >= 0 and self._room > self._end:
             disk.truncate(self._fd, self._end)  # first of all: padding tells others that there is no later segment
             self._room = self._end
+        header = Header(self.store, first, self.last_checksum)
+        begin_segment(self._directories, header)
         with self._directories.stable(layout.JOURNAL) as directory:
-            fd = disk.open_log(directory, layout.journal_segment(first), create=True)
-            try:
-                disk.sync_directory(directory)
-            except BaseException:
-                os.close(fd)
-                with contextlib.suppress(OSError):  # others would follow to it, while we go on in the old one
-                    disk.unlink(directory, layout.journal_segment(first))
-                raise
+            fd = disk.open_log(directory, layout.journal_segment(first), create=False)
         self.close()
-        self._fd, self._segment, self._end, self._room = fd, first, 0, 0
+        self._fd, self._segment, self._after = fd, first, header.after
+        self._start = self._end = self._room = len(header.encode())
 
     def _take_back(self) -> None:
         try:
@@ -312,28 +376,35 @@ class Journal:
         except OSError:
             # What is in the file is unknown now; the next refresh reads it again from the start of the segment.
             self.close()
-            self._end, self.last_seq = 0, self._segment - 1
+            self._end, self.last_seq, self.last_checksum = self._start, self._segment - 1, self._after
             return
         with contextlib.suppress(OSError):  # should it come back after a power loss, it is whole and rolled forward
             disk.sync_data(self._fd)
 
     # --- for readers (no lock) -------------------------------------------------------------------------------------
 
-    def records(self, after: int, upto: int | None = None) -> Iterator[Record]:
+    def records(self, after: int, upto: int | None = None, checksum: str | None = None) -> Iterator[Record]:
         """Verified records with ``after < seq <= upto``. Raises :class:`JournalDamaged` at the first bad line or gap.
 
-        A torn tail only ends the iteration if the caller names no ``upto``.
+        A torn tail only ends the iteration if the caller names no ``upto``. ``checksum``: that of record ``after``, as
+        the caller knows it: it must be the same here.
         """
         expected = after + 1
         begun = False
+        last: str | None = None  # checksum of the record read last
         segments = self.segments()
         for first, following in zip(segments, [*segments[1:], None]):
             if following is not None and following <= after + 1:
                 continue
             if first > expected or (begun and first != expected):
                 raise JournalDamaged(f"records {expected} to {first - 1} are missing")
-            expected, begun = first, True
-            for line in self._lines(first):
+            header, lines = self._segment_lines(first)
+            self._check_header(header)
+            if begun and header.after != last:
+                raise JournalDamaged(f"record {first - 1} is not the one that record {first} followed")
+            expected, begun, last = first, True, header.after
+            _compare(checksum, last, after, first - 1)
+            for line in lines:
                 if upto is not None and expected > upto:
                     return
                 try:
@@ -345,80 +416,27 @@ class Journal:
                         return
                     raise JournalDamaged(f"record {expected}: {error}") from None
                 expected += 1
+                last = checksum_of(line)
                 if record.seq > after:
                     yield record
+                else:
+                    _compare(checksum, last, after, record.seq)
         if upto is not None and expected <= upto:
             raise JournalDamaged(f"records {expected} to {upto} are missing")
 
+    def _segment_lines(self, first: int) -> tuple[Header, Iterator[bytes]]:
+        """The header of a segment and the lines behind it."""
+        return read_header(self._directories, first), self._lines(first)
+
     def _lines(self, first: int) -> Iterator[bytes]:
+        """The lines of a segment behind its header."""
         with self._directories.stable(layout.JOURNAL) as directory:
             fd = disk.open_read(directory, layout.journal_segment(first))
-        with _Lines(fd, 0) as lines:
-            yield from lines
+        with Lines(fd, 0) as lines:
+            yield from itertools.islice(lines, 1, None)
 
 
-class JournalTail:
-    """Follows the journal from a record on, without reading anything twice. Takes no lock."""
-
-    def __init__(self, journal: Journal, directories: Directories, seq: int) -> None:
-        self._directories = directories
-        self.seq = seq
-        self._segment = max((first for first in journal.segments() if first <= seq + 1), default=seq + 1)
-        self._offset = 0
-        if self._segment <= seq:
-            for line in self._lines():
-                self._offset += len(line)
-                if _sequence(line) >= seq:
-                    break
-
-    def advance(self, upto: int) -> list[Record]:
-        """The records after the last call's, up to ``upto``, which must have been applied; aborted ones left out."""
-        before = self.seq, self._segment, self._offset
-        try:
-            return list(without_aborted(iter(self._read(upto))))
-        except BaseException:
-            self.seq, self._segment, self._offset = before  # what was not passed on is read again
-            raise
-
-    def _read(self, upto: int) -> list[Record]:
-        records = []
-        while self.seq < upto:
-            before = self.seq
-            for line in self._lines():
-                record = decode(line)
-                if record.seq != self.seq + 1:
-                    raise JournalDamaged(f"record {self.seq + 1} is missing")
-                records.append(record)
-                self._offset += len(line)
-                self.seq = record.seq
-                if self.seq == upto:
-                    break
-            if self.seq < upto:
-                if self.seq == before and self._segment == self.seq + 1:
-                    raise JournalDamaged(f"records {self.seq + 1} to {upto} are missing")
-                self._segment, self._offset = self.seq + 1, 0
-        return records
-
-    def _lines(self) -> Iterator[bytes]:
-        with self._directories.stable(layout.JOURNAL) as directory:
-            try:
-                fd = disk.open_read(directory, layout.journal_segment(self._segment))
-            except FileNotFoundError:
-                return
-        with _Lines(fd, self._offset) as lines:
-            yield from lines
-
-
-class _Lines(contextlib.AbstractContextManager["_Lines"]):
-    """Complete lines of a descriptor from an offset on, up to the padding; owns the descriptor."""
-
-    def __init__(self, fd: int, offset: int) -> None:
-        self._file = io.BufferedReader(io.FileIO(fd), 1 << 16)
-        self._file.seek(offset)
-
-    def __iter__(self) -> Iterator[bytes]:
-        while self._file.peek(1)[:1] not in PADDING and (line := self._file.readline()).endswith(b"\n"):
-            yield line
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+def _compare(wanted: str | None, found: str, after: int, seq: int) -> None:
+    """Raise :class:`JournalDamaged` if ``seq`` is the record that a caller knows, and another one."""
+    if wanted is not None and seq == after and found != wanted:
+        raise JournalDamaged(f"record {seq} has the checksum {found}, not {wanted}")

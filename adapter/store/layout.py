@@ -14,6 +14,7 @@ Parts = tuple[str, ...]
 
 VERSION_FILE = "protocol-version.txt"
 VERSION = 1
+STORE_ID_FILE = "store-id.txt"
 BACKUP_FILE = "backup.json"  # what a backup has in place of VERSION_FILE
 
 INDEX_FILE = "index.sqlite"

@@ -1,6 +1,7 @@
 """Snapshots: Parquet copies of the mutable tables as they were after one journal record.
 
-``snapshots/<seq>/<table>.parquet`` and a manifest with their checksums. The journal up to a snapshot may go: journal
+``snapshots/<seq>/<table>.parquet`` and a manifest with their checksums, the id of the store and the checksum of that
+record. The journal up to a snapshot may go: journal
 segments are kept back to the older of the two snapshots kept, so that one damaged snapshot loses nothing.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from adapter.store import disk, layout, locks
+from adapter.store import disk, index, layout, locks, store_id
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
@@ -44,7 +45,7 @@ _KEEP = 2
 _SNAPSHOT = re.compile(r"[0-9]{16}\Z")
 _UNFINISHED = ".new"
 _PATIENCE = 2.0  # seconds: whoever opens the store looks for a moment whether a snapshot is being written
-_MANIFEST = {"seq", "last_uidvalidity", "sha256"}
+_MANIFEST = {"seq", "store", "checksum", "last_uidvalidity", "sha256"}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
@@ -52,11 +53,33 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]
     return [(row[1], row[2]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
 
 
-def available(directories: Directories) -> list[int]:
-    """Complete snapshots, oldest first."""
+def available(directories: Directories, store: str | None = None) -> list[int]:
+    """Complete snapshots, oldest first; those of other stores left out.
+
+    ``store``: the id of this one; by default the one that the root names.
+    """
+    store = store or store_id.read(directories)
+    return [seq for seq in everything(directories) if store is None or store_of(directories, seq) in ("", store)]
+
+
+def everything(directories: Directories) -> list[int]:
+    """Complete snapshots, oldest first, whichever store they belong to."""
     with contextlib.suppress(FileNotFoundError), directories.stable(layout.SNAPSHOTS) as parent:
         return sorted(int(name) for name in os.listdir(parent) if _SNAPSHOT.match(name))
     return []
+
+
+def store_of(directories: Directories, seq: int) -> str:
+    """The id of the store that wrote a snapshot; empty if its manifest is damaged."""
+    try:
+        return str(_manifest(directories, seq)["store"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def checksum_of(directories: Directories, seq: int) -> str:
+    """The checksum of the record that a snapshot ends with; its manifest must verify."""
+    return str(_manifest(directories, seq)["checksum"])
 
 
 def write(directories: Directories, source: sqlite3.Connection, seq: int) -> None:
@@ -117,7 +140,13 @@ def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> No
                 disk.sync_data(file.fileno())
             checksums[name] = _sha256(directory, name)
         (uidvalidity,) = source.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()
-        manifest: dict[str, Any] = {"seq": seq, "last_uidvalidity": uidvalidity, "sha256": checksums}
+        manifest: dict[str, Any] = {
+            "seq": seq,
+            "store": index.store_of(source),
+            "checksum": index.applied(source)[1],
+            "last_uidvalidity": uidvalidity,
+            "sha256": checksums,
+        }
         manifest["digest"] = _digest(manifest)
         disk.write_new(directory, layout.MANIFEST_FILE, orjson.dumps(manifest) + b"\n", sync=True)
         disk.sync_directory(directory)
@@ -143,8 +172,8 @@ def prune(directories: Directories) -> int:
 
 
 def load_latest(directories: Directories, connection: sqlite3.Connection) -> int:
-    """Fill an empty index from the newest snapshot that verifies; returns its seq, 0 without any."""
-    for seq in reversed(available(directories)):
+    """Fill an empty index from the newest snapshot of its store that verifies; returns its seq, 0 without any."""
+    for seq in reversed(available(directories, index.store_of(connection))):
         if verify(directories, seq):
             _load(directories, connection, seq)
             return seq
@@ -191,7 +220,7 @@ def _load(directories: Directories, connection: sqlite3.Connection, seq: int) ->
                         zip(*values),
                     )
     connection.execute("UPDATE meta SET value = ? WHERE key = 'last_uidvalidity'", (manifest["last_uidvalidity"],))
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
+    index.set_applied(connection, seq, manifest["checksum"])
     connection.execute("COMMIT")
 
 

@@ -58,7 +58,7 @@ _INSIDE: dict[str, dict[int, _Rules]] = {
         2: (_directory(_ANYTHING),),
         3: (
             (layout.PROJECTION, _FOREIGN),
-            _file(rf"{re.escape(layout.IDENTITY_FILE)}\Z", READABLE, is_checked=False),
+            _file(rf"{re.escape(layout.IDENTITY_FILE)}(?:\.new)?\Z", READABLE, is_checked=False),
         ),
     },
     layout.MESSAGES[0]: {1: (_directory(_DAY),), 2: ((_ANYTHING, _CONTENT),)},

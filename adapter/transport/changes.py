@@ -28,7 +28,8 @@ from inotify_simple import INotify, flags
 
 from adapter.store.disk import Directories
 from adapter.store.index import Index
-from adapter.store.journal import Journal, JournalDamaged, JournalTail, Record, without_aborted
+from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
+from adapter.store.journal_tail import JournalTail
 from adapter.store.published import PublishedSequence
 
 _log = logging.getLogger(__name__)

@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import re
 from dataclasses import dataclass, replace
 
 import orjson
 
-from adapter.store import disk, layout
+from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
 
 _log = logging.getLogger(__name__)
+
+_UNFINISHED_SEGMENT = re.compile(r"\.([0-9]{16}\.jsonl)\.[0-9]+\.new\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +38,32 @@ class SyncFailed(OSError):  # noqa: N818 - what happened
     """The checkpoint could not be made durable, and no later one may be."""
 
 
-def read(directories: Directories) -> Checkpoint | None:
-    """The last checkpoint, or None where there is none that can be read."""
+def read(directories: Directories, store: str | None = None) -> Checkpoint | None:
+    """The last checkpoint, or None where there is none of this store that can be read.
+
+    ``store``: its id; by default the one that the root names.
+    """
     try:
         with directories.stable(layout.JOURNAL) as directory:
             body = orjson.loads(disk.read_file(directory, layout.CHECKPOINT_FILE))
+        if body["store"] != (store or store_id.read(directories)):
+            return None
         return Checkpoint(int(body["seq"]), str(body["boot"]), bool(body.get("suspect")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def remove_unfinished(directories: Directories) -> None:
-    """Remove what processes that died while writing a checkpoint left behind. Call this before :func:`write`."""
+    """Remove what processes that died while writing a checkpoint, or beginning a segment, left behind.
+
+    Call this before :func:`write`.
+    """
     last = read(directories)
     rebooted = last is None or last.boot != disk.boot_id()
     with directories.stable(layout.JOURNAL) as directory:
-        disk.remove_unfinished(directory, layout.CHECKPOINT_FILE, rebooted=rebooted)
+        segments = {match[1] for name in os.listdir(directory) if (match := _UNFINISHED_SEGMENT.match(name))}
+        for name in (layout.CHECKPOINT_FILE, *sorted(segments)):
+            disk.remove_unfinished(directory, name, rebooted=rebooted)
 
 
 def write(directories: Directories, seq: int, *, afresh: bool = False) -> None:
@@ -83,6 +97,7 @@ def distrust(directories: Directories) -> None:
 
 
 def _put(directories: Directories, new: Checkpoint) -> None:
-    body = {"seq": new.seq, "boot": new.boot} | ({"suspect": True} if new.suspect else {})
+    body = {"store": store_id.read(directories), "seq": new.seq, "boot": new.boot}
+    body |= {"suspect": True} if new.suspect else {}
     with directories.stable(layout.JOURNAL) as directory:
         disk.replace_file(directory, layout.CHECKPOINT_FILE, orjson.dumps(body) + b"\n")

@@ -18,14 +18,15 @@ def build(directories: Directories, journal: Journal, path: str) -> int:
     Raises :class:`~adapter.store.journal.JournalDamaged` if snapshot and journal do not reach from the beginning to
     the end without a gap.
     """
-    connection = index.create(path)
+    connection = index.create(path, journal.store)
     try:
         seq = snapshots.load_latest(directories, connection)
+        _, checksum = index.applied(connection)
         connection.execute("BEGIN")
-        for record in without_aborted(journal.records(seq, journal.last_seq)):
+        for record in without_aborted(journal.records(seq, journal.last_seq, checksum)):
             for effect in record.effects:
                 effects.apply_index(effect, connection, record.at)
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (journal.last_seq,))
+        index.set_applied(connection, journal.last_seq, journal.last_checksum)
         connection.execute("COMMIT")
         return journal.last_seq
     finally:
@@ -44,7 +45,8 @@ def is_unfinished(directories: Directories, applied: int) -> bool:
 
 def finish(directories: Directories, journal: Journal) -> None:
     """Let the journal go on behind the newest snapshot, and build the index from there."""
-    journal.go_on_after(max(snapshots.available(directories)))
+    newest = max(snapshots.available(directories))
+    journal.go_on_after(newest, snapshots.checksum_of(directories, newest))
     replace_index(directories, journal)
 
 

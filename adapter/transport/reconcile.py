@@ -237,20 +237,23 @@ def _reconcile_folder(
         for name in sorted(links.keys() - there):
             disk.symlink(directory, name, layout.projection_target(links[name]))
         doubtful = [layout.IDENTITY_FILE, layout.FULL_NAME_FILE] if rewrite else []
-        if not rewrite and not _has_identity(directory, folder):
+        mark = identity.mark(folder.uidnext)
+        if not rewrite and not _has_identity(directory, folder, mark):
             doubtful = [layout.IDENTITY_FILE]
+        if disk.exists(directory, f"{layout.IDENTITY_FILE}.new"):
+            doubtful.append(f"{layout.IDENTITY_FILE}.new")
         for name in doubtful:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(directory, name)
-    folder_effects.identify(folder_effects.effect(folder), directories)
+    folder_effects.identify(folder_effects.effect(folder), directories, folder.uidnext)
 
 
-def _has_identity(directory: int, folder: Folder) -> bool:
+def _has_identity(directory: int, folder: Folder, mark: int) -> bool:
     try:
         known = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
     except OSError:
         return False
-    return known is not None and known.folder == folder.id
+    return known is not None and known.folder == folder.id and known.uids_below >= mark
 
 
 def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:
@@ -259,6 +262,8 @@ def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:
         with directories.open(parts) as directory:
             # The identity last: until then a recovery that is cut short knows the directory again.
             ours = [name for name in os.listdir(directory) if layout.PROJECTION.match(name)]
+            if disk.exists(directory, f"{layout.IDENTITY_FILE}.new"):
+                ours.append(f"{layout.IDENTITY_FILE}.new")
             for name in (*ours, layout.FULL_NAME_FILE, layout.IDENTITY_FILE):
                 with contextlib.suppress(FileNotFoundError):
                     disk.unlink(directory, name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.store.index import Index
+from adapter.store.index import Index, IndexDiverged, set_applied
 from adapter.store.journal import Journal, JournalDamaged, Record, taken_back, without_aborted
 from adapter.transport import checkpoint, effects, rebuild, reconcile
 from adapter.transport.effects import content
@@ -44,8 +44,9 @@ class Recovery:
         """Apply what other processes journaled and, dying, did not apply. Returns how many records that were."""
         if self._in_step == self._journal.last_seq:
             return 0
-        applied = self._index.applied_seq_for_writer()
+        applied, checksum = self._index.applied_for_writer()
         check_reaches(self._journal, applied)
+        check_history(self._journal, applied, checksum)
         count = 0
         if applied < self._journal.last_seq:
             count = self._roll_forward(applied)
@@ -57,7 +58,7 @@ class Recovery:
         records = list(self._journal.records(applied, self._journal.last_seq))
         with self._index.transaction() as connection:
             count = restore_files(self._directories, connection, records, Belief.NAMES, apply=True)
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+            set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
         if count:
             _log.warning("rolled %d operations forward from the journal", count)
         return count
@@ -108,6 +109,16 @@ def check_reaches(journal: Journal, seq: int) -> None:
     """
     if journal.last_seq < seq:
         raise JournalDamaged(f"records {journal.last_seq + 1} to {seq} are missing")
+
+
+def check_history(journal: Journal, seq: int, checksum: str) -> None:
+    """Raise :class:`IndexDiverged` if the index applied another record of this number than the journal holds.
+
+    One of the two is a copy that went its own way: rolling it forward would mix two histories.
+    """
+    found = journal.checksum_at(seq)
+    if found is not None and found != checksum:
+        raise IndexDiverged(f"record {seq} has the checksum {found} in the journal, {checksum} in the index")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from adapter.content.ingest import Buffer, ThreadKeys, default_thread
-from adapter.store import disk, index, layout, locks, queries, recent_marks, snapshots
+from adapter.store import disk, index, layout, locks, queries, recent_marks, snapshots, store_id
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
@@ -159,6 +159,11 @@ class Transport:
     def root(self) -> str:
         return self._directories.root
 
+    @property
+    def store(self) -> str:
+        """The id of the store."""
+        return self._journal.store
+
     # --- upkeep ----------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
@@ -216,9 +221,14 @@ class Transport:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _recover(self) -> Index:
+        store = store_id.read(self._directories)
+        if store is None:
+            raise MailError(Reason.UNKNOWN, f"{layout.STORE_ID_FILE} is missing or damaged: run markpost repair")
         last = checkpoint.read(self._directories)
         self._journal.durable_seq = last.seq if last else 0
         try:
+            index.check_store(self._directories, store)  # before anything is changed
+            self._journal.check_store()
             self._journal.refresh()
             recovery.check_reaches(self._journal, self._journal.durable_seq)
             suspect = recovery.find_suspect(self._directories, self._journal)
@@ -226,7 +236,7 @@ class Transport:
                 suspect, self._trusted = None, False
             if suspect is not None:
                 recovery.replace_index(self._directories, self._journal, suspect)
-            opened = Index(self._directories)
+            opened = self._open_index()
             if rebuild.is_unfinished(self._directories, opened.applied_seq()):
                 _log.warning("finishing a repair that died")
                 opened.close()
@@ -235,6 +245,10 @@ class Transport:
             self._recovery = recovery.Recovery(self._directories, self._journal, opened)
             if suspect is not None:
                 recovery.restore_suspect(self._directories, self._journal, opened, suspect)
+        except index.IndexForeign as error:
+            raise MailError(
+                Reason.UNKNOWN, f"{layout.INDEX_FILE} is of another store ({error}): run markpost repair"
+            ) from error
         except index.IndexMissing:
             raise MailError(Reason.UNKNOWN, f"{layout.INDEX_FILE} is missing: run markpost repair") from None
         except index.IndexOfAnotherVersion as error:
@@ -245,6 +259,16 @@ class Transport:
             raise MailError(
                 Reason.UNKNOWN, f"{layout.INDEX_FILE} is unreadable ({error}): run markpost repair"
             ) from error
+        return opened
+
+    def _open_index(self) -> Index:
+        """The index, if it is of the history that the journal tells. Raises :class:`~index.IndexDiverged`."""
+        opened = Index(self._directories)
+        try:
+            recovery.check_history(self._journal, *opened.applied_for_writer())
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     def _find_thread(self, keys: ThreadKeys) -> str:
@@ -327,7 +351,9 @@ def create_store(root: str) -> None:
             with directories.stable(parts, create=True):
                 pass
         locks.check_exclusion(directories)
-        index.create(layout.absolute(root, layout.INDEX_FILE)).close()
+        store = store_id.new()
+        store_id.write(directories, store)
+        index.create(layout.absolute(root, layout.INDEX_FILE), store).close()
         checkpoint.write(directories, 0)
         recent_marks.open_marks(root, list).close()  # made here, so that the first mail is recent
         # Written last: a store without it is not one.

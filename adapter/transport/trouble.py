@@ -11,8 +11,10 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 
+from adapter.store import layout
 from adapter.store.disk_errors import advice
-from adapter.store.journal import JournalDamaged
+from adapter.store.index import IndexDiverged
+from adapter.store.journal import JournalDamaged, JournalForeign
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,11 @@ def _translate(error: Exception) -> MailError:
     if isinstance(error, PermissionError):
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return MailError(Reason.UNKNOWN, f"{what}; it has to belong to the store's user: see markpost doctor")
+    if isinstance(error, JournalForeign):
+        return MailError(Reason.UNKNOWN, f"the journal is of another store ({error}): run markpost repair")
+    if isinstance(error, IndexDiverged):
+        what = f"{layout.INDEX_FILE} and the journal are of different histories"
+        return MailError(Reason.UNKNOWN, f"{what} ({error}): run markpost repair")
     if isinstance(error, JournalDamaged):
         return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair")
     if advice(error):
@@ -52,5 +59,5 @@ def of_the_disk() -> Iterator[None]:
     """What the disk refuses inside the block, or has lost, is raised as a :class:`MailError`."""
     try:
         yield
-    except (OSError, sqlite3.Error, JournalDamaged) as error:
+    except (OSError, sqlite3.Error, JournalDamaged, IndexDiverged) as error:
         raise as_mail_error(error) from error

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from adapter.metrics import BATCH, COMMIT_SECONDS
-from adapter.store import disk
+from adapter.store import disk, index
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
@@ -185,7 +185,7 @@ class Writer:
                     self._journal.append(records)
                     journaled = records
                     effects.apply_files(records, self._directories, undo)
-                    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (self._journal.last_seq,))
+                    index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
         except _HalfPlanned:
             # Nothing is journaled yet. A savepoint around every plan would spare the others this second round, but
             # would cost each of them more than the plan itself.

@@ -19,10 +19,11 @@ from typing import Any
 from adapter.content import front_matter, wire
 from adapter.store import identity, layout, names, snapshots
 from adapter.store.disk import Directories
-from adapter.store.journal import Journal, without_aborted
+from adapter.store.journal import Journal, JournalDamaged, without_aborted
 from tests.crash.replay import Replayer
 from tests.crash.rows import check_rows
 from tests.crash.view import connect
+from tests.support.stores import id_of
 
 _TEMPORARY = re.compile(r"\..*\.(new|restored)\Z")
 _QUARANTINED_TAIL = re.compile(r"journal-tail-")
@@ -154,7 +155,8 @@ class Checker:
         )
         found.equal("mailbox directories", sorted(os.listdir(f"{root}/mailboxes")), sorted(directories.values()))
         expected: dict[str, dict[str, tuple[Any, ...]]] = {entry: {} for entry in directories.values()}
-        for row in index.execute("SELECT folder_id, registration_id, name, special_use, uidvalidity FROM folders"):
+        columns = "folder_id, registration_id, name, special_use, uidvalidity, uidnext"
+        for row in index.execute(f"SELECT {columns} FROM folders"):
             entry = directories.get(row[1])
             if entry is None:
                 found.add(f"folder {row} of a registration without a directory")
@@ -175,7 +177,7 @@ class Checker:
                 self._check_folder(f"{root}/mailboxes/{entry}/{directory}", row, links[row[0]], found)
 
     def _check_folder(self, path: str, row: tuple[Any, ...], wanted: dict[str, str], found: Findings) -> None:
-        folder, registration, name, special, uidvalidity = row
+        folder, registration, name, special, uidvalidity, uidnext = row
         links = {}
         other = {}
         for entry in os.scandir(path):
@@ -185,7 +187,11 @@ class Checker:
                     found.add(f"{entry.path} leads nowhere")
             elif entry.name not in {own.partition("/")[0] for own in self._foreign}:
                 other[entry.name] = _read(path, entry.name) if entry.is_file() else b"a directory"
-        own = {layout.IDENTITY_FILE: identity.Identity(folder, registration, uidvalidity, special).encode()}
+        store = id_of(os.path.dirname(os.path.dirname(os.path.dirname(path))))
+        known = identity.decode(other.get(layout.IDENTITY_FILE, b""))
+        mark = max(identity.mark(uidnext), known.uids_below if known else 0)  # an aborted operation may have raised it
+        wanted_identity = identity.Identity(store, folder, registration, uidvalidity, special, mark)
+        own = {layout.IDENTITY_FILE: wanted_identity.encode()}
         if names.is_shortened(os.path.basename(path)):
             own[layout.FULL_NAME_FILE] = name.encode()
         found.equal(f"identity of {path}", other, own)
@@ -212,7 +218,11 @@ class Checker:
     def _check_replay(self, root: str, index: sqlite3.Connection, found: Findings) -> None:
         """A new index made from snapshot and journal has the same rows in every table that is not a cache."""
         with closing(Directories(root)) as directories, closing(Journal(directories)) as journal:
-            journal.refresh()
+            try:
+                journal.refresh()
+            except JournalDamaged as error:
+                found.add(f"the journal cannot be read: {error}")
+                return
             applied = index.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
             later = list(without_aborted(journal.records(applied, journal.last_seq)))
             found.equal("records that count and are not applied", [record.seq for record in later], [])
@@ -225,7 +235,7 @@ class Checker:
                 found.equal(f"snapshot {seq} verifies", snapshots.verify(directories, seq), True)
         with closing(replayed):
             for table in (*snapshots.TABLES, "meta"):
-                which = "WHERE key <> 'applied_seq'" if table == "meta" else ""
+                which = "WHERE key NOT IN ('applied_seq', 'applied_checksum')" if table == "meta" else ""
                 one, other = (
                     sorted(connection.execute(f"SELECT * FROM {table} {which}").fetchall(), key=repr)
                     for connection in (index, replayed)
@@ -269,12 +279,18 @@ def _files(root: str, below: str) -> Iterator[str]:
 def _check_journal(root: str, found: Findings) -> None:
     """Read by hand: every line verifies, and numbers go on without a gap. Behind them is padding at most."""
     expected = None
+    before = rb"[0-9a-f]{8}"  # the checksum of the record before, if it is there
     for name in sorted(name for name in os.listdir(f"{root}/journal") if name.endswith(".jsonl")):
         first = int(name.partition(".")[0])
         if expected is not None:
             found.equal(f"first record of {name}", first, expected)
         expected = first
-        for line in _read(root, f"journal/{name}").rstrip(b" \0").splitlines(keepends=True):
+        header, *lines = _read(root, f"journal/{name}").rstrip(b" \0").splitlines(keepends=True) or [b""]
+        form = rb'\{"store":"%b","first":%d,"after":"%b","crc":"[0-9a-f]{8}"\}\n\Z'
+        if not re.match(form % (id_of(root).encode(), first, before), header):
+            found.add(f"{name}: another header was expected: {header[:120]!r}")
+        for line in lines:
+            before = line[-11:-3]
             if not re.match(rb'\{"seq":%d,.*"crc":"[0-9a-f]{8}"\}\n\Z' % expected, line, re.DOTALL):
                 found.add(f"{name}: record {expected} is not whole: {line[:80]!r}")
             expected += 1

@@ -76,6 +76,12 @@ def _cut_journal(root: str) -> None:
 def _flip_journal(root: str) -> None:
     path = _one(root, "journal/*.jsonl")
     with open(path, "rb+") as file:
+        file.seek(len(file.readline()) + 40)
+        file.write(b"#")
+
+
+def _flip_header(root: str) -> None:
+    with open(_one(root, "journal/*.jsonl"), "rb+") as file:
         file.seek(40)
         file.write(b"#")
 
@@ -124,6 +130,7 @@ _DAMAGES: dict[str, Damage] = {
     "size of a message": _sql("UPDATE messages SET size = size + 1"),
     "journal ends early": _cut_journal,
     "journal damaged": _flip_journal,
+    "journal header damaged": _flip_header,
     "journal torn": _append("journal/*.jsonl", b'{"seq":'),
     "dead session": _add("staging/1234-0123456789ab/00000001"),
     "set-aside folder": _add("staging/moving-0123456789ab/.mailbox"),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 
-from adapter.store import identity, layout
+from adapter.store import identity, layout, segments, snapshots
+from adapter.store.disk import Directories
 from tests.maintenance.faults import fault
 from tests.maintenance.victims import Place, Unfit, Victims, records, write_records
+from tests.support.stores import ADA, id_of
 
 _GONE = "msg-20200101T000000Z-" + "1" * 20
 
@@ -202,7 +207,7 @@ def folder_identity_forged(v: Victims) -> None:
     place = v.directory()
     file = v.folder_path(place) / layout.IDENTITY_FILE
     file.unlink()
-    file.write_bytes(identity.Identity(12345, place.registration, 42, "").encode())
+    file.write_bytes(identity.Identity(id_of(v.root), 12345, place.registration, 42, "").encode())
 
 
 @fault("disk", "folder-identity-damaged")
@@ -242,6 +247,54 @@ def password_without_account(v: Victims) -> None:
     v.new_accounts.add("dora@example.test")
 
 
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+@fault("disk", "store-id-damaged")
+def store_id_damaged(v: Victims) -> None:
+    place = v.path(layout.STORE_ID_FILE)
+    raw = place.read_bytes()
+    place.unlink()
+    if v.chance.random() < 0.5:
+        place.write_bytes(raw[: v.chance.randrange(len(raw))])
+
+
+@fault("disk", "folder-identity-foreign")
+def folder_identity_of_another_store(v: Victims) -> None:
+    place = v.directory()
+    file = v.folder_path(place) / layout.IDENTITY_FILE
+    file.unlink()
+    shutil.copy(v.other_store() / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE, file)
+
+
+@fault("disk", "folder-identity-outdated")
+def folder_identity_outdated(v: Victims) -> None:
+    """An older copy: UIDs were given out since that it does not know of."""
+    file = v.folder_path(v.directory()) / layout.IDENTITY_FILE
+    known = identity.decode(file.read_bytes())
+    assert known is not None
+    file.unlink()
+    file.write_bytes(replace(known, uids_below=1).encode())
+
+
+@fault("disk", "journal-foreign")
+def segment_of_another_store(v: Victims) -> None:
+    source = sorted((v.other_store() / "journal").glob("*.jsonl"))[-1]
+    taken = segments.decode_header(records(source)[0])
+    copy = v.path(*layout.JOURNAL, layout.journal_segment(90_000))
+    copy.write_bytes(taken._replace(first=90_000).encode() + b"".join(records(source)[1:]))
+    copy.chmod(0o600)
+
+
+@fault("disk", "snapshot-foreign")
+def snapshot_of_another_store(v: Victims) -> None:
+    with (
+        closing(Directories(str(v.root))) as directories,
+        closing(sqlite3.connect(v.other_store() / layout.INDEX_FILE)) as connection,
+    ):
+        snapshots.write(directories, connection, 80_000)
+
+
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +308,9 @@ def staging_leftover(v: Victims) -> None:
 @fault("disk", "snapshot-damaged")
 def snapshot_overwritten(v: Victims) -> None:
     """The newest: the journal reaches back to the one before it."""
-    found = sorted(each for each in v.path(*layout.SNAPSHOTS).iterdir() if each.name.isdigit())
+    with closing(Directories(str(v.root))) as directories:
+        own = [layout.snapshot_directory(seq)[-1] for seq in snapshots.available(directories, v.store)]
+    found = [v.path(*layout.SNAPSHOTS, name) for name in own]
     if not found:
         raise Unfit
     file = v.chance.choice(sorted(found[-1].iterdir()))
@@ -267,5 +322,5 @@ def snapshot_overwritten(v: Victims) -> None:
 
 @fault("disk", "journal-torn")
 def journal_torn(v: Victims) -> None:
-    newest = v.segments()[-1]
+    newest = v.own_segments()[-1]
     write_records(newest, [*records(newest), b'{"seq":99999,"at":1,"op":"deli'])

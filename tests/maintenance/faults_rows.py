@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 
-from adapter.store import layout
+from adapter.store import index, layout, snapshots
+from adapter.store.disk import Directories
+from adapter.store.journal import Journal, without_aborted
+from adapter.transport import effects
 from tests.maintenance.faults import fault
 from tests.maintenance.victims import Unfit, Victims, records, write_records
 
@@ -211,14 +215,48 @@ def index_schema_changed(v: Victims) -> None:
         connection.execute("ALTER TABLE outbox ADD COLUMN forged TEXT")
 
 
+@fault("index", "index-foreign")
+def index_of_another_store(v: Victims) -> None:
+    shutil.copy(v.other_store() / layout.INDEX_FILE, v.path(layout.INDEX_FILE))
+
+
+@fault("index", "index-diverged")
+def index_of_another_history(v: Victims) -> None:
+    """A copy of this store that went its own way, with other rows."""
+    v.run("DELETE FROM mailbox_projections")
+    v.run("UPDATE meta SET value = 'ffffffff' WHERE key = 'applied_checksum'")
+
+
+@fault("index", "index-outdated")
+def index_of_yesterday(v: Victims) -> None:
+    """An older copy: the journal brings it up to date."""
+    place = v.path("older.sqlite")
+    whole = [line for line in records(v.own_segments()[-1])[1:] if line.endswith(b"\n")]
+    wanted = int(whole[-1][7 : whole[-1].index(b",")]) - 2 if whole else 0
+    with (
+        closing(Directories(str(v.root))) as directories,
+        closing(Journal(directories, v.store)) as journal,
+        closing(index.create(str(place), v.store)) as connection,
+    ):
+        start = snapshots.load_latest(directories, connection)
+        if wanted <= start:
+            place.unlink()
+            raise Unfit
+        for record in without_aborted(journal.records(start, wanted)):
+            for effect in record.effects:
+                effects.apply_index(effect, connection, record.at)
+        index.set_applied(connection, wanted, journal.checksum_at(wanted) or "")
+    place.rename(v.path(layout.INDEX_FILE))
+
+
 @fault("journal", "journal-damaged")
 def journal_overwritten(v: Victims) -> None:
     """A record that carries no content: what it held is in index and files."""
     found = [
         (segment, number)
-        for segment in v.segments()
+        for segment in v.own_segments()
         for number, line in enumerate(records(segment)[:-1])
-        if b'"do":"content"' not in line
+        if number and b'"do":"content"' not in line
     ]
     if not found:
         raise Unfit

@@ -23,7 +23,7 @@ from adapter.transport.transport import Transport
 from tests.maintenance import lab
 from tests.maintenance.victims import records, write_records
 from tests.support.messages import message
-from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, placed, tree
+from tests.support.stores import ADA, BOB, append, deliver, folder, id_of, new_store, placed, tree
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -54,7 +54,7 @@ def _ghost(transport: Transport, root: Path, name: str, number: int) -> Ghost:
     row = folder(transport, name)
     where = lab.path(root, *layout.folder_directory(row.directory, name))
     (where / layout.IDENTITY_FILE).unlink()
-    known = identity.Identity(_PATH_ID + number, row.registration, _PATH_VALIDITY, "")
+    known = identity.Identity(transport.store, _PATH_ID + number, row.registration, _PATH_VALIDITY, "")
     (where / layout.IDENTITY_FILE).write_bytes(known.encode())
     (where / layout.projection_name(1, other)).symlink_to(layout.projection_target(other))
     return Ghost(row, of_row, other, _PATH_ID + number)
@@ -230,7 +230,7 @@ def _half_made(root: Path) -> Counter[str]:
         for offset, name in enumerate(("INBOX", "Own") if kind != "folders-password" else ("Sent", "Own")):
             place = _mailbox(root, f"{kind}@x.test") / names.folder_entry(name)
             place.mkdir(parents=True)
-            known = identity.Identity(1000 + 10 * number + offset, f"reg-{number:016x}", 7 + number, "")
+            known = identity.Identity(id_of(root), 1000 + 10 * number + offset, f"reg-{number:016x}", 7 + number, "")
             (place / layout.IDENTITY_FILE).write_bytes(known.encode())
             (place / layout.projection_name(5, message_id)).symlink_to(layout.projection_target(message_id))
         expected += Counter({"registration-missing": 1, "folder-path-without-row": 2})

@@ -13,7 +13,8 @@ import pytest
 
 from adapter.maintenance import gate
 from adapter.maintenance.replay import BASE, Replay
-from adapter.store import disk, identity, layout, queries, snapshots
+from adapter.store import disk, identity, layout, queries, segments, snapshots
+from adapter.store import index as index_file
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -24,7 +25,7 @@ from tests.maintenance.lab_stores import CAROL
 from tests.maintenance.victims import Victims, records, write_records
 from tests.support.copies import copy_store
 from tests.support.messages import message
-from tests.support.stores import ADA, append, deliver
+from tests.support.stores import ADA, append, deliver, id_of
 from tests.support.tables import tables
 
 #: By hand: "places" (each place in the program that changes the store, when it is first reached) or "steps" (all).
@@ -39,7 +40,8 @@ def _merge(victims: Victims) -> None:
     place = victims.directory()
     where = victims.folder_path(place)
     (where / layout.IDENTITY_FILE).unlink()
-    (where / layout.IDENTITY_FILE).write_bytes(identity.Identity(4711, place.registration, 9, "").encode())
+    forged = identity.Identity(id_of(victims.root), 4711, place.registration, 9, "")
+    (where / layout.IDENTITY_FILE).write_bytes(forged.encode())
     _show_another(victims, place.id, where)
 
 
@@ -157,7 +159,7 @@ def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
     damage(victims, ["folder_directory_gone", "link_removed", "stray_file", "message_deleted", "flags_changed"])
     if damaged:
         lines = records(first)
-        number = next(at for at, line in enumerate(lines) if b'"do":"content"' not in line)
+        number = next(at for at, line in enumerate(lines) if at and b'"do":"content"' not in line)
         write_records(first, [*lines[:number], lines[number].replace(b'"', b"'", 1), *lines[number + 1 :]])
     with Transport.open(root):
         pass
@@ -179,7 +181,7 @@ def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
             raise AssertionError(site) from error
         scratch = state.with_suffix(".scratch")
         scratch.mkdir()
-        replay = Replay(str(state), str(scratch))
+        replay = Replay(str(state), str(scratch), id_of(state))
         facts = replay.run()
         replay.directories.close()
         assert facts.complete or (damaged and facts.source == "index"), site
@@ -219,17 +221,17 @@ def test_a_repair_that_died_once_its_tables_were_sealed(tmp_path: Path, begun: b
     before = lab.seen(root)
     directories = Directories(str(root))
     with closing(directories), closing(lab.index(root)) as connection:
-        (last,) = connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()
+        last, checksum = index_file.applied(connection)
         snapshots.write(directories, connection, last + 1)
-    if begun:
-        lab.path(root, *layout.JOURNAL, layout.journal_segment(last + 2)).touch()
+        if begun:
+            segments.begin_segment(directories, segments.Header(id_of(root), last + 2, checksum))
     with Transport.open(root) as transport:
         deliver(transport, CAROL, octets=message("Life goes on", to=CAROL))
     after = lab.seen(root)
     assert len(after.pop((CAROL, "INBOX"))) == len(before.pop((CAROL, "INBOX"))) + 1
     assert after == before
     (tmp_path / "scratch").mkdir()
-    replay = Replay(str(root), str(tmp_path / "scratch"))
+    replay = Replay(str(root), str(tmp_path / "scratch"), id_of(root))
     with closing(replay.directories):
         assert replay.run().complete
     told, index = tables(tmp_path / "scratch" / BASE), tables(lab.path(root, layout.INDEX_FILE))

@@ -19,7 +19,7 @@ from adapter.store import layout, names, snapshots
 from adapter.transport import checkpoint
 from adapter.transport.transport import Transport
 from tests.maintenance import lab, lab_stores
-from tests.support.stores import ADA, deliver
+from tests.support.stores import ADA, deliver, id_of
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -92,7 +92,7 @@ def test_in_bulk_or_one_by_one_the_tables_are_the_same(tmp_path: Path, build: Ca
     for name, careful in (("bulk", False), ("single", True)):
         scratch = tmp_path / name
         scratch.mkdir()
-        replay = Replay(str(tmp_path / "store"), str(scratch))
+        replay = Replay(str(tmp_path / "store"), str(scratch), id_of(tmp_path / "store"))
         replay._fill_from(str(scratch / BASE), None, None, careful=careful)
         assert not replay.facts.gap
         found.append(_tables(scratch / BASE))
@@ -114,7 +114,7 @@ def test_a_checkpoint_made_meanwhile_is_no_gap(tmp_path: Path, monkeypatch: pyte
         return trouble
 
     monkeypatch.setattr(tables, "copy_index", copied_in_the_middle)
-    replay = Replay(str(root), str(scratch))
+    replay = Replay(str(root), str(scratch), id_of(root))
     with contextlib.closing(replay.directories):
         facts = replay.run()
         last = checkpoint.read(replay.directories)

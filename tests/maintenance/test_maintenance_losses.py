@@ -22,6 +22,7 @@ from adapter.transport.operations.registration import DeregisterMode
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
+from tests.maintenance.victims import records, write_records
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
 from tests.support.tables import tables as rows_of
@@ -108,6 +109,87 @@ def test_index_and_journal_are_lost(tmp_path: Path, build: Callable[[Path], None
         assert folder(transport).uidnext > max((row.uid for row in rows(transport)), default=0)
 
 
+def _uidnext(shown: lab.Folder) -> int:
+    return int(shown[0][0].split()[1])
+
+
+def test_the_journal_of_another_store_and_no_index(tmp_path: Path) -> None:
+    """It restores nothing, and UIDVALIDITY stays. The highest UID was expunged: it is not given out again."""
+    root, other = tmp_path / "store", tmp_path / "other"
+    lab_stores.build(root)
+    with Transport.open(root) as transport:
+        inbox = folder(transport)
+        highest = max(row.uid for row in rows(transport))
+        transport.run(op.ChangeFlags(ADA, inbox.id, [highest], "add", 8))
+        transport.run(op.Expunge(ADA, inbox.id))
+    with new_store(other, ADA, "eve@example.test") as transport:
+        foreign = deliver(transport, ADA, octets=message("Not ours", message_id="<not-ours@x>")).message_id
+        transport.snapshot()
+        deliver(transport, ADA)
+    before, registrations = lab.seen(root), lab.view(root)["registrations"]
+    lab.path(root, layout.INDEX_FILE).unlink()
+    for place in (layout.JOURNAL, layout.SNAPSHOTS):
+        shutil.rmtree(lab.path(root, *place))
+        shutil.copytree(lab.path(other, *place), lab.path(root, *place))
+    with pytest.raises(MailError, match="run markpost repair"):
+        Transport.open(root)
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    assert repaired.report["source"] == "nothing"
+    assert repaired.kinds["journal-foreign"] == 2
+    assert repaired.kinds["snapshot-foreign"] == 1
+    assert repaired.report["severities"]["loss"] == 0
+    assert lab.view(root)["registrations"] == registrations
+    after = lab.seen(root)
+    _same_folders(before, after)
+    assert all(_uidnext(after[place]) >= _uidnext(shown) for place, shown in before.items())
+    assert not [row for shown in after.values() for row in shown.values() if row[0] == foreign]
+    kept = [each.name for each in lab.path(root, *layout.QUARANTINE).iterdir()]
+    assert len([name for name in kept if name.endswith(".jsonl")]) == 2
+    assert len([name for name in kept if name.partition("-")[2].isdigit()]) == 1
+    assert lab.check(root).kinds == {}
+    with Transport.open(root) as transport:
+        append(transport, "INBOX", message("Life goes on"))
+        assert max(row.uid for row in rows(transport)) > highest
+
+
+def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
+    """The UID in the name of a link is believed: the row may be what the damage took.
+
+    Of a folder whose identity is damaged as well nothing tells which UIDs it gave out: its UIDVALIDITY is new.
+    """
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        transport.run(op.CreateFolder(ADA, "Torn"))
+        append(transport, "Torn", message("torn"))
+        for number in range(12):
+            append(transport, "INBOX", message(f"Letter {number}"))
+        transport.run(op.ChangeFlags(ADA, folder(transport).id, [12], "add", 8))
+        transport.run(op.Expunge(ADA, folder(transport).id))
+        torn = folder(transport, "Torn")
+    before = lab.seen(root)
+    lab.path(root, layout.INDEX_FILE).unlink()
+    segment = lab.path(root, *layout.JOURNAL, layout.journal_segment(1))
+    lines = records(segment)
+    wanted = next(number for number, line in enumerate(lines) if b"Letter 6" in line)
+    lines[wanted] = lines[wanted].replace(b'"', b"'", 1)
+    write_records(segment, lines)
+    identity_file = lab.path(root, *layout.folder_directory(torn.directory, "Torn"), layout.IDENTITY_FILE)
+    identity_file.unlink()
+    identity_file.write_bytes(b"torn")
+    repaired = lab.repair(root)
+    assert repaired.report["verified"], repaired.report
+    assert repaired.report["source"] == "salvage"
+    assert repaired.report["severities"]["loss"] == 0
+    after = lab.seen(root)
+    numbers, now = before.pop((ADA, "Torn")), after.pop((ADA, "Torn"))
+    assert numbers[1] == now[1]
+    assert numbers[0][0].split()[0] != now[0][0].split()[0]
+    assert "UIDVALIDITY is new" in repaired.items("folder-identity-damaged")[0]["outcome"]
+    _same_folders(before, after)
+    assert _uidnext(after[ADA, "INBOX"]) >= _uidnext(before[ADA, "INBOX"]) == 13
+
+
 def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
     """Cut between two records, as an old copy of it would be: nothing in it is damaged, and the index knows better."""
     root = tmp_path / "store"
@@ -116,7 +198,7 @@ def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
         transport.run(op.Copy(ADA, folder(transport).id, [2], "Archive"))
     before = lab.seen(root)
     segment = lab.path(root, *layout.JOURNAL, layout.journal_segment(1))
-    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:1]))
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:2]))
     with pytest.raises(MailError, match="records 2 to 3 are missing"):
         Transport.open(root)
     repaired = lab.repair(root)
@@ -244,7 +326,7 @@ def test_a_message_that_nothing_holds_any_more(tmp_path: Path, subject: str) -> 
         transport.snapshot()
         transport.snapshot()
     for segment in lab.path(root, *layout.JOURNAL).glob("*.jsonl"):
-        if segment.stat().st_size:
+        if len(records(segment)) > 1:
             segment.unlink()
     before = lab.view(root)
     files = lab.path(root, *layout.MESSAGES).rglob("*.md")

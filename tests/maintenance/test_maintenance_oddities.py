@@ -12,7 +12,8 @@ import pytest
 
 from adapter.maintenance import pipeline, quarantine, tables
 from adapter.maintenance.apply import Apply
-from adapter.maintenance.replay import Facts, Replay
+from adapter.maintenance.facts import Facts
+from adapter.maintenance.replay import Replay
 from adapter.store import identity, layout, names
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
@@ -21,7 +22,7 @@ from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.support import processes
 from tests.support.messages import message
-from tests.support.stores import ADA, BOB, append, deliver, new_store, rows, tree
+from tests.support.stores import ADA, BOB, append, deliver, id_of, new_store, rows, tree
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
 
@@ -190,7 +191,7 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
     forged = mailbox / "Forged" / layout.IDENTITY_FILE
     own = forged.read_bytes()
     forged.unlink()
-    forged.write_bytes(identity.Identity(12345, "reg-0000000000000000", 42, "").encode())
+    forged.write_bytes(identity.Identity(id_of(root), 12345, "reg-0000000000000000", 42, "").encode())
     shutil.copytree(mailbox / "Copied", mailbox / "Copy", symlinks=True)
     shutil.rmtree(bob)
     half.mkdir()
@@ -251,7 +252,7 @@ def test_a_snapshot_right_after_the_index_was_copied(tmp_path: Path, monkeypatch
 
 
 def _replayed(root: Path, scratch: Path) -> Facts:
-    replay = Replay(str(root), str(scratch))
+    replay = Replay(str(root), str(scratch), id_of(root))
     try:
         return replay.run()
     finally:

@@ -16,7 +16,7 @@ from adapter.transport import operations as op
 from tests.maintenance import lab
 from tests.support.messages import message
 from tests.support.seeded_ids import seed_ids
-from tests.support.stores import ADA, BOB, append, folder, new_store
+from tests.support.stores import ADA, BOB, STORE, append, folder, id_of, new_store
 from tests.support.tables import Tables, tables
 
 _PAGE = 4096
@@ -62,7 +62,7 @@ def _salvaged(healthy: Path, place: Path, damage: Callable[[bytearray], None]) -
     damage(raw)
     damaged = place / "damaged.sqlite"
     damaged.write_bytes(raw)
-    with closing(index.create(str(place / "base.sqlite"))) as connection:
+    with closing(index.create(str(place / "base.sqlite"), id_of(healthy.parent))) as connection:
         salvage.take_over(str(damaged), str(place), connection)
     return tables(place / "base.sqlite")
 
@@ -121,5 +121,5 @@ def test_random_bytes(healthy: Path, tmp_path: Path, seed: int) -> None:
 
 def test_no_index_at_all(tmp_path: Path) -> None:
     (tmp_path / "damaged.sqlite").write_bytes(b"")
-    with closing(index.create(str(tmp_path / "base.sqlite"))) as connection:
+    with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
         assert salvage.take_over(str(tmp_path / "damaged.sqlite"), str(tmp_path), connection) == 0

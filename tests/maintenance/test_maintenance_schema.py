@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance.replay import Facts, Replay
+from adapter.maintenance.facts import Facts
+from adapter.maintenance.replay import Replay
 from adapter.store import index, layout
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.maintenance import lab, lab_stores
 from tests.maintenance.catalogue import CATALOGUE
 from tests.maintenance.victims import Victims
-from tests.support.stores import ADA, BOB, deliver, new_store
+from tests.support.stores import ADA, BOB, deliver, id_of, new_store
 from tests.support.tables import tables
 
 pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
@@ -26,7 +27,7 @@ _TRIGGER = "CREATE TRIGGER forged AFTER UPDATE ON folders BEGIN UPDATE mailbox_s
 
 def _replayed(root: Path, scratch: Path) -> Facts:
     scratch.mkdir()
-    replay = Replay(str(root), str(scratch))
+    replay = Replay(str(root), str(scratch), id_of(root))
     with closing(replay.directories):
         return replay.run()
 

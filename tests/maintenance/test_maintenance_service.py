@@ -170,7 +170,7 @@ def _nothing_lost_or_doubled(root: Path, clients: load.Load) -> None:
 
 def _records(root: Path) -> Iterator[journal.Record]:
     for segment in sorted(lab.path(root, *layout.JOURNAL).glob("*.jsonl")):
-        yield from map(journal.decode, records(segment))
+        yield from map(journal.decode, records(segment)[1:])
 
 
 def _processes_in(place: Path) -> list[str]:

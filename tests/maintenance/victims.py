@@ -18,6 +18,8 @@ import orjson
 from adapter.store import layout, names
 from adapter.store.journal import PADDING
 from tests.maintenance import failing
+from tests.support.messages import message
+from tests.support.stores import ADA, deliver, id_of, new_store
 
 Choice = TypeVar("Choice", bound=Hashable)
 
@@ -48,6 +50,7 @@ class Shown(NamedTuple):
 class Victims:
     def __init__(self, root: Path, chance: random.Random) -> None:
         self.root = root
+        self.store = id_of(root)
         self.chance = chance
         self._used: dict[str, set[Hashable]] = {}
         self.new_accounts: set[str] = set()  # that repair is to register
@@ -253,6 +256,18 @@ class Victims:
     def segments(self) -> list[Path]:
         return sorted(self.path(*layout.JOURNAL).glob("*.jsonl"))
 
+    def own_segments(self) -> list[Path]:
+        """Without those that a fault brought from another store."""
+        return [each for each in self.segments() if self.store.encode() in records(each)[0]]
+
+    def other_store(self) -> Path:
+        """A store of the same addresses, beside this one, that has nothing to do with it."""
+        other = self.root.parent / "other-store"
+        if not other.exists():
+            with new_store(other, ADA) as transport:
+                deliver(transport, ADA, octets=message("Of another store", message_id="<other@x>"))
+        return other
+
     def owner(self, place: Place) -> str:
         return names.address_of_entry(place.directory)
 
@@ -261,7 +276,7 @@ class Victims:
         texts: dict[str, bytes] = {}
         data: dict[str, str] = {}
         for segment in self.segments():
-            for line in records(segment):
+            for line in records(segment)[1:]:
                 for effect in orjson.loads(line)["effects"]:
                     if effect["do"] == "content":
                         if effect["text"] is not None:
@@ -271,7 +286,7 @@ class Victims:
 
 
 def records(segment: Path) -> list[bytes]:
-    """The lines of a segment, without the padding behind them."""
+    """The lines of a segment, its header first, without the padding behind them."""
     return segment.read_bytes().rstrip(PADDING).splitlines(keepends=True)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapter.store import queries
+from adapter.store import layout, queries, store_id
 from adapter.store.queries import Folder, Row
 from adapter.transport import operations as op
 from adapter.transport.operations.delivery import Placed
@@ -16,6 +16,7 @@ from tests.support.messages import message
 
 ADA = "ada@example.test"
 BOB = "bob@example.test"
+STORE = "0123456789abcdef" * 2  # the id of stores that no operation makes
 
 
 @contextlib.contextmanager
@@ -74,6 +75,13 @@ def rows(transport: Transport, name: str = "INBOX", address: str = ADA) -> list[
 def subscriptions(transport: Transport, address: str = ADA) -> list[str]:
     with transport.reading() as connection:
         return queries.subscriptions(connection, queries.active_registration(connection, address).id)
+
+
+def id_of(root: str | os.PathLike[str]) -> str:
+    """The id of a store."""
+    found = store_id.decode(Path(root, layout.STORE_ID_FILE).read_bytes())
+    assert found is not None
+    return found
 
 
 def tree(root: str | os.PathLike[str]) -> dict[str, tuple[int, bytes]]:

@@ -47,6 +47,7 @@ _INDEX: dict[str, Callable[[Effect, sqlite3.Connection, int], None]] = {
     "rename-folder": folders.index_rename,
     "remove-folder": folders.index_removal,
     "subscribe": folders.index_subscription,
+    "uid-floor": folders.index_uid_floor,
     "registration": registrations.index,
     "enqueue": outbox.index,
     "queue-update": outbox.index_update,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
+from dataclasses import replace
 from functools import partial
 
-from adapter.store import disk, identity, layout, names
+from adapter.store import disk, identity, layout, names, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
 from adapter.transport.effects import quarantine
 from adapter.transport.effects.undo import Undo
+
+_log = logging.getLogger(__name__)
 
 
 def effect(folder: Folder) -> Effect:
@@ -48,6 +52,11 @@ def removal(folder: Folder) -> Effect:
     }
 
 
+def uid_floor(folder: Folder, uidnext: int, uidvalidity: int | None = None) -> Effect:
+    """Repair: UIDs below ``uidnext`` may have been given out; with ``uidvalidity``, those of another numbering."""
+    return {"do": "uid-floor", "folder": folder.id, "uidnext": uidnext, "uidvalidity": uidvalidity}
+
+
 def subscription(registration: str, name: str, *, on: bool) -> Effect:
     return {"do": "subscribe", "registration": registration, "name": name, "on": on}
 
@@ -64,15 +73,47 @@ def make(effect: Effect, directories: Directories, undo: Undo) -> None:
     identify(effect, directories)
 
 
-def identify(effect: Effect, directories: Directories) -> None:
+def identify(effect: Effect, directories: Directories, uidnext: int = 1) -> None:
     """Write the identity file (and the full name, where the directory's name is shortened)."""
     with directories.open(layout.folder_directory(effect["in"], effect["name"])) as directory:
-        known = identity.Identity(
-            effect["folder"], effect["registration"], effect["uidvalidity"], effect["special_use"]
-        )
         if not disk.exists(directory, layout.IDENTITY_FILE):
+            known = identity.Identity(
+                store_id.read(directories) or "",
+                effect["folder"],
+                effect["registration"],
+                effect["uidvalidity"],
+                effect["special_use"],
+                identity.mark(uidnext),
+            )
             disk.write_new(directory, layout.IDENTITY_FILE, known.encode())
         _write_full_name(directory, effect["name"])
+
+
+def raise_mark(directories: Directories, parts: layout.Parts, folder: int, mark: int) -> None:
+    """Raise the high-water mark of a folder's UIDs; never lowers it, so there is no way back.
+
+    Not synced: the journal holds the record that raises it. A file that is damaged, or another folder's, is left to
+    repair: the index knows UIDNEXT, and mail goes on.
+    """
+    with directories.open(parts) as directory:
+        try:
+            known = identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+        except OSError:
+            known = None
+        if known is None or known.folder != folder:
+            where = layout.absolute(*parts, layout.IDENTITY_FILE)
+            _log.error("%s: not the identity of the folder, UID mark not raised; run markpost repair", where)
+        elif known.uids_below < mark:
+            new = f"{layout.IDENTITY_FILE}.new"
+            if disk.exists(directory, new):  # of a process that died
+                disk.unlink(directory, new)
+            try:
+                disk.write_new(directory, new, replace(known, uids_below=mark).encode())
+                disk.rename(directory, new, directory, layout.IDENTITY_FILE)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    disk.unlink(directory, new)
+                raise
 
 
 def rename(effect: Effect, directories: Directories, undo: Undo) -> None:
@@ -165,6 +206,17 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
         ),
     )
     connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],))
+
+
+def index_uid_floor(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute(
+        "UPDATE folders SET uidnext = max(uidnext, ?), uidvalidity = coalesce(?, uidvalidity) WHERE folder_id = ?",
+        (effect["uidnext"], effect["uidvalidity"], effect["folder"]),
+    )
+    if effect["uidvalidity"] is not None:
+        connection.execute(
+            "UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],)
+        )
 
 
 def index_rename(effect: Effect, connection: sqlite3.Connection, at: int) -> None:

@@ -8,10 +8,11 @@ from functools import partial
 
 import orjson
 
-from adapter.store import disk, layout
+from adapter.store import disk, identity, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
 from adapter.store.queries import Folder
+from adapter.transport.effects import folders
 from adapter.transport.effects.undo import Undo
 from adapter.transport.flags import format_uids
 
@@ -20,7 +21,10 @@ Item = tuple[int, str, int, int, int, str]
 
 
 def effect(folder: Folder, modseq: int, items: list[Item]) -> Effect:
-    return {"do": "project", **_where(folder), "modseq": modseq, "items": items}
+    """``items`` by ascending UID. Where they reach the folder's high-water mark, the effect raises it as well."""
+    shown: Effect = {"do": "project", **_where(folder), "modseq": modseq, "items": items}
+    mark = identity.mark(items[-1][0] + 1)
+    return shown | {"uids_below": mark} if mark > identity.mark(folder.uidnext) else shown
 
 
 def removal(folder: Folder, modseq: int, items: list[tuple[int, str]]) -> Effect:
@@ -42,6 +46,8 @@ def _where(folder: Folder) -> Effect:
 
 def link(effect: Effect, directories: Directories, undo: Undo) -> None:
     parts = layout.folder_directory(effect["in"], effect["name"])
+    if "uids_below" in effect:
+        folders.raise_mark(directories, parts, effect["folder"], effect["uids_below"])
     with directories.open(parts) as directory:
         for item in effect["items"]:
             name = layout.projection_name(item[0], item[1])

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adapter.store import layout
+from adapter.store import layout, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
+from tests.support.stores import STORE
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def directories(tmp_path: Path) -> Iterator[Directories]:
         for parts in layout.DIRECTORIES:
             with opened.stable(parts, create=True):
                 pass
+        store_id.write(opened, STORE)
         yield opened
 
 

@@ -22,7 +22,7 @@ from adapter.store import index, recent_marks, text_cache
 from tests.support.imapd import make_store, serving
 from tests.support.messages import message
 from tests.support.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
-from tests.support.stores import ADA, BOB
+from tests.support.stores import ADA, BOB, STORE
 
 #: Modules with SQL of another kind.
 EXCLUDED = {
@@ -53,6 +53,7 @@ SCANS = {
         "damaged_parts",
         "recorded losses are few",
     ),
+    ("adapter/maintenance/mend_folders.py", "SELECT folder_id FROM folders"): ("folders", "repair goes through all"),
     ("adapter/maintenance/mend_registrations.py", "SELECT registration_id FROM mailbox_registrations"): (
         "mailbox_registrations",
         "repair needs an id that no registration has",
@@ -164,7 +165,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sq
     place = tmp_path_factory.mktemp("plans")
     texts = text_cache.connect(str(place))
     made = {
-        "": index.create(str(place / "index.sqlite")),
+        "": index.create(str(place / "index.sqlite"), STORE),
         "adapter/servers/imap/text_index.py": texts,
         "adapter/store/text_cache.py": texts,
         "adapter/store/recent_marks.py": recent_marks.open_marks(str(place), list),

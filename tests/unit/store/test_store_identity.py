@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.store.identity import Identity, decode
+from adapter.store.identity import UID_STEP, Identity, decode, mark
+from tests.support.stores import STORE
 
 identities = st.builds(
     Identity,
+    st.integers(0, 2**128 - 1).map("{:032x}".format),
     st.integers(1, 2**48 - 1),
     st.integers(0, 2**64 - 1).map("reg-{:016x}".format),
     st.integers(1, 2**32 - 1),
     st.sampled_from(["", "\\Sent", "\\Drafts", "\\Archive", "\\Trash", "\\Junk"]),
+    st.integers(1, 2**32 + 1000),
 )
 
 
@@ -42,18 +45,29 @@ def test_anything_else_is_no_identity(raw: bytes) -> None:
 
 
 def test_what_it_looks_like() -> None:
-    text = Identity(0x0F3C9A12BC34, "reg-5c1f0a99d2e4b781", 1794877561, "\\Sent").encode().decode()
-    assert text.splitlines()[:4] == [
+    text = Identity(STORE, 0x0F3C9A12BC34, "reg-5c1f0a99d2e4b781", 1794877561, "\\Sent", 2001).encode().decode()
+    assert text.splitlines()[:-1] == [
+        f"store: {STORE}",
         "id: mbx-0f3c9a12bc34",
         "registration: reg-5c1f0a99d2e4b781",
         "uidvalidity: 1794877561",
         "special_use: \\Sent",
+        "uids_below: 2001",
     ]
 
 
-@pytest.mark.parametrize("line", ["uidvalidity: 0", "id: mbx-0F3C9A12BC34", "registration: x", "special_use: Sent"])
+@pytest.mark.parametrize("uidnext", [1, 2, 999, 1000, 1001, 1002, 2000, 2001, 2**32 - 1, 2**32])
+def test_the_mark_is_beyond_uidnext_by_a_step_at_most(uidnext: int) -> None:
+    assert uidnext < mark(uidnext) <= uidnext + UID_STEP
+    assert mark(uidnext) in (mark(uidnext + 1), uidnext + 1)  # it stays for a whole step
+
+
+_WRONG = ["store: x", "uidvalidity: 0", "id: mbx-0F3C9A12BC34", "registration: x", "special_use: Sent", "uids_below: 0"]
+
+
+@pytest.mark.parametrize("line", _WRONG)
 def test_a_value_of_the_wrong_form_is_noticed_whatever_its_checksum(line: str) -> None:
-    good = Identity(1, "reg-" + "0" * 16, 5, "\\Sent").encode().decode()
+    good = Identity(STORE, 1, "reg-" + "0" * 16, 5, "\\Sent").encode().decode()
     name = line.partition(":")[0]
     bad = "".join(line + "\n" if old.startswith(name) else old for old in good.splitlines(keepends=True))
     assert bad != good

@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from adapter.store import index
+from adapter.store import index, store_id
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable
 from adapter.store.turns import Turns
 from tests.support.processes import channel, running
+from tests.support.stores import STORE
 
 
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[Directories]:
-    index.create(str(tmp_path / "index.sqlite")).close()
+    index.create(str(tmp_path / "index.sqlite"), STORE).close()
     with closing(Directories(str(tmp_path))) as opened:
+        store_id.write(opened, STORE)
         yield opened
 
 
@@ -65,7 +67,7 @@ def test_it_is_a_rollback_journal_that_goes_with_the_commit(opened: Index, direc
     with opened.transaction() as connection:
         set_seq(connection, 1)
         assert "index.sqlite-journal" in os.listdir(directories.root)
-    assert os.listdir(directories.root) == ["index.sqlite"]
+    assert sorted(os.listdir(directories.root)) == ["index.sqlite", "store-id.txt"]
 
 
 def test_a_reading_block_sees_one_state(opened: Index, directories: Directories) -> None:
@@ -134,7 +136,7 @@ def test_no_index(directories: Directories) -> None:
     os.unlink(f"{directories.root}/index.sqlite")
     with pytest.raises(IndexMissing):
         Index(directories)
-    assert os.listdir(directories.root) == []
+    assert os.listdir(directories.root) == ["store-id.txt"]
 
 
 def test_something_else(directories: Directories) -> None:
@@ -146,9 +148,9 @@ def test_something_else(directories: Directories) -> None:
 def test_a_name_with_odd_characters(tmp_path: Path) -> None:
     root = tmp_path / "a?b#c%20d é"
     root.mkdir()
-    index.create(str(root / "index.sqlite")).close()
+    index.create(str(root / "index.sqlite"), STORE).close()
     assert os.listdir(root) == ["index.sqlite"]
-    with closing(Directories(str(root))) as directories, closing(Index(directories)) as opened:
+    with closing(Directories(str(root))) as directories, closing(Index(directories, STORE)) as opened:
         assert opened.applied_seq() == 0
 
 
@@ -163,7 +165,7 @@ def test_what_a_dead_writer_left_is_rolled_back_by_a_reader(opened: Index, direc
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     assert "index.sqlite-journal" in os.listdir(directories.root)
-    assert opened.query("SELECT count(*) FROM meta") == [(3,)]
+    assert opened.query("SELECT count(*) FROM meta") == [(5,)]
     assert opened.query("PRAGMA integrity_check") == [("ok",)]
 
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from adapter.store import journal, layout
 from adapter.store.disk import Directories
-from adapter.store.journal import Journal, JournalDamaged, JournalTail
+from adapter.store.journal import Journal, JournalDamaged
+from adapter.store.journal_tail import JournalTail
 from adapter.store.locks import Locks
 from tests.support.journals import abort, record, reopened, segment, texts
 from tests.support.processes import running
+from tests.support.stores import STORE
 from tests.support.waiting import PATIENCE
 
 # --- rotation, compaction, followers ---------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ def test_a_tail_hears_everything_once(
         for parts in layout.DIRECTORIES:
             with directories.stable(parts, create=True):
                 pass
-        with closing(Journal(directories)) as written:
+        with closing(Journal(directories, STORE)) as written:
             written.refresh()
             for number in range(start):
                 written.append([record(f"before {number}")])

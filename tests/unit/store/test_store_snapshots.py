@@ -22,7 +22,7 @@ from protocol.errors import MailError
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.scenario import steps
-from tests.support.stores import ADA, BOB, deliver, new_store
+from tests.support.stores import ADA, BOB, deliver, id_of, new_store
 from tests.support.tables import Tables, tables
 from tests.support.waiting import PATIENCE
 
@@ -66,7 +66,7 @@ def test_what_is_written_is_what_is_loaded(root: Path, tmp_path: Path) -> None:
         assert seq == store.index.applied_seq()
     with (
         closing(Directories(str(root))) as directories,
-        closing(index.create(str(tmp_path / "loaded.sqlite"))) as connection,
+        closing(index.create(str(tmp_path / "loaded.sqlite"), id_of(root))) as connection,
     ):
         assert snapshots.load_latest(directories, connection) == seq
     assert tables(tmp_path / "loaded.sqlite") == tables(root / "index.sqlite")

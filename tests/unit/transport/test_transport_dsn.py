@@ -17,7 +17,7 @@ from tests.support.journals import reopened
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.older_stores import forget_table
-from tests.support.stores import ADA, BOB, deliver, folder, new_store
+from tests.support.stores import ADA, BOB, STORE, deliver, folder, new_store
 from tests.support.tables import tables
 
 SUPPORT = "Support@Example.Test"
@@ -107,7 +107,7 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
 def test_a_replay_of_many_takes_requests_along(tmp_path: Path) -> None:
     """Also those whose delivery filled a batch, so that they are left alone for the next."""
     effect = {"do": "dsn-request", "message": "m", "ret": None, "envid": "E", "items": [["a@b.test", "NEVER", None]]}
-    with closing(index.create(str(tmp_path / "base.sqlite"))) as connection:
+    with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
         bulk = Bulk(connection)
         assert bulk.take(effect)
         bulk.finish()

@@ -54,7 +54,7 @@ def test_a_folder_is_who_its_identity_file_says(store: Transport) -> None:
     path = Path(store.root, "mailboxes", ADA, "Später", ".mailbox")
     assert path.stat().st_mode & 0o777 == 0o444
     assert identity.decode(path.read_bytes()) == identity.Identity(
-        made.id, made.registration, made.uidvalidity, "\\Flagged"
+        store.store, made.id, made.registration, made.uidvalidity, "\\Flagged"
     )
     assert folder(store, "Später").id == made.id
 
