@@ -227,7 +227,7 @@ async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture, 
             _, status = await client.run("NOOP")
             assert status.startswith(b"OK")
             unknown = None in client.mailbox.uids
-            flags = client.mailbox.flags
+            flags = dict(client.mailbox.flags)
             await client.learn()
             assert client.mailbox.uids == list(expected[client.mailbox.name])
             assert client.mailbox.flags == expected[client.mailbox.name]

@@ -20,6 +20,7 @@ _LONG = folder_entry("x" * 300)
         ((), layout.VERSION_FILE, False),
         ((), "index.sqlite-journal", False),
         ((), "cache-text.sqlite-wal", False),
+        ((), layout.RECENT_MARKS_FILE, False),
         ((), ".protocol-version.txt.12.new", False),
         ((), "mailboxes", True),
         ((), "credentials", True),
