@@ -41,7 +41,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
         wanted = command.messages.resolve(max(box.state.uidnext - 1, 1))
         await send_vanished(session, box, command.changed_since, wanted)
     if command.items == (Attribute.UID,) and not command.uid and command.changed_since is None:
-        return _numbers_to_uids(session, command)
+        return await _numbers_to_uids(session, command)
     rows, limited = _rows(session, command)
     box.view.asked_for(rows.uids)
     items = await _set_seen(session, box, rows, command) if command.sets_seen and not box.read_only else command.items
@@ -75,7 +75,7 @@ async def fetch(session: Session, command: commands.Fetch) -> Answer:
 
 
 # RFC 2180 4.1.2: what is known of an expunged message may be told as long as its number is valid
-def _numbers_to_uids(session: Session, command: commands.Fetch) -> Answer:
+async def _numbers_to_uids(session: Session, command: commands.Fetch) -> Answer:
     """FETCH of UIDs alone, which the view knows also of messages that another session has expunged."""
     rows = session.mailbox.view.by_number(command.messages, with_gone=True)
     if command.partial is not None:
@@ -85,6 +85,7 @@ def _numbers_to_uids(session: Session, command: commands.Fetch) -> Answer:
     for start in range(0, len(rows.uids), _UIDS_AT_ONCE):
         part = slice(start, start + _UIDS_AT_ONCE)
         session.send(fetch_response.fetch_rows(_UID_ROW, rows.numbers[part], [rows.uids[part]]))
+        await session.connection.breathe()
     return Answer("Fetch completed", limited=limited)
 
 
