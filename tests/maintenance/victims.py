@@ -201,6 +201,7 @@ class Victims:
         """A message with a part whose loss is recorded, and a copy of that part."""
         message, part = self.take("damaged part", self.damaged_parts)
         self.use("content", message)
+        self.use("blob", part)
         self.renewed.add(message)
         return part, self._kept_copy(part)
 
