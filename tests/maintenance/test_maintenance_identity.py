@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adapter.maintenance import witnesses
 from adapter.maintenance.facts import Facts
+from adapter.maintenance.findings import Finding
+from adapter.maintenance.mend_folders import Mender
+from adapter.maintenance.message_rows import Descriptions
+from adapter.maintenance.placing import Placing
 from adapter.maintenance.replay import BASE, Replay
+from adapter.maintenance.set_aside import SetAside
+from adapter.maintenance.state import State
 from adapter.store import identity, index, layout, segments, store_id
 from adapter.store.disk import Directories
+from adapter.store.queries import Folder
 from adapter.store.segments import Header
+from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.maintenance.victims import records, write_records
 from tests.support.messages import message
-from tests.support.stores import ADA, BOB, STORE, deliver, id_of, new_store, tree
+from tests.support.stores import ADA, BOB, STORE, deliver, folder, id_of, new_store, placed, rows, tree
 from tests.support.tables import tables
 
 
@@ -270,3 +279,156 @@ def test_the_index_and_the_checkpoint_of_another_store_count_for_nothing(
     found = identity.decode((root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE).read_bytes())
     assert found is not None
     assert found.store == facts.store
+
+
+# --- what is done about it, without the scan -------------------------------------------------------------------------
+
+
+@contextmanager
+def _repairing(root: Path, scratch: Path) -> Iterator[Mender]:
+    """What applies a plan, on the tables of a replay."""
+    facts = _replayed(root, scratch)
+    with (
+        closing(Directories(str(root))) as directories,
+        closing(State(directories, facts, str(scratch))) as state,
+        closing(Descriptions(str(scratch))) as descriptions,
+        closing(SetAside(str(scratch))) as set_aside,
+    ):
+        yield Mender(state, {}, descriptions, set_aside)
+
+
+def _inbox(mender: Mender) -> Folder:
+    found = mender.at(ADA, "inbox")
+    assert found is not None
+    return found
+
+
+def _identity(root: Path, entry: str = "inbox") -> identity.Identity:
+    found = identity.decode((root / "mailboxes" / ADA / entry / layout.IDENTITY_FILE).read_bytes())
+    assert found is not None
+    return found
+
+
+def _damage_record(root: Path, text: bytes) -> None:
+    """The record that brought a message, and with it the row of its UID."""
+    for segment in sorted((root / "journal").glob("*.jsonl")):
+        lines = records(segment)
+        write_records(segment, [b"#" + line[1:] if text in line else line for line in lines])
+
+
+def test_an_index_of_another_store_goes_to_quarantine(root: Path, other: Path, tmp_path: Path) -> None:
+    _take_index(root, other)
+    with _repairing(root, tmp_path / "scratch") as mender:
+        mender.state.open_journal(replace=True)
+        mender.state.finish()
+    (kept,) = (root / "maintenance" / "quarantine").glob(f"*-{layout.INDEX_FILE}")
+    assert kept.read_bytes() == (other / layout.INDEX_FILE).read_bytes()
+    assert not list((root / "maintenance" / "index-backups").iterdir())
+    with Transport.open(root) as store:
+        assert folder(store).messages == 8
+        deliver(store, ADA)
+
+
+def test_tables_that_are_sealed_go_on_in_a_chain_of_their_own(root: Path, tmp_path: Path) -> None:
+    _damage_record(root, b"Letter 1")
+    with _repairing(root, tmp_path / "scratch") as mender:
+        assert mender.state.facts.source == "index"
+        mender.state.finish()
+    with Transport.open(root) as store:
+        deliver(store, ADA)
+        last = store.index.applied_seq()
+    facts = _replayed(root, tmp_path / "again")
+    assert (facts.gap, facts.last_seq) == ("", last)
+    _same_tables(tmp_path / "again", root / layout.INDEX_FILE)
+
+
+def test_a_uid_in_the_name_of_a_link_is_kept_if_the_row_may_be_what_was_lost(root: Path, tmp_path: Path) -> None:
+    """The link of UID 3 shows a message whose own record is there, a copy of the one under UID 4."""
+    with Transport.open(root) as store:
+        wanted = rows(store)[3].message_id
+    _damage_record(root, b"Letter 2")
+    (root / layout.INDEX_FILE).unlink()
+    with _repairing(root, tmp_path / "scratch") as mender:
+        assert mender.state.facts.source == "salvage"
+        inbox = _inbox(mender)
+        assert inbox.uidnext == 9
+        placing = Placing(mender)
+        placing.project(inbox, wanted, 3)
+        placing.flush()
+        shown = mender.query("SELECT uid FROM mailbox_projections WHERE message_id = ? ORDER BY uid", wanted)
+        assert shown == [(3,), (4,)]
+
+
+def test_a_link_is_a_leftover_if_the_index_is_whole(root: Path, tmp_path: Path) -> None:
+    _damage_record(root, b"Letter 2")
+    with Transport.open(root) as store:
+        gone = rows(store)[2].message_id
+        store.run(op.ChangeFlags(ADA, folder(store).id, [3], "add", 8))
+        store.run(op.Expunge(ADA, folder(store).id))
+    with _repairing(root, tmp_path / "scratch") as mender:
+        assert mender.state.facts.source == "index"
+        placing = Placing(mender)
+        placing.project(_inbox(mender), gone, 3)
+        placing.flush()
+        assert mender.query("SELECT uid FROM mailbox_projections WHERE message_id = ?", gone) == [(9,)]
+
+
+def test_uidnext_starts_at_the_mark_if_neither_index_nor_journal_is_whole(root: Path, tmp_path: Path) -> None:
+    _damage_record(root, b"Later 3")
+    (root / layout.INDEX_FILE).unlink()
+    with _repairing(root, tmp_path / "scratch") as mender:
+        validity = _inbox(mender).uidvalidity
+        assert _inbox(mender).uidnext == 8  # the last record is lost, and UID 8 was given out
+        mender.raise_uids()
+        assert (_inbox(mender).uidvalidity, _inbox(mender).uidnext) == (validity, 1001)
+        assert _identity(root).uids_below == 2001
+        mender.raise_uids()
+        assert _inbox(mender).uidnext == 2001, "again, if the repair is: those between were perhaps given out"
+
+
+def test_uidvalidity_is_new_if_nothing_tells_which_uids_were_given_out(root: Path, tmp_path: Path) -> None:
+    _damage_record(root, b"Later 3")
+    (root / layout.INDEX_FILE).unlink()
+    known = _identity(root)
+    file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
+    file.unlink()
+    file.write_bytes(b"torn")
+    with _repairing(root, tmp_path / "scratch") as mender:
+        done = mender.folder(Finding("folder-identity-damaged", "x", mailbox=ADA, entry="inbox"))
+        assert "UIDVALIDITY is new" in done.done
+        assert _inbox(mender).uidvalidity > known.uidvalidity
+        assert _identity(root).uidvalidity == _inbox(mender).uidvalidity
+
+
+def test_a_mark_beyond_uidnext_raises_it_by_a_record(root: Path, tmp_path: Path) -> None:
+    """Index and journal agree, but both are older than the folder's identity."""
+    file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
+    known = replace(_identity(root), uids_below=5001)
+    file.unlink()
+    file.write_bytes(known.encode())
+    with _repairing(root, tmp_path / "scratch") as mender:
+        assert mender.state.facts.complete
+        mender.state.open_journal(replace=False)
+        mender.folder(Finding("uidnext-too-low", "x", mailbox=ADA, entry="inbox"))
+        mender.state.finish()
+    with Transport.open(root) as store:
+        assert placed(deliver(store, ADA)).uid == 5001
+        assert folder(store).uidvalidity == known.uidvalidity
+    assert _identity(root).uids_below == 6001
+    facts = _replayed(root, tmp_path / "again")
+    assert facts.complete
+    _same_tables(tmp_path / "again", root / layout.INDEX_FILE)
+
+
+def test_an_identity_of_another_store_decides_nothing(root: Path, other: Path, tmp_path: Path) -> None:
+    own = _identity(root)
+    file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
+    file.unlink()
+    shutil.copy(other / file.relative_to(root), file)
+    with _repairing(root, tmp_path / "scratch") as mender:
+        mender.state.open_journal(replace=False)
+        mender.folder(Finding("folder-identity-foreign", "x", mailbox=ADA, entry="inbox"))
+        mender.state.finish()
+    assert _identity(root) == own
+    (kept,) = (root / "maintenance" / "quarantine").glob(f"*-{layout.IDENTITY_FILE}")
+    assert kept.read_bytes() == (other / file.relative_to(root)).read_bytes()
