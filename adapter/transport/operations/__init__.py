@@ -4,7 +4,7 @@ from adapter.transport.effects.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
 from adapter.transport.operations.bookmarks import SetBookmarks
-from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, FindTwin, Placed, Twin
+from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed, Twin
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
 from adapter.transport.operations.messages import (
     ChangeFlags,
@@ -35,7 +35,6 @@ __all__ = [
     "DsnRequests",
     "Expunge",
     "Expunged",
-    "FindTwin",
     "FinishQueue",
     "Finished",
     "FlagsChanged",
