@@ -14,6 +14,7 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.loss_records import Emit
 from tests.support.messages import message
+from tests.support.real_mail import RealMail
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
 
 CAROL = "carol@example.test"
@@ -23,6 +24,7 @@ _MORE_FOLDERS = ("Projects/Engine", "Büro/Alt~1", _LONG_NAME, "INBOX/deep")
 _FOLDERS = ("Projects", *_MORE_FOLDERS, "Sent", "Archive", "Trash")
 _LATER = 2**40
 LOSSES = "Losses"
+_REAL_MAIL = RealMail(1)
 
 
 def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
@@ -167,6 +169,9 @@ def _rare(transport: Transport, chance: random.Random, address: str, name: str) 
 
 
 def _octets(chance: random.Random, number: int) -> bytes:
+    """Return a message with oddities, or one with threads, HTML and attachments as real mail has them."""
+    if chance.random() < 0.5:
+        return _REAL_MAIL.octets(number)
     return message(
         f"Letter {number}",
         "".join(chance.choices("Grüße, \n.", k=chance.randint(0, 200))).replace("\n", "\r\n"),
