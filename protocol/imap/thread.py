@@ -4,10 +4,10 @@ Nodes are numbers: first the messages in mailbox order, then the dummies that st
 referred to but not there. Nothing recurses, so a chain of 100,000 replies is as good as any other; linking
 costs almost constant time per reference (a disjoint-set forest answers "would this be a loop").
 
-RFC 5256 step 1 goes message by message and may break a link it made before. Here every message first gets
-the parent its own references give it (step 1.B), then the links between references (step 1.A) fill what is
-left open, with the rule that keeps the result the same: a message without such a parent takes one only from
-later messages. Only where references form a loop can the two orders leave out a different link.
+RFC 5256 step 1 goes message by message, in mailbox order, and may break a link it made before (step 1.B).
+Here it never makes a link that would be broken: a message takes a parent from the references of other
+messages (step 1.A) only after its own turn. Of references that form a loop, the link that came last is left
+out, as the RFC has it.
 """
 
 from __future__ import annotations
@@ -108,16 +108,15 @@ def _link(messages: Sequence[ThreadMessage]) -> list[int]:
             parents[child] = parent
             tops[child] = parent
 
-    references = [[dummy_or_message(found) for found in message.references] for message in messages]
-    # Step 1.B: a message's own last reference is its parent.
-    for node, named in enumerate(references):
-        if named:
-            link(node, named[-1])
-    # Step 1.A: each reference is the parent of the next. What is to be overruled by step 1.B is left out.
-    for node, named in enumerate(references):
+    for node, message in enumerate(messages):
+        named = [dummy_or_message(found) for found in message.references]
+        # Step 1.A: each reference is the parent of the next. What is to be overruled by step 1.B is left out.
         for parent, child in pairwise(named):
             if parents[child] == _NONE and (child < node or child >= count):
                 link(child, parent)
+        # Step 1.B: a message's own last reference is its parent.
+        if named:
+            link(node, named[-1])
     return parents
 
 

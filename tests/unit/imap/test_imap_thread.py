@@ -134,6 +134,9 @@ def test_loops_are_not_made() -> None:
     assert references(message(1, "a", "a")) == b"(1)"
     assert references(message(1, "a", "b"), message(2, "b", "a")) == b"(2 1)"
     assert references(message(1, "a", "c"), message(2, "b", "a"), message(3, "c", "b")) == b"(3 1 2)"
+    # the link that came last is left out, also where another message's references made the first ones
+    assert references(message(1, "a"), message(2, "b", "ca"), message(3, "c", "b")) == b"(3 1 2)"
+    assert references(message(1, "b", "ca"), message(2, "c", "b")) == b"(2 1)"
 
 
 def test_duplicate_and_missing_ids() -> None:
