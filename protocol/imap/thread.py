@@ -1,13 +1,11 @@
 """THREAD: messages as conversations, by references or by subject (RFC 5256 3, BASE.6.4.THREAD).
 
 Nodes are numbers: first the messages in mailbox order, then the dummies that stand for messages that are
-referred to but not there. Nothing recurses, so a chain of 100,000 replies is as good as any other; linking
-costs almost constant time per reference (a disjoint-set forest answers "would this be a loop").
+referred to but not there. Nothing recurses, so a chain of 100,000 replies is as good as any other.
 
-RFC 5256 step 1 goes message by message, in mailbox order, and may break a link it made before (step 1.B).
-Here it never makes a link that would be broken: a message takes a parent from the references of other
-messages (step 1.A) only after its own turn. Of references that form a loop, the link that came last is left
-out, as the RFC has it.
+RFC 5256 step 1 goes message by message and leaves out a link that would close a loop. Only a link within a
+circle of references can; for these alone the ancestors are searched, and no more than ``_LONGEST_SEARCH`` of
+them altogether: beyond that, such links are left out.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from typing import NamedTuple
 _MESSAGE_ID = re.compile(r'<(?:([^<>\s"@]++)|"((?>(?:[^"\\]|\\.)*))")@([^<>\s@]++)>')
 _ESCAPED = re.compile(r"\\(.)")
 _NONE = -1
+_LONGEST_SEARCH = 4_000_000
 
 
 class ThreadMessage(NamedTuple):
@@ -86,38 +85,68 @@ def _link(messages: Sequence[ThreadMessage]) -> list[int]:
         # Step 1.A: of equal Message IDs only the first counts, the others are as good as none.
         if message.message_id is not None:
             nodes.setdefault(message.message_id, node)
-    parents = [_NONE] * count
-    tops = list(range(count))  # disjoint sets: a node nearer to the root of its tree
+    total = count
 
     def dummy_or_message(message_id: str) -> int:
+        nonlocal total
         node = nodes.get(message_id)
         if node is None:
-            node = nodes[message_id] = len(parents)
-            parents.append(_NONE)
-            tops.append(node)
+            node = nodes[message_id] = total
+            total += 1
         return node
 
-    def top(node: int) -> int:
-        while tops[node] != node:
-            tops[node] = node = tops[tops[node]]
-        return node
+    references = [[dummy_or_message(found) for found in message.references] for message in messages]
+    circular = _circular(references, total)
+    parents = [_NONE] * total
+    left = _LONGEST_SEARCH
 
     def link(child: int, parent: int) -> None:
-        # The child has no parent, so it is the top of its tree: under it lies a loop, elsewhere not.
-        if top(parent) != child:
-            parents[child] = parent
-            tops[child] = parent
+        nonlocal left
+        if child in circular:
+            above = parent
+            while above in circular:
+                left -= 1
+                if above == child or left < 0:
+                    return
+                above = parents[above]
+        parents[child] = parent
 
-    for node, message in enumerate(messages):
-        named = [dummy_or_message(found) for found in message.references]
-        # Step 1.A: each reference is the parent of the next. What is to be overruled by step 1.B is left out.
+    for node, named in enumerate(references):
+        # Step 1.A: each reference is the parent of the next.
         for parent, child in pairwise(named):
-            if parents[child] == _NONE and (child < node or child >= count):
+            if parents[child] == _NONE:
                 link(child, parent)
-        # Step 1.B: a message's own last reference is its parent.
+        # Step 1.B: a message's own last reference is its parent, whatever other messages said.
+        parents[node] = _NONE
         if named:
             link(node, named[-1])
     return parents
+
+
+def _circular(references: Sequence[Sequence[int]], total: int) -> set[int]:
+    """The nodes of all circles of references, and what is above them."""
+    first = [_NONE] * total  # of almost all nodes the only parent
+    others: dict[int, set[int]] = {}
+    below = [0] * total
+    for node, named in enumerate(references):
+        for parent, child in pairwise([*named, node] if named else ()):
+            known = first[child]
+            if known == parent or parent in others.get(child, ()):
+                continue
+            if known == _NONE:
+                first[child] = parent
+            else:
+                others.setdefault(child, set()).add(parent)
+            below[parent] += 1
+    ends = [node for node in range(total) if not below[node]]
+    while ends:
+        node = ends.pop()
+        for parent in (first[node], *others.get(node, ())):
+            if parent != _NONE:
+                below[parent] -= 1
+                if not below[parent]:
+                    ends.append(parent)
+    return {node for node in range(total) if below[node]}
 
 
 # RFC 5256 3, REFERENCES steps 2 and 3

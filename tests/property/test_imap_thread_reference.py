@@ -157,7 +157,7 @@ def mailboxes(draw: st.DrawFn, acyclic: bool) -> list[ThreadMessage]:
     return messages
 
 
-@given(mailboxes(acyclic=True))
+@given(mailboxes(acyclic=True) | mailboxes(acyclic=False))
 def test_same_threads(messages: list[ThreadMessage]) -> None:
     assert thread_response(thread_by_references(messages)) == letter_by_letter(messages)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -137,6 +138,8 @@ def test_loops_are_not_made() -> None:
     # the link that came last is left out, also where another message's references made the first ones
     assert references(message(1, "a"), message(2, "b", "ca"), message(3, "c", "b")) == b"(3 1 2)"
     assert references(message(1, "b", "ca"), message(2, "c", "b")) == b"(2 1)"
+    # a link that the message itself overrules later still counts until then
+    assert references(message(1, "a", "ab"), message(2, "b")) == b"(1)(2)"
 
 
 def test_duplicate_and_missing_ids() -> None:
@@ -214,6 +217,15 @@ def test_deep_chain(backwards: bool) -> None:
     assert time.process_time() - began < 20
     numbers = range(20_000, 0, -1) if backwards else range(1, 20_001)
     assert line == b"* THREAD (%s)\r\n" % b" ".join(b"%d" % n for n in numbers)
+
+
+def test_long_circle() -> None:
+    """The last of 20,000 replies is what the first one answers: no square, and every message once."""
+    first, *others = _chain(20_000)
+    began = time.process_time()
+    line = thread_response(thread_by_references([first._replace(references=["20000@x"]), *others]))
+    assert time.process_time() - began < 20
+    assert sorted(map(int, re.findall(rb"\d+", line))) == list(range(1, 20_001))
 
 
 def test_deep_forks_and_one_subject() -> None:
