@@ -81,7 +81,14 @@ class Walker:
         _, status = await client.run(f"UID STORE {chosen} {'+' if on else '-'}FLAGS ({self._own_flag})")
         assert status.startswith(b"OK"), status
         assert client.mailbox is not None
-        self._own.update({(client.mailbox.name, uid): on for uid in uids if uid in client.mailbox.uids})
+        for uid in uids:
+            if uid in client.mailbox.uids:
+                self._own[client.mailbox.name, uid] = on
+        if status.startswith(b"OK [EXPUNGEISSUED]"):
+            # What another session has removed keeps the flags it had until this one is told that it is gone.
+            for uid in uids:
+                if (self._own_flag.encode() in client.mailbox.flags.get(uid, ())) != on:
+                    self._own.pop((client.mailbox.name, uid), None)
 
     async def _step(self, client: CheckedClient) -> CheckedClient:
         dice = self._dice
