@@ -71,9 +71,16 @@ async def test_idle_hears_of_every_change(tmp_path: Path) -> None:
         imap, smtp = server.ports["imap"], server.ports["smtp"]
         clients = [await _idling(imap) for _ in range(4)]  # connections are shared out among the workers
 
+        async def next_line(client: ImapClient) -> bytes:
+            """Return the next line, without what only the session learns to which a message is recent."""
+            line = await client.line()
+            while line.endswith(b" RECENT\r\n"):
+                line = await client.line()
+            return line.replace(b"\\Recent ", b"")
+
         async def hear(*expected: bytes) -> None:
             for client in clients:
-                assert [await client.line() for _ in expected] == [line + b"\r\n" for line in expected]
+                assert [await next_line(client) for _ in expected] == [line + b"\r\n" for line in expected]
 
         await asyncio.to_thread(_send, smtp)
         await hear(b"* 1 EXISTS")
@@ -89,15 +96,15 @@ async def test_idle_hears_of_every_change(tmp_path: Path) -> None:
         await asyncio.to_thread(_expunge, imap)
         # The flag may have been told before the message was gone, or not.
         for client in clients:
-            said = await client.line()
+            said = await next_line(client)
             if b" FETCH " in said:
                 assert said == b"* 1 FETCH (UID 1 FLAGS (\\Seen \\Deleted todo))\r\n"
-                said = await client.line()
+                said = await next_line(client)
             assert said == b"* 1 EXPUNGE\r\n"
         await asyncio.to_thread(_archive, root)
         await hear(b"* 1 EXPUNGE")
         for client in clients:
             client.send(b"DONE\r\n")
-            assert b" OK " in await client.line()
+            assert b" OK " in await next_line(client)
             await client.close()
         assert server.stop() == 0
