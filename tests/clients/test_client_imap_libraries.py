@@ -51,7 +51,7 @@ def test_imaplib(server: Served) -> None:
             _, data = client.fetch(str(number), "(BODY.PEEK[])")
             assert isinstance(data[0], tuple)
             assert data[0][1] == varied_message(number)
-        assert client.store("1:3", "+FLAGS", "(\\Seen $Work)")[1][0] == b"1 (UID 1 FLAGS (\\Seen $Work))"
+        assert client.store("1:3", "+FLAGS", "(\\Seen $Work)")[1][0] == b"1 (UID 1 FLAGS (\\Recent \\Seen $Work))"
         assert client.search(None, "KEYWORD", "$Work") == ("OK", [b"1 2 3"])
         assert client.uid("SEARCH", "SUBJECT", '" 7"')[1][0] is not None
         when = imaplib.Time2Internaldate(datetime(2020, 1, 2, tzinfo=UTC))
@@ -60,7 +60,7 @@ def test_imaplib(server: Served) -> None:
         assert b"APPENDUID" in answer[0]
         assert client.noop()[0] == "OK"
         _, data = client.fetch(str(COUNT + 1), "(INTERNALDATE FLAGS)")
-        assert data == [b'%d (INTERNALDATE " 2-Jan-2020 00:00:00 +0000" FLAGS (\\Flagged))' % (COUNT + 1)]
+        assert data == [b'%d (INTERNALDATE " 2-Jan-2020 00:00:00 +0000" FLAGS (\\Recent \\Flagged))' % (COUNT + 1)]
         assert client.create("Papers")[0] == "OK"
         assert client.copy("1:5", "Papers")[0] == "OK"
         assert client.uid("MOVE", "6:7", "Papers")[0] == "OK"
@@ -101,7 +101,8 @@ def test_imapclient(server: Served) -> None:
         other = imaplib.IMAP4_SSL("localhost", server.ports["imaps"], ssl_context=_context(server))
         other.login(ADA, PASSWORD)
         other.append("INBOX", "", imaplib.Time2Internaldate(time.time()), varied_message(200))
-        assert client.idle_check(timeout=PATIENCE) == [(COUNT, b"EXISTS")]
+        responses = client.idle_check(timeout=PATIENCE)
+        assert [each for each in responses if each[1] != b"RECENT"] == [(COUNT, b"EXISTS")]
         client.idle_done()
         other.logout()
         assert client.sort(["SUBJECT"])
