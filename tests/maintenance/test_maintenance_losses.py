@@ -204,7 +204,7 @@ def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report
     assert repaired.report["source"] == "index"
-    assert repaired.report["severities"] == {"harmless": 0, "repaired": 1, "conflict": 0, "loss": 0}
+    assert repaired.report["severities"] == {"harmless": 0, "repaired": 1, "conflict": 0, "loss": 0, "unreadable": 0}
     assert lab.seen(root) == before
     with Transport.open(root) as transport:
         append(transport, "INBOX", message("three"))

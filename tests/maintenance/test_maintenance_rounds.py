@@ -76,7 +76,7 @@ class _Scan:
         self._subjects = subjects
         self.counts: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
-        self.facts = SimpleNamespace(source="journal")
+        self.facts = SimpleNamespace(source="journal", is_blind=False)
 
     def findings(self, kinds: set[str] | None = None) -> list[Finding]:
         return [Finding("message-stray", subject) for subject in self._subjects]
