@@ -109,7 +109,7 @@ class Credentials:
         fields = self._find(address)
         words = fields[_COMMENT].split() if fields else []
         stored = next((word.removeprefix(_SCRAM) for word in words if word.startswith(_SCRAM)), None)
-        keys = _read_scram(self._decoy_scram if stored is None else stored)  # it takes the same time for all
+        keys = _read_scram(self._decoy_scram if stored is None else stored)  # equal cost for known and unknown users
         return None if stored is None else keys
 
     def list(self) -> list[str]:

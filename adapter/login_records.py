@@ -70,7 +70,7 @@ class LoginRecords:
     # --- the secret ------------------------------------------------------------------------------------------------
 
     def _load_secret(self, directories: Directories, fallback: bytes) -> bytes:
-        """The stored secret; it is made here if there is none. Blocks."""
+        """Return the stored secret, creating it on first use. Blocking."""
         try:
             return _read_secret(directories) or _make_secret(directories)
         except (OSError, MailError) as error:
