@@ -1,4 +1,4 @@
-# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/unit/cli), `make lab` runs the
+# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/adapter/cli), `make lab` runs the
 # long tests, `make bench` measures (BENCH=--quick for a first look). All of them set up what they need first.
 
 VENV    := .venv
@@ -35,9 +35,9 @@ pytest: setup
 # What takes too long for every change, or needs a browser (Debian: roundcube-core roundcube-sqlite3 php-cli php-sqlite3
 # php-mbstring php-intl chromium chromium-driver).
 lab: setup
-	$(VENV)/bin/pytest tests/lab
+	$(VENV)/bin/pytest tests/system/lab
 	MARKPOST_KILLS=places HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest --numprocesses 2 --dist loadfile \
-	    --no-loadscope-reorder --timeout 3600 tests/crash tests/maintenance tests/property
+	    --no-loadscope-reorder --timeout 3600 tests/system/crash tests/system/maintenance tests/adapter tests/protocol
 
 bench: setup
 	$(PYTHON) -m tests.bench $(BENCH)

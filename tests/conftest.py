@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _TESTS = Path(__file__).resolve().parent
 _ROOT = _TESTS.parent
-_LONG = ("clients", "crash", "maintenance", "property", "stress")
+_LONG = ("clients", "crash", "maintenance", "stress")
 #: They share the Spark session of their process, so one process runs them all: starting another, and its first look at
 #: a store, take half a minute of a processor.
 _ONE_SESSION = tuple(
-    f"tests/maintenance/test_maintenance_{name}.py"
+    f"tests/system/maintenance/test_{name}.py"
     for name in (
         "backup",
         "busy",
@@ -134,7 +134,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> tuple[int, str]:
         if item.nodeid.startswith(_ONE_SESSION):
             return (-1, "")
-        directory = item.path.relative_to(_TESTS).parts[0]
+        directory = item.path.parent.name
         known = files.setdefault(directory, {})
         return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else last
 

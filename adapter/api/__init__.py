@@ -18,13 +18,14 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from adapter.api.items import Attachment, FolderInfo, Mail, Summary
 from adapter.api.mailbox import Mailbox, Sent, new_message_id
-from adapter.api.watching import AsyncWatch, Watch
-from adapter.store import names, queries
+from adapter.api.messages import Attachment, FolderInfo, Mail, Summary
+from adapter.api.watch import AsyncWatch, Watch
+from adapter.store import names
+from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
-from protocol.mime.address import Mailbox as Person
+from protocol.mime.addresses import Mailbox as Person
 
 __all__ = [
     "AsyncWatch",
@@ -71,7 +72,7 @@ class Store:
     def addresses(self) -> list[str]:
         """Every address that has a mailbox here."""
         with self.transport.reading() as connection:
-            return [each.address for each in queries.registrations(connection) if each.status == "active"]
+            return [each.address for each in mailboxes.registrations(connection) if each.status == "active"]
 
     def mailbox(self, address: str) -> Mailbox:
         """The account of an address. Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""

@@ -12,19 +12,20 @@ from typing import Any
 
 import orjson
 
-from adapter.api.items import FolderInfo, Mail, Summary, flag_names, mail, moment, split_flags
-from adapter.api.watching import AsyncWatch, Watch
+from adapter.api.messages import FolderInfo, Mail, Summary, flag_names, mail, moment, split_flags
+from adapter.api.watch import AsyncWatch, Watch
 from adapter.content import front_matter
 from adapter.content.compose import compose
-from adapter.store import names, queries
+from adapter.store import names
+from adapter.store.flags import Flag
+from adapter.store.queries import mailboxes as queries
 from adapter.transport import operations as op
-from adapter.transport.flags import Flag
 from adapter.transport.operations.messages import How
 from adapter.transport.transport import Transport
-from protocol.domains import to_ascii
 from protocol.errors import MailError, Reason
-from protocol.mime.address import Mailbox as Person
-from protocol.mime.address import mailboxes
+from protocol.idna import to_ascii
+from protocol.mime.addresses import Mailbox as Person
+from protocol.mime.addresses import mailboxes
 
 #: "ada@example.test", "Ada <ada@example.test>, bob@example.test", or several of these.
 To = str | Person | Iterable[str | Person]

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from adapter import accounts
-from adapter.accounts import Credentials
+from adapter.accounts import credentials as accounts
+from adapter.accounts.credentials import Credentials
 from adapter.cli.failures import CommandError
 from adapter.cli.options import on_terminal, open_store, plural, read_password, root_option, size
-from adapter.store import names, queries
+from adapter.store import names
+from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.operations.registration import DeregisterMode, RegisterMode
 from adapter.transport.transport import Transport
@@ -73,7 +74,7 @@ def passwd(address: str, root: str, password_stdin: bool) -> None:
     address = names.normalise_address(address)
     with open_store(root) as transport, Credentials.open(transport) as credentials:
         with transport.reading() as connection:
-            queries.active_registration(connection, address)
+            mailboxes.active_registration(connection, address)
         password = read_password(password_stdin)
         if password is None:
             raise CommandError("there is no terminal to ask for the password: give it with --password-stdin")
@@ -136,10 +137,10 @@ def list_(root: str, as_json: bool) -> None:
 def _describe(transport: Transport, with_password: set[str]) -> list[dict[str, Any]]:
     described = []
     with transport.reading() as connection:
-        for registration in queries.registrations(connection):
+        for registration in mailboxes.registrations(connection):
             if registration.status == "purged":
                 continue
-            folders = queries.folders(connection, registration.id)
+            folders = mailboxes.folders(connection, registration.id)
             described.append(
                 {
                     "address": registration.address,
@@ -156,4 +157,4 @@ def _describe(transport: Transport, with_password: set[str]) -> list[dict[str, A
 
 def _registered(transport: Transport, *statuses: str) -> set[str]:
     with transport.reading() as connection:
-        return {each.address for each in queries.registrations(connection) if each.status in statuses}
+        return {each.address for each in mailboxes.registrations(connection) if each.status in statuses}

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from adapter import autoconfig as formats
-from adapter.autoconfig import Client
 from adapter.cli.failures import CommandError
-from adapter.cli.settings_options import read_settings, settings_options
-from adapter.config import ConfigError
+from adapter.cli.serve_options import read_settings, settings_options
+from adapter.config.loader import ConfigError
+from adapter.server import autoconfig as formats
+from adapter.server.autoconfig import Client
 
 _FORMATS: dict[str, tuple[str, Callable[[Client], str]]] = {
     "thunderbird": (

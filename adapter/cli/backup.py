@@ -11,7 +11,7 @@ from adapter.cli.failures import FAILED
 from adapter.cli.options import plural, root_option, size
 
 if TYPE_CHECKING:
-    from adapter.backup.restoring import Restored
+    from adapter.backup.restore import Restored
 
 
 @click.command(short_help="Copy the store, while mail goes on.")
@@ -24,9 +24,9 @@ def backup(destination: str, root: str, without_credentials: bool) -> None:
     A backup is whole and as of one moment. Messages and attachments are hard links: to the store's own if DEST is on
     the same file system, else to those of the backup before. An old backup can be removed at any time.
     """
-    from adapter.backup import taking
+    from adapter.backup import create
 
-    taken = taking.take(root, destination, credentials=not without_credentials)
+    taken = create.take(root, destination, credentials=not without_credentials)
     click.echo(taken.path)
     click.echo(
         f"record {taken.manifest.seq}, {plural(taken.manifest.files, 'file')}:"
@@ -50,7 +50,7 @@ def restore(source: str, root: str) -> None:
 
     Mail that waited to be sent when the backup was taken is sent when the store is served.
     """
-    from adapter.backup import restoring
+    from adapter.backup import restore as restoring
 
     restored = restoring.restore(source, root)
     held = restored.manifest

@@ -24,7 +24,8 @@ from adapter.cli.failures import DATA, NO_INPUT, TEMPORARY, CommandError, explai
 from adapter.cli.options import open_store, root_option
 from adapter.content.compose import compose
 from adapter.exchange.eml import SUFFIX, with_crlf
-from adapter.store import names, queries
+from adapter.store import names
+from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport
@@ -83,7 +84,7 @@ def _unknown(transport: Transport, addresses: list[str]) -> dict[str, MailError]
     with transport.reading() as connection:
         for address in addresses:
             try:
-                queries.active_registration(connection, address)
+                mailboxes.active_registration(connection, address)
             except MailError as error:
                 unknown[address] = error
     return unknown

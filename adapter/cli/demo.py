@@ -8,12 +8,14 @@ import sys
 import click
 
 from adapter.cli.failures import CommandError
-from adapter.config import ConfigError, Seconds
-from adapter.demo import place
-from adapter.servers import endpoints, logs, runtime
-from adapter.servers.reload import SettingsSource
-from adapter.servers.tls import TlsError
-from adapter.settings import Server, Settings, Tls
+from adapter.config.loader import ConfigError, Seconds
+from adapter.config.schema import Server, Settings, Tls
+from adapter.demo import store
+from adapter.net import endpoints
+from adapter.net.tls import TlsError
+from adapter.observability import logging
+from adapter.server import serve
+from adapter.server.reload import SettingsSource
 
 _PORTS = {"imap": 1143, "imaps": 1993, "smtp": 1025, "submission": 1587, "submissions": 1465, "lmtp": 1024}
 _DRAIN = Seconds(1.0)  # for sessions, after Ctrl-C: nobody wants to wait for a demo
@@ -49,16 +51,16 @@ _SCREEN = """\
 @click.option("--free-ports", is_flag=True, help="Take any ports that are free instead of the usual ones.")
 def demo(directory: str, free_ports: bool) -> None:
     """Serve two sample accounts on loopback, and say what to type into a mail client."""
-    made = place.prepare(directory)
+    made = store.prepare(directory)
     settings = Settings(
-        server=Server(hostname=place.HOSTNAME, log_level="warning", drain=_DRAIN),
+        server=Server(hostname=store.HOSTNAME, log_level="warning", drain=_DRAIN),
         tls=Tls(certificate=made.certificate),
     )
-    logs.to_stderr(settings.server)
+    logging.to_stderr(settings.server)
     wanted = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
     screen = _Screen(directory, made)
     try:
-        runtime.run(made.root, SettingsSource(lambda: settings), wanted, screen.announce)
+        serve.run(made.root, SettingsSource(lambda: settings), wanted, screen.announce)
     except TlsError as error:
         raise CommandError(str(error)) from None
     except ConfigError as error:
@@ -73,13 +75,13 @@ def _program() -> str:
 class _Screen:
     """Collects where the listeners are, and shows the page when all are ready."""
 
-    def __init__(self, directory: str, made: place.Place) -> None:
+    def __init__(self, directory: str, made: store.Place) -> None:
         self._values: dict[str, str] = {
             "directory": directory,
-            "ada": place.ADA,
-            "bob": place.BOB,
-            "password": place.PASSWORD,
-            "host": place.HOSTNAME,
+            "ada": store.ADA,
+            "bob": store.BOB,
+            "password": store.PASSWORD,
+            "host": store.HOSTNAME,
             "program": _program(),
             "root": shlex.quote(made.root),
             "authority": made.authority,

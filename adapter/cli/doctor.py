@@ -8,13 +8,12 @@ import sys
 
 import click
 
-from adapter import config
 from adapter.cli.options import config_option, root_option
-from adapter.config import ConfigError
+from adapter.config import loader, validate
+from adapter.config.loader import ConfigError
+from adapter.config.schema import Settings
 from adapter.doctor.examination import examine
 from adapter.doctor.findings import Finding, Level, bad
-from adapter.servers import validation
-from adapter.settings import Settings
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
 
@@ -42,10 +41,10 @@ def _configuration(config_file: str | None) -> tuple[Settings, list[Finding]]:
     """What can be used of it, and what is wrong with it."""
     advice = "see conf/markpost.toml, where every setting is explained"
     try:
-        loaded = config.read(Settings, config_file)
+        loaded = loader.read(Settings, config_file)
     except ConfigError as error:
         return Settings(), [bad("configuration", line, advice) for line in error.problems]
-    trouble = loaded.error(validation.problems(loaded.settings))
+    trouble = loaded.error(validate.problems(loaded.settings))
     problems = trouble.problems if trouble is not None else ()
     return loaded.settings, [bad("configuration", line, advice) for line in problems]
 

@@ -23,7 +23,7 @@ _deadline_option = click.option(
 @_deadline_option
 def migrate(root: str, deadline: float) -> None:
     """Bring a store that an older program made up to date; mail goes offline for that, and comes back by itself."""
-    from adapter.transport import migration
+    from adapter.transport.recovery import migrate as migration
 
     done: list[str] = []
     try:

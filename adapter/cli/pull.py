@@ -9,19 +9,19 @@ from collections.abc import Mapping
 
 import click
 
-from adapter import config
 from adapter.cli.failures import FAILED, TEMPORARY, CommandError
 from adapter.cli.options import config_option, open_store, plural, root_option, size
-from adapter.config import ConfigError
-from adapter.quotas import Quotas
-from adapter.settings import Settings
+from adapter.config import loader
+from adapter.config import mirror as upstreams
+from adapter.config.loader import ConfigError
+from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import Settings
+from adapter.mirror import follow
+from adapter.mirror.client import UpstreamError
+from adapter.mirror.folder_sync import Pulled
+from adapter.mirror.limits import Limits
+from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
-from adapter.upstream.mirror import follow
-from adapter.upstream.mirror import settings as upstreams
-from adapter.upstream.mirror.client import UpstreamError
-from adapter.upstream.mirror.folder_sync import Pulled
-from adapter.upstream.mirror.room import Limits
-from adapter.upstream.mirror.settings import UpstreamSettings
 
 
 @click.command(short_help="Mirror accounts of other IMAP servers.")
@@ -35,7 +35,7 @@ def pull(root: str, config_file: str | None, name: str | None) -> None:
     does this by itself.
     """
     try:
-        settings = config.load(Settings, config_file)
+        settings = loader.load(Settings, config_file)
         wanted = _wanted(settings, name)
     except ConfigError as error:
         raise CommandError(str(error)) from None

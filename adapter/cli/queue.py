@@ -15,19 +15,19 @@ from typing import Any
 
 import click
 
-from adapter import config
 from adapter.cli.failures import CommandError
 from adapter.cli.options import config_option, open_store, plural, root_option, size
-from adapter.config import ConfigError
-from adapter.settings import Settings
-from adapter.store import outbox_queries
-from adapter.store.outbox_queries import QueueRow
+from adapter.config import loader
+from adapter.config.loader import ConfigError
+from adapter.config.schema import Settings
+from adapter.relay import bounce, replies
+from adapter.store.queries import outbox
+from adapter.store.queries.outbox import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from adapter.upstream import answers, bounce
 from protocol.errors import MailError
 
-_DROPPED = answers.failed("5.3.0", "removed from the queue by the operator")
+_DROPPED = replies.failed("5.3.0", "removed from the queue by the operator")
 
 _ids_argument = click.argument("ids", metavar="ID…", nargs=-1)
 
@@ -43,8 +43,8 @@ def queue() -> None:
 def list_(root: str, as_json: bool) -> None:
     """List what is queued: one entry for each recipient, oldest first."""
     with open_store(root) as transport, transport.reading() as connection:
-        rows = outbox_queries.queued(connection)
-        sizes = outbox_queries.sizes(connection)
+        rows = outbox.queued(connection)
+        sizes = outbox.sizes(connection)
     if as_json:
         described = [_describe(row, sizes.get(row.message_id, 0)) for row in rows]
         click.echo(json.dumps(described, indent=2, ensure_ascii=False))
@@ -102,7 +102,7 @@ def drop(root: str, config_file: str | None, ids: tuple[str, ...], notify: bool)
 def _hostname(config_file: str | None) -> str:
     """The name reports are made under, as those of the server are."""
     try:
-        return config.load(Settings, config_file).server.hostname or socket.getfqdn()
+        return loader.load(Settings, config_file).server.hostname or socket.getfqdn()
     except ConfigError as error:
         raise CommandError(str(error)) from None
 
@@ -127,7 +127,7 @@ def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) 
 
 def _chosen(transport: Transport, ids: Iterable[str] | None) -> list[QueueRow]:
     with transport.reading() as connection:
-        return outbox_queries.queued(connection) if ids is None else outbox_queries.rows_of(connection, ids)
+        return outbox.queued(connection) if ids is None else outbox.rows_of(connection, ids)
 
 
 def _complain(ids: Iterable[str], found: Iterable[QueueRow]) -> None:

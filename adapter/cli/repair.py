@@ -73,7 +73,7 @@ def repair(
     read, or findings are left (with --dry-run: would be); 3 refused, nothing was repaired.
     """
     from adapter.maintenance import gate, pipeline
-    from adapter.maintenance.decisions import BadDecision
+    from adapter.maintenance.repair.decisions import BadDecision
 
     if not dry_run and confirmation != CONFIRMATION:
         raise CommandError(
@@ -114,7 +114,7 @@ def _unfinished() -> Iterator[None]:
 
 
 def _decision(text: str) -> tuple[str, str]:
-    from adapter.maintenance import decisions
+    from adapter.maintenance.repair import decisions
 
     try:
         return decisions.parse(text)

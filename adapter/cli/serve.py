@@ -11,16 +11,19 @@ import click
 
 from adapter.cli.failures import CommandError
 from adapter.cli.options import root_option
-from adapter.cli.settings_options import LISTENER_KINDS, read_settings, settings_options
-from adapter.config import ConfigError
-from adapter.servers import endpoints, inherited, logs, runtime
-from adapter.servers.endpoints import Endpoint
-from adapter.servers.health import HEALTH
-from adapter.servers.listeners import IMPLICIT_TLS
-from adapter.servers.reload import SettingsSource
-from adapter.servers.tls import TlsError
-from adapter.settings import Settings
-from adapter.transport import opening, ownership
+from adapter.cli.serve_options import LISTENER_KINDS, read_settings, settings_options
+from adapter.config.loader import ConfigError
+from adapter.config.schema import Settings
+from adapter.net import endpoints
+from adapter.net.endpoints import Endpoint
+from adapter.net.tls import TlsError
+from adapter.observability import logging
+from adapter.server import serve as runtime
+from adapter.server import socket_activation
+from adapter.server.listeners import IMPLICIT_TLS
+from adapter.server.metrics_http import HEALTH
+from adapter.server.reload import SettingsSource
+from adapter.transport.recovery import opening, ownership
 
 
 @click.command(short_help="Serve the store: IMAP, submission, SMTP, LMTP.")
@@ -37,9 +40,9 @@ def serve(root: str, config_file: str | None, **given: Any) -> None:
         ownership.refuse_superuser(directories)
     try:
         source = SettingsSource(lambda: read_settings(config_file, given).settings)
-        handed = inherited.take([*LISTENER_KINDS, HEALTH])
+        handed = socket_activation.take([*LISTENER_KINDS, HEALTH])
         wanted = _wanted(source.started_with, {listener.endpoint.kind for listener in handed})
-        logs.to_stderr(source.started_with.server)
+        logging.to_stderr(source.started_with.server)
         runtime.run(root, source, wanted, click.echo, handed)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None

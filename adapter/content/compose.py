@@ -15,13 +15,14 @@ from email.utils import format_datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from adapter.content import base64_lines, front_matter, quoted
-from adapter.content.leaves import safe_name
-from adapter.content.quoted import Quoting
-from adapter.content.rendering import markdown_to_html
-from protocol.domains import to_ascii
+from adapter.content import front_matter
+from adapter.content.encodings import base64_lines, quoted_printable
+from adapter.content.encodings.quoted_printable import Quoting
+from adapter.content.markdown_to_html import markdown_to_html
+from adapter.content.parts import safe_name
 from protocol.errors import MailError, Reason
-from protocol.mime.address import Mailbox, mailboxes
+from protocol.idna import to_ascii
+from protocol.mime.addresses import Mailbox, mailboxes
 
 Person = str | Mailbox
 
@@ -251,7 +252,7 @@ def _text_part(subtype: str, text: str) -> bytes:
     else:
         extra = tuple(match.start() for match in _FROM_LINE.finditer(raw))
         quoting = _QUOTING._replace(blanks=not extra, extra=_extra(raw, extra) if extra else ())
-        encoding, encoded = "quoted-printable", quoted.encode(raw, quoting).replace(b"\n", b"\r\n")
+        encoding, encoded = "quoted-printable", quoted_printable.encode(raw, quoting).replace(b"\n", b"\r\n")
     head = f"Content-Type: text/{subtype}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
     return head.encode() + encoded
 

@@ -39,10 +39,10 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from adapter.content import wire_form
+from adapter.content import wire_encoding
 from adapter.content.wire import Recipe
-from adapter.content.wire_form import Piece
-from adapter.content.yaml_form import (
+from adapter.content.wire_encoding import Piece
+from adapter.content.yaml import (
     MAX_SIZE,
     GuardedHandler,
     block_scalar,
@@ -53,7 +53,7 @@ from adapter.content.yaml_form import (
     unquote,
 )
 from protocol.errors import MailError, Reason
-from protocol.mime.address import Mailbox
+from protocol.mime.addresses import Mailbox
 
 _OPEN, _CLOSE, _DIGEST = b"---\n", b"\n---\n", b"\ndigest: "
 _DIGEST_LINE = 1 + 8 + 64
@@ -141,7 +141,7 @@ def _entries(matter: FrontMatter) -> str:
 def write(matter: FrontMatter, wire_sha256: str, size: int, pieces: Iterable[Piece], body: bytes) -> Written:
     """The canonical file of a message whose segments are ``pieces``; ``matter`` has neither recipe nor digest."""
     entries = _entries(matter).encode()
-    wire, segments = wire_form.write_wire(len(entries), _DIGEST_LINE + 5, wire_sha256, size, pieces)
+    wire, segments = wire_encoding.write_wire(len(entries), _DIGEST_LINE + 5, wire_sha256, size, pieces)
     hash_head = sha256(entries)
     hash_head.update(wire)
     without = hash_head.copy()
@@ -186,10 +186,10 @@ def verify(file: bytes) -> bool:
 def recipe_of(file: bytes) -> Recipe:
     """The recipe the file holds; raises MailError(BAD_CONTENT)."""
     end, body = split(file)
-    found = wire_form.read_wire(file, end, body)
+    found = wire_encoding.read_wire(file, end, body)
     if found is not None and file.startswith(b"digest: ", found[1], end):
         return found[0]
-    return wire_form.wire_from_yaml(_load(file[len(_OPEN) : end]).get("wire"), body)
+    return wire_encoding.wire_from_yaml(_load(file[len(_OPEN) : end]).get("wire"), body)
 
 
 def read(file: bytes) -> FrontMatter:
@@ -233,7 +233,7 @@ def _people(value: str) -> tuple[Mailbox, ...]:
 
 def _read_ours(file: bytes, end: int, body: int) -> FrontMatter | None:
     """The front matter if it is exactly as ``write`` writes it, which is checked by writing it again."""
-    found = wire_form.read_wire(file, end, body)
+    found = wire_encoding.read_wire(file, end, body)
     if found is None:
         return None
     recipe, wire_end = found
@@ -286,7 +286,7 @@ def _read_yaml(file: bytes, end: int, body: int) -> FrontMatter:
         values["references"] = tuple(map(_plain, references if isinstance(references, list) else [references]))
     if "attachments" in loaded:
         values["attachments"] = _yaml_attachments(loaded.pop("attachments"))
-    recipe = None if wire is None else wire_form.wire_from_yaml(wire, body)
+    recipe = None if wire is None else wire_encoding.wire_from_yaml(wire, body)
     return FrontMatter(**values, recipe=recipe, body_start=body, extra=loaded)
 
 

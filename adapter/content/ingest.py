@@ -16,21 +16,22 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
-from adapter.content import front_matter, outline
+from adapter.content import front_matter
+from adapter.content import part_offsets as outline
 from adapter.content.blobs import LARGE, BlobDraft, BlobSink, BlobWriter, Drafts, release_pages
-from adapter.content.codings import CHUNK
+from adapter.content.conversation import ThreadKeys, default_thread
+from adapter.content.encodings.codings import CHUNK
 from adapter.content.front_matter import AttachmentMeta, FrontMatter, Written
-from adapter.content.headline import headline
-from adapter.content.leaves import Leaves, classify
-from adapter.content.markdown import CUT_MARK, MAX_HTML, html_to_markdown
-from adapter.content.segmenter import MAX_BODY, Segmented, Segmenter
-from adapter.content.threads import ThreadKeys, default_thread
+from adapter.content.html_to_markdown import CUT_MARK, MAX_HTML, html_to_markdown
+from adapter.content.parts import Leaves, classify
+from adapter.content.segment import MAX_BODY, Segmented, Segmenter
+from adapter.content.summary import headline
 from adapter.content.wire import BLOB, Recipe, Segment, segment_octets
 from protocol.errors import MailError
-from protocol.imap.fragments import encode_envelope, encode_structure
+from protocol.imap.responses.envelope import encode_envelope, encode_structure
+from protocol.mime.bodystructure import structure
 from protocol.mime.envelope import envelope
-from protocol.mime.scanner import Buffer, Part, scan
-from protocol.mime.structure import structure
+from protocol.mime.parser import Buffer, Part, scan
 from protocol.mime.text import decode_text
 
 __all__ = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adapter.content import base64_lines
-from adapter.content.codings import CHUNK, LINE_ENDS, Coding
+from adapter.content.encodings import base64_lines
+from adapter.content.encodings.codings import CHUNK, LINE_ENDS, Coding
 
 SENTENCE = (
     b"This part of the message was lost from the mail store.\r\n"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from adapter.content import placeholder
-from adapter.content.codings import CHUNK, EIGHT_BIT, SEVEN_BIT, Coding, blob_range, encode_blob, encode_text
+from adapter.content.encodings.codings import CHUNK, EIGHT_BIT, SEVEN_BIT, Coding, blob_range, encode_blob, encode_text
 from protocol.errors import MailError, Reason
 
 TEXT, RAW, BODY, BLOB, INLINE, LOST = range(6)

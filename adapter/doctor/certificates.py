@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
 
+from adapter.config.schema import Settings
 from adapter.doctor import ports
 from adapter.doctor.findings import Finding, bad, ok, warn
-from adapter.servers import networks
-from adapter.settings import Settings
+from adapter.net import networks
 
 _SOON = datetime.timedelta(days=14)
 _SHORTEST = 2048  # bits of an RSA key, at least

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from adapter.doctor import certificates, machine, places, ports, state
+from adapter.config.schema import Settings
+from adapter.doctor import certificates, filesystem, host, ports, store_health
 from adapter.doctor.findings import Finding, bad
-from adapter.settings import Settings
 from adapter.store import layout
 from adapter.store.disk import Directories
-from adapter.transport import opening
+from adapter.transport.recovery import opening
 from protocol.errors import MailError
 
 _AS_OWNER = "run this as the user that owns the store"
 
 
 def examine(root: str, settings: Settings) -> Iterator[Finding]:
-    yield from _safely("java", machine.java())
-    yield from _safely("descriptors", machine.descriptors(settings))
+    yield from _safely("java", host.java())
+    yield from _safely("descriptors", host.descriptors(settings))
     advice = f"markpost init --root {root}, or give the right --root"
     try:
         with contextlib.closing(opening.open_root(root)) as directories:
@@ -30,18 +30,18 @@ def examine(root: str, settings: Settings) -> Iterator[Finding]:
             yield from _store(directories, settings)
     except MailError as error:
         yield bad("store", str(error), _AS_OWNER if isinstance(error.__cause__, PermissionError) else advice)
-        yield from _safely("clock", machine.clock(None))
+        yield from _safely("clock", host.clock(None))
     yield from _safely("listeners", ports.ports(settings))
     yield from _safely("certificate", certificates.certificates(settings))
 
 
 def _store(directories: Directories, settings: Settings) -> Iterator[Finding]:
-    yield from _safely("clock", machine.clock(state.newest_change(directories)))
-    yield from _safely("locking", places.file_system(directories))
-    yield from _safely("disk space", places.room(directories))
-    yield from _safely("permissions", places.permissions(directories, settings))
-    yield from _safely("service", state.service(directories))
-    yield from _safely("index", state.layers(directories))
+    yield from _safely("clock", host.clock(store_health.newest_change(directories)))
+    yield from _safely("locking", filesystem.file_system(directories))
+    yield from _safely("disk space", filesystem.room(directories))
+    yield from _safely("permissions", filesystem.permissions(directories, settings))
+    yield from _safely("service", store_health.service(directories))
+    yield from _safely("index", store_health.layers(directories))
 
 
 def _safely(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:

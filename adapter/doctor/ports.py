@@ -9,13 +9,13 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 
-from adapter.config import ConfigError
+from adapter.config.loader import ConfigError
+from adapter.config.schema import Settings
 from adapter.doctor.findings import Finding, bad, ok, warn
-from adapter.servers import endpoints
-from adapter.servers.endpoints import Endpoint
-from adapter.servers.health import HEALTH
-from adapter.servers.listeners import LISTENERS
-from adapter.settings import Settings
+from adapter.net import endpoints
+from adapter.net.endpoints import Endpoint
+from adapter.server.listeners import LISTENERS
+from adapter.server.metrics_http import HEALTH
 
 _OURS = re.compile(r"(markpost|adapter\.cli)(\.py)? (serve|demo)\b")
 _LISTEN = "0A"  # the state, in the kernel's lists

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from adapter.exchange.items import Item, Source, SourceError, read_file, tidy_folder
+from adapter.exchange.model import Item, Source, SourceError, read_file, tidy_folder
 from adapter.store import names
 from protocol.mime.dates import parse_date
 from protocol.mime.headers import parse_headers

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import orjson
 
 from adapter.exchange import output
-from adapter.exchange.items import read_note, tidy_folder
+from adapter.exchange.model import read_note, tidy_folder
 from adapter.store import names
 from protocol.errors import ProtocolError
-from protocol.imap import utf7
+from protocol.imap.wire import utf7
 
 SUBSCRIPTIONS = "subscriptions"
 FULL_NAMES = "markpost-folders.json"

@@ -21,11 +21,11 @@ from functools import partial
 
 from adapter.exchange import folder_files, output
 from adapter.exchange.eml import with_crlf
-from adapter.exchange.items import FORWARDED, Item, Source, read_file, read_note, tidy_folder, valid_keywords
+from adapter.exchange.model import FORWARDED, Item, Source, read_file, read_note, tidy_folder, valid_keywords
 from adapter.store import names
-from adapter.store.queries import Folder, Row
-from adapter.transport.flags import Flag
-from protocol.imap import utf7
+from adapter.store.flags import Flag
+from adapter.store.queries.mailboxes import Folder, Row
+from protocol.imap.wire import utf7
 
 _LETTERS = {"D": Flag.DRAFT, "F": Flag.STARRED, "R": Flag.ANSWERED, "S": Flag.READ, "T": Flag.DELETED}
 _PASSED = "P"

@@ -21,10 +21,10 @@ from functools import partial
 
 from adapter.exchange import folder_files, output
 from adapter.exchange.eml import header_date
-from adapter.exchange.items import FORWARDED, Item, Source, SourceError, tidy_folder, valid_keywords
+from adapter.exchange.model import FORWARDED, Item, Source, SourceError, tidy_folder, valid_keywords
 from adapter.store import names
-from adapter.store.queries import Folder, Row
-from adapter.transport.flags import Flag
+from adapter.store.flags import Flag
+from adapter.store.queries.mailboxes import Folder, Row
 from protocol.mime.headers import parse_headers
 
 SUFFIX = ".mbox"

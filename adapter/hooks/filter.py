@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from adapter.hooks.settings import ALL, HookSettings
-from adapter.store import names, queries
+from adapter.config.hooks import ALL, HookSettings
+from adapter.store import names
+from adapter.store.queries import mailboxes
 from adapter.transport.changes import Arrival
 from adapter.transport.transport import Transport
 
@@ -42,14 +43,14 @@ class Filter:
     def _address(self, registration: str) -> str | None:
         if registration not in self._addresses:
             with self._transport.reading() as connection:
-                self._addresses = {each.id: each.address for each in queries.registrations(connection)}
+                self._addresses = {each.id: each.address for each in mailboxes.registrations(connection)}
         return self._addresses.get(registration)
 
     def folders(self) -> list[WantedFolder]:
         """Those of active accounts, as they are now."""
         with self._transport.reading() as connection:
-            active = [each for each in queries.registrations(connection) if each.status == "active"]
-            found = [folder for each in active for folder in queries.folders(connection, each.id)]
+            active = [each for each in mailboxes.registrations(connection) if each.status == "active"]
+            found = [folder for each in active for folder in mailboxes.folders(connection, each.id)]
         return [
             WantedFolder(folder.id, folder.registration, folder.name)
             for folder in found

@@ -22,13 +22,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from adapter.hooks import calls
-from adapter.hooks.calls import HookFailed
-from adapter.hooks.facts import facts
+from adapter.config.hooks import HookSettings
+from adapter.hooks import call
+from adapter.hooks.call import HookFailed
+from adapter.hooks.event import facts
 from adapter.hooks.filter import Filter
-from adapter.hooks.settings import HookSettings
-from adapter.store import bookmark_queries, locks
+from adapter.store import locks
 from adapter.store.disk import Directories
+from adapter.store.queries import bookmarks
 from adapter.transport import operations as op
 from adapter.transport.changes import Arrival, Gap, new_mail
 from adapter.transport.transport import Transport
@@ -152,7 +153,7 @@ class _Hook:
     def _begin(self) -> None:
         begin(self._transport, [self._name])
         with self._transport.reading() as connection:
-            known = bookmark_queries.of_owner(connection, self._owner)
+            known = bookmarks.of_owner(connection, self._owner)
         seq, at = known.pop(_CURSOR).split(" ")
         self._cursor = (int(seq), int(at))
         self._saved = self._cursor[0]
@@ -286,7 +287,7 @@ class _Hook:
             if told is None:
                 return True  # gone, or taken back: nothing to tell
             try:
-                await calls.call(self._settings, told)
+                await call.call(self._settings, told)
             except HookFailed as error:
                 _log.warning("hook %s: %s: %s", self._name, arrival.message_id, error)
                 return False

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from adapter.store import locks, offline_marker
 from adapter.store.disk import Directories
 from adapter.store.offline_marker import Marker
-from adapter.transport.opening import check_directories, check_layout, check_version, open_root
+from adapter.transport.recovery.opening import check_directories, check_layout, check_version, open_root
 
 DEADLINE = 60.0  # seconds that servers get to finish what is in flight
 _POLL = 0.05

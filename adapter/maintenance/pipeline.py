@@ -12,22 +12,25 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from adapter.maintenance import decisions, memory, spark, witnesses, workspace
-from adapter.maintenance.apply import Apply
+from adapter.maintenance import memory, spark, workspace
+from adapter.maintenance.diff import witnesses
+from adapter.maintenance.diff.recheck import Seen
+from adapter.maintenance.diff.survey import TORN, Survey, journal_size, survey
+from adapter.maintenance.expected.record_replay import Replayer
+from adapter.maintenance.expected.recorded_losses import recorded_losses
+from adapter.maintenance.expected.replay import BASE
 from adapter.maintenance.findings import URGENT, Finding, Outcome
-from adapter.maintenance.foretelling import Foretelling
-from adapter.maintenance.recorded import recorded_losses
-from adapter.maintenance.replay import BASE
-from adapter.maintenance.replayer import Replayer
+from adapter.maintenance.repair import decisions
+from adapter.maintenance.repair.apply import Apply
+from adapter.maintenance.repair.predict import Foretelling
 from adapter.maintenance.report import STAYING, Report
-from adapter.maintenance.seen import Seen
-from adapter.maintenance.survey import TORN, Survey, journal_size, survey
 from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexDiverged, IndexMissing, IndexUnreadable
 from adapter.store.journal import Journal, JournalDamaged
 from adapter.store.locks import Locks
-from adapter.transport import checkpoint, opening, recovery
+from adapter.transport.recovery import checkpoint, opening
+from adapter.transport.recovery import roll_forward as recovery
 from protocol.errors import MailError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import orjson
 
-from adapter.maintenance import tables
+from adapter.maintenance.expected import tables
 from adapter.maintenance.findings import KINDS, SEVERITIES, URGENT, Finding, Outcome
 from adapter.store import disk, layout
 from adapter.store.disk import Directories

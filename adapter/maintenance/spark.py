@@ -133,7 +133,7 @@ def _why(master: str, error: Exception) -> str:
 
 def _load_program(_: int) -> None:
     """In a worker: load what its work needs, so that a worker that cannot is known at once."""
-    importlib.import_module("adapter.maintenance.scan")
+    importlib.import_module("adapter.maintenance.scan.executor")
 
 
 def _short(scratch: str) -> str:

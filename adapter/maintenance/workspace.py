@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
-from adapter.transport import ownership
+from adapter.transport.recovery import ownership
 from protocol.errors import MailError, Reason
 
 _PREFIX = "run-"

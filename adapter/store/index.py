@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 from adapter.store import disk, index_schema, layout, store_id
 from adapter.store.disk import Directories
+from adapter.store.read_gate import Turns
 from adapter.store.segments import BEGINNING
-from adapter.store.turns import Turns
 
 SCHEMA_VERSION = 1
 FOREIGN_SCHEMA = "its schema is not ours: "

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 
 from filelock import lock_descriptor, unlock_descriptor
 
-from adapter.metrics import LOCK_WAIT
+from adapter.observability.metrics import LOCK_WAIT
 from adapter.store import layout
 from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason

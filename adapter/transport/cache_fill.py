@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from adapter.content import front_matter, outline, wire
+from adapter.content import front_matter, wire
+from adapter.content import part_offsets as outline
 from adapter.content.ingest import preview_of
-from adapter.transport.content_reader import ContentReader
+from adapter.transport.content import ContentReader
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from protocol.imap.fragments import encode_envelope, encode_structure
+from protocol.imap.responses.envelope import encode_envelope, encode_structure
+from protocol.mime.bodystructure import structure
 from protocol.mime.envelope import envelope
-from protocol.mime.scanner import scan
-from protocol.mime.structure import structure
+from protocol.mime.parser import scan
 
 
 class CacheRow(NamedTuple):

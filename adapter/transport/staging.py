@@ -22,7 +22,7 @@ from adapter.content import ingest
 from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
-from adapter.transport import ids, trouble
+from adapter.transport import errors, ids
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class StagingArea:
         arrived = ids.microseconds() if arrived is None else arrived
         made: list[str] = []  # the name of every file, before it is written
         try:
-            with trouble.of_the_disk(), self._using():
+            with errors.of_the_disk(), self._using():
                 return self._stage(octets, arrived, made)
         except BaseException:
             for name in made:
@@ -275,7 +275,7 @@ class Spool:
             self._pieces.append(chunk)
             if self.size <= self._memory:
                 return
-        with trouble.of_the_disk():
+        with errors.of_the_disk():
             if self._fd < 0:
                 self._name = self._area.fresh_name()
                 self._fd = self._area.open_new(self._name)

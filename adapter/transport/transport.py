@@ -21,19 +21,21 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from adapter.content.ingest import Buffer, ThreadKeys, default_thread
-from adapter.store import disk, index, layout, locks, queries, recent_marks, snapshots, store_id
+from adapter.store import disk, index, layout, locks, snapshots, store_id
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
 from adapter.store.published import PublishedSequence
-from adapter.transport import checkpoint, ownership, rebuild, recovery, trouble
+from adapter.store.queries import mailboxes, recent_marks
+from adapter.transport import errors
+from adapter.transport.apply import content
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.compaction import Compactor
-from adapter.transport.content_reader import ContentReader
-from adapter.transport.effects import content
-from adapter.transport.opening import check_root, open_root, refuse_offline
+from adapter.transport.content import ContentReader
 from adapter.transport.operations.base import Operation
+from adapter.transport.recovery import checkpoint, ownership, rebuild, roll_forward
+from adapter.transport.recovery.opening import check_root, open_root, refuse_offline
 from adapter.transport.staging import Spool, Staged, StagingArea, is_in_use, remove_dead_sessions
 from adapter.transport.writer import Writer
 from protocol.errors import MailError, Reason
@@ -93,7 +95,7 @@ class Transport:
     @classmethod
     def open(cls, root: str | os.PathLike[str], *, lock_timeout: float = LOCK_TIMEOUT) -> Transport:
         """Open an existing store. Raises :class:`MailError` with one clear line if that cannot be done safely."""
-        with trouble.of_the_disk():
+        with errors.of_the_disk():
             return cls(os.fspath(root), lock_timeout)
 
     def close(self) -> None:
@@ -147,7 +149,7 @@ class Transport:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Several :mod:`adapter.store.queries` that see one state; do nothing else inside the block."""
+        """Several :mod:`adapter.store.queries.mailboxes` that see one state; do nothing else inside the block."""
         with self.index.reading() as connection:
             yield connection
 
@@ -187,14 +189,14 @@ class Transport:
     def still(self) -> Iterator[Journal]:
         """Nobody changes the store for the length of the block, and all layers are where the journal ends."""
         with self._locks.hold(()):
-            with trouble.of_the_disk():
+            with errors.of_the_disk():
                 self._journal.refresh()
                 self._catch_up()
             yield self._journal
 
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
-        with trouble.of_the_disk():
+        with errors.of_the_disk():
             return self._snapshot()
 
     def _snapshot(self) -> int:
@@ -230,21 +232,21 @@ class Transport:
             index.check_store(self._directories, store)  # before anything is changed
             self._journal.check_store()
             self._journal.refresh()
-            recovery.check_reaches(self._journal, self._journal.durable_seq)
-            suspect = recovery.find_suspect(self._directories, self._journal)
+            roll_forward.check_reaches(self._journal, self._journal.durable_seq)
+            suspect = roll_forward.find_suspect(self._directories, self._journal)
             if suspect is not None and suspect.cached and is_in_use(self._directories):
                 suspect, self._trusted = None, False
             if suspect is not None:
-                recovery.replace_index(self._directories, self._journal, suspect)
+                roll_forward.replace_index(self._directories, self._journal, suspect)
             opened = self._open_index()
             if rebuild.is_unfinished(self._directories, opened.applied_seq()):
                 _log.warning("finishing a repair that died")
                 opened.close()
                 rebuild.finish(self._directories, self._journal)
                 opened = Index(self._directories)
-            self._recovery = recovery.Recovery(self._directories, self._journal, opened)
+            self._recovery = roll_forward.Recovery(self._directories, self._journal, opened)
             if suspect is not None:
-                recovery.restore_suspect(self._directories, self._journal, opened, suspect)
+                roll_forward.restore_suspect(self._directories, self._journal, opened, suspect)
         except index.IndexForeign as error:
             raise MailError(
                 Reason.UNKNOWN, f"{layout.INDEX_FILE} is of another store ({error}): run markpost repair"
@@ -265,7 +267,7 @@ class Transport:
         """The index, if it is of the history that the journal tells. Raises :class:`~index.IndexDiverged`."""
         opened = Index(self._directories)
         try:
-            recovery.check_history(self._journal, *opened.applied_for_writer())
+            roll_forward.check_history(self._journal, *opened.applied_for_writer())
         except BaseException:
             opened.close()
             raise
@@ -277,7 +279,7 @@ class Transport:
         parents += [reference for reference in reversed(keys.references) if reference not in parents]
         if parents:
             with self.index.reading() as connection:
-                known = queries.thread_of(connection, parents[:_REFERENCES_LOOKED_UP])
+                known = mailboxes.thread_of(connection, parents[:_REFERENCES_LOOKED_UP])
             if known is not None:
                 return known
         return default_thread(keys)

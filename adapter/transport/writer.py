@@ -20,18 +20,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from adapter.metrics import BATCH, COMMIT_SECONDS
+from adapter.observability.metrics import BATCH, COMMIT_SECONDS
 from adapter.store import disk, index
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
 from adapter.store.locks import Locks, LockTimeout
 from adapter.store.published import PublishedSequence
-from adapter.transport import effects, ids
-from adapter.transport.effects.undo import Undo
+from adapter.transport import apply, ids
+from adapter.transport.apply.undo import Undo
+from adapter.transport.errors import as_mail_error
 from adapter.transport.operations.base import AnyOperation, Plan
 from adapter.transport.staging import StagingArea
-from adapter.transport.trouble import as_mail_error
 from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class Writer:
                     records = [record for _, record in planned]
                     self._journal.append(records)
                     journaled = records
-                    effects.apply_files(records, self._directories, undo)
+                    apply.apply_files(records, self._directories, undo)
                     index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
         except _HalfPlanned:
             # Nothing is journaled yet. A savepoint around every plan would spare the others this second round, but

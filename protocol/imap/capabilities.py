@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from protocol.imap.lexer import Dialect
+from protocol.imap.wire.lexer import Dialect
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from protocol.imap.commands import Command, Enable, Fetch, Search, Select, Sort, Status, StatusItem, Store, Thread
-from protocol.imap.fetch_items import Attribute
-from protocol.imap.lexer import CommandError, Dialect
+from protocol.imap.commands.fetch_items import Attribute
+from protocol.imap.commands.model import Command, Enable, Fetch, Search, Select, Sort, Status, StatusItem, Store, Thread
+from protocol.imap.wire.lexer import CommandError, Dialect
 
 
 class State(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mime.address import Address, parse_addresses
+from protocol.mime.addresses import Address, parse_addresses
 
 if TYPE_CHECKING:
     from protocol.mime.headers import HeaderBlock

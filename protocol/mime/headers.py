@@ -14,7 +14,7 @@ from protocol.mime.charsets import decode_charset, decode_octets
 from protocol.mime.words import decode_words
 
 if TYPE_CHECKING:
-    from protocol.mime.scanner import Buffer
+    from protocol.mime.parser import Buffer
 
 __all__ = ["HeaderBlock", "HeaderField", "decode_words", "parse_headers", "parse_parameters"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from protocol.mime.scanner import Buffer, Part
+    from protocol.mime.parser import Buffer, Part
 
 Range = tuple[int, int]
 

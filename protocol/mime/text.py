@@ -9,7 +9,7 @@ from protocol.mime.charsets import codec_of, decode_charset
 from protocol.mime.flowed import unflow
 
 if TYPE_CHECKING:
-    from protocol.mime.scanner import Buffer, Part
+    from protocol.mime.parser import Buffer, Part
 
 __all__ = ["decode_body", "decode_charset", "decode_text"]
 

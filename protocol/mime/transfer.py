@@ -10,7 +10,7 @@ from binascii import Error, a2b_base64, a2b_qp
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from protocol.mime.scanner import Buffer
+    from protocol.mime.parser import Buffer
 
 _BASE64_OCTETS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 _NOT_BASE64 = bytes(octet for octet in range(256) if octet not in _BASE64_OCTETS)

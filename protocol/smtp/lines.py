@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-from protocol import sasl
+from protocol.sasl import mechanisms
 from protocol.smtp import replies
 
 #: RFC 5321 4.5.3.1.4 asks for 512 octets, and every extension adds some (DSN alone 600).
 COMMAND_LIMIT = 4096
 #: RFC 4954 section 4: an initial response is as long as any other.
-AUTH_LIMIT = sasl.MAX_LINE + 64
+AUTH_LIMIT = mechanisms.MAX_LINE + 64
 
 _VERB = re.compile(rb"[A-Za-z]{1,16}")
 

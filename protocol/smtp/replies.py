@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.errors import MailError, ProtocolError, Reason
-from protocol.sasl import Trouble
+from protocol.sasl.mechanisms import Trouble
 
 MAX_LINE = 512
 _DETAIL_LIMIT = 200

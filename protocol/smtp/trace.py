@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from protocol.mime.address import mailboxes
+from protocol.mime.addresses import mailboxes
 from protocol.mime.headers import HeaderBlock, parse_headers
 from protocol.smtp.states import Service, Session
 

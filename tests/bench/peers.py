@@ -13,15 +13,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from adapter.accounts import Credentials
+from adapter.accounts.credentials import Credentials
 from adapter.store import layout
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from tests.support.fronts import free_port, wait_for_port
+from tests.support.paths import REPOSITORY
 
 ADA = "ada@example.test"
 PASSWORD = "secret"
-_REPOSITORY = Path(__file__).resolve().parents[2]
+_REPOSITORY = REPOSITORY
 _STOP_SECONDS = 120
 _FIRST_DATE = 1_736_146_800  # INTERNALDATE of the first message; the others follow by five minutes
 _STEP_SECONDS = 300

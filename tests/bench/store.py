@@ -11,10 +11,10 @@ import time
 
 from adapter.content import ingest
 from adapter.content.wire import Recipe
-from adapter.store import queries
+from adapter.store.flags import Flag
+from adapter.store.queries import mailboxes
 from adapter.transport import ids
 from adapter.transport import operations as op
-from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport, create_store
 from tests.bench import floor
 from tests.support.real_mail import RealMail
@@ -113,8 +113,8 @@ def _flags_and_reads(directory: str, count: int) -> None:
     transport = _new_store(directory, "flags")
     _fill(transport, count, 2000)
     with transport.reading() as connection:
-        folder = queries.folder(connection, queries.active_registration(connection, ADA).id, "INBOX")
-        rows = queries.rows(connection, folder.id)
+        folder = mailboxes.folder(connection, mailboxes.active_registration(connection, ADA).id, "INBOX")
+        rows = mailboxes.rows(connection, folder.id)
         recipes = {row[0]: row[1] for row in connection.execute("SELECT message_id, recipe FROM cache_messages")}
     uids = [item.uid for item in rows]
     for label, flags in (("starred", Flag.STARRED), ("read (thread counts follow)", Flag.READ)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from adapter.settings import Tls
+from adapter.config.schema import Tls
 
 
 def make_certificate(directory: Path, name: str = "mail.example.test") -> Tls:

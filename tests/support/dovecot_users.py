@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE, wait_until
 
 _CONFIG = """
@@ -43,7 +44,7 @@ userdb {{
 """
 
 
-_EXAMPLE = Path(__file__).resolve().parents[2] / "conf" / "dovecot-users" / "markpost-auth.conf"
+_EXAMPLE = REPOSITORY / "conf" / "dovecot-users" / "markpost-auth.conf"
 _SOCKETS = ("auth-markpost", "auth-markpost-userdb")
 
 

@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE, wait_until
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = REPOSITORY / "conf"
 
 
 #: Below those that the kernel gives out by itself: what is free now is not given to somebody else a moment later.

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from adapter.accounts import Credentials
-from adapter.servers import endpoints
-from adapter.servers.acceptor import Acceptor
-from adapter.servers.admission import Admission
-from adapter.servers.endpoints import Endpoint
-from adapter.servers.imap.session import Session
-from adapter.servers.keeper import StoreKeeper
-from adapter.servers.listeners import LISTENERS
-from adapter.servers.services import Services
-from adapter.servers.tls import Certificates
-from adapter.settings import Listen, Settings
+from adapter.accounts.credentials import Credentials
+from adapter.config.schema import Listen, Settings
+from adapter.imap.session import Session
+from adapter.net import endpoints
+from adapter.net.endpoints import Endpoint
+from adapter.net.tls import Certificates
+from adapter.server.acceptor import Acceptor
+from adapter.server.listeners import LISTENERS
+from adapter.server.store_lifecycle import StoreKeeper
+from adapter.sessions.admission import Admission
+from adapter.sessions.context import Services
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from adapter.servers.commits import Commits
-from adapter.servers.imap.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
+from adapter.read_model.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
+from adapter.transport.commit_queue import Commits
 from adapter.transport.transport import Transport
-from protocol.imap.fetch_items import FetchItem
-from protocol.imap.lexer import PLAIN, Dialect
-from protocol.imap.view import FolderChange, Rows
+from protocol.imap.commands.fetch_items import FetchItem
+from protocol.imap.session_view import FolderChange, Rows
+from protocol.imap.wire.lexer import PLAIN, Dialect
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE
 

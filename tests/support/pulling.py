@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from adapter.quotas import Quotas
-from adapter.settings import Settings
+from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import Settings
+from adapter.mirror import follow
+from adapter.mirror.folder_sync import Pulled
+from adapter.mirror.limits import Limits
+from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
-from adapter.upstream.mirror import follow
-from adapter.upstream.mirror.folder_sync import Pulled
-from adapter.upstream.mirror.room import Limits
-from adapter.upstream.mirror.settings import UpstreamSettings
 from tests.support.stores import ADA, rows
 from tests.support.upstream import PASSWORD, Dovecot, contents
 from tests.support.waiting import PATIENCE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from adapter.config import Seconds
+from adapter.config.loader import Seconds
+from adapter.config.relay import RelaySettings
+from adapter.relay import relay
 from adapter.transport.transport import Transport
-from adapter.upstream import relay
-from adapter.upstream.settings import RelaySettings
 
 
 async def main(root: str, port: int) -> None:

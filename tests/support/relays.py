@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from email.message import EmailMessage, Message, MIMEPart
 from typing import Any, cast
 
-from adapter.config import Seconds
-from adapter.store import outbox_queries
-from adapter.store.outbox_queries import QueueRow
+from adapter.config.loader import Seconds
+from adapter.config.relay import RelaySettings
+from adapter.relay import relay
+from adapter.store.queries import outbox
+from adapter.store.queries.outbox import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from adapter.upstream import relay
-from adapter.upstream.settings import RelaySettings
 from tests.support.messages import message
 from tests.support.sink import Sink
 from tests.support.stores import ADA, rows
@@ -61,7 +61,7 @@ def send(
 
 def queue(transport: Transport) -> list[QueueRow]:
     with transport.reading() as connection:
-        return outbox_queries.queued(connection)
+        return outbox.queued(connection)
 
 
 def inbox(transport: Transport, address: str = ADA) -> list[bytes]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from adapter.store.flags import Flag
 from adapter.transport import operations as op
-from adapter.transport.flags import Flag
 from adapter.transport.transport import Transport
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder

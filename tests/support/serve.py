@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+_REPOSITORY = REPOSITORY
 
 
 class Served:

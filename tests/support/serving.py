@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter.settings import Tls
+from adapter.config.schema import Tls
 from tests.support import serve
 from tests.support.certificates import make_certificate
 from tests.support.waiting import PATIENCE

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapter.accounts import Credentials
-from adapter.config import Seconds
-from adapter.servers import endpoints
-from adapter.servers.acceptor import Acceptor
-from adapter.servers.admission import Admission
-from adapter.servers.keeper import StoreKeeper
-from adapter.servers.listeners import LISTENERS
-from adapter.servers.services import Services
-from adapter.servers.tls import Certificates
-from adapter.settings import Listen, Settings
+from adapter.accounts.credentials import Credentials
+from adapter.config.loader import Seconds
+from adapter.config.schema import Listen, Settings
+from adapter.net import endpoints
+from adapter.net.tls import Certificates
+from adapter.server.acceptor import Acceptor
+from adapter.server.listeners import LISTENERS
+from adapter.server.store_lifecycle import StoreKeeper
+from adapter.sessions.admission import Admission
+from adapter.sessions.context import Services
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store

@@ -13,10 +13,11 @@ import importlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import REPOSITORY
+
+ROOT = REPOSITORY
 
 _VERB = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH)\s")
 _PART = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|FROM|WHERE|AND|ORDER BY|LEFT JOIN|CROSS JOIN|JOIN)\s")

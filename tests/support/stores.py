@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapter.store import layout, queries, store_id
-from adapter.store.queries import Folder, Row
+from adapter.store import layout, store_id
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Folder, Row
 from adapter.transport import operations as op
 from adapter.transport.operations.delivery import Placed
 from adapter.transport.transport import Transport, create_store
@@ -57,24 +58,24 @@ def append(
 
 def folder(transport: Transport, name: str = "INBOX", address: str = ADA) -> Folder:
     with transport.reading() as connection:
-        return queries.folder(connection, queries.active_registration(connection, address).id, name)
+        return mailboxes.folder(connection, mailboxes.active_registration(connection, address).id, name)
 
 
 def folder_names(transport: Transport, address: str = ADA) -> list[str]:
     with transport.reading() as connection:
-        registration = queries.active_registration(connection, address)
-        return [found.name for found in queries.folders(connection, registration.id)]
+        registration = mailboxes.active_registration(connection, address)
+        return [found.name for found in mailboxes.folders(connection, registration.id)]
 
 
 def rows(transport: Transport, name: str = "INBOX", address: str = ADA) -> list[Row]:
     found = folder(transport, name, address)
     with transport.reading() as connection:
-        return queries.rows(connection, found.id)
+        return mailboxes.rows(connection, found.id)
 
 
 def subscriptions(transport: Transport, address: str = ADA) -> list[str]:
     with transport.reading() as connection:
-        return queries.subscriptions(connection, queries.active_registration(connection, address).id)
+        return mailboxes.subscriptions(connection, mailboxes.active_registration(connection, address).id)
 
 
 def id_of(root: str | os.PathLike[str]) -> str:

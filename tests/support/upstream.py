@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapter.config import Seconds
-from adapter.upstream.mirror.settings import UpstreamSettings
-from protocol.imap import utf7
+from adapter.config.loader import Seconds
+from adapter.config.mirror import UpstreamSettings
+from protocol.imap.wire import utf7
 from tests.support.certificates import make_certificate
 from tests.support.fronts import free_port, open_directory, wait_for_port
 from tests.support.stores import ADA

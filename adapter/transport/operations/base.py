@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from adapter.content.ingest import Ingested
-from adapter.store import names, queries
+from adapter.store import names
 from adapter.store.disk import Directories
 from adapter.store.journal import Effect
-from adapter.store.queries import Folder, Registration
-from adapter.transport import effects, ids
-from adapter.transport.effects import content
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Folder, Registration
+from adapter.transport import apply, ids
+from adapter.transport.apply import content
 from adapter.transport.staging import Staged
 from protocol.errors import MailError, Reason
 
@@ -38,7 +39,7 @@ class Plan:
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)  # first: an effect that fails half-way has changed the index too
-        effects.apply_index(effect, self.connection, self.now)
+        apply.apply_index(effect, self.connection, self.now)
 
     def cache(self, ingested: Ingested) -> None:
         content.cache(ingested, self.connection)
@@ -48,16 +49,16 @@ class Plan:
         return self.now // 1_000_000
 
     def registration(self, address: str) -> Registration:
-        return queries.active_registration(self.connection, address)
+        return mailboxes.active_registration(self.connection, address)
 
     def folder(self, address: str, name: str) -> Folder:
         name = names.normalise_folder(name)
-        found = queries.active_folder(self.connection, address, name)
-        return found or queries.folder(self.connection, self.registration(address).id, name)
+        found = mailboxes.active_folder(self.connection, address, name)
+        return found or mailboxes.folder(self.connection, self.registration(address).id, name)
 
     def folder_by_id(self, address: str, folder_id: int) -> Folder:
         """A folder of this address, whose lock is held: nobody else's can be changed under it."""
-        found = queries.folder_by_id(self.connection, folder_id)
+        found = mailboxes.folder_by_id(self.connection, folder_id)
         if found is None or found.registration != self.registration(address).id:
             raise MailError(Reason.NO_SUCH_FOLDER, ids.folder_label(folder_id))
         return found

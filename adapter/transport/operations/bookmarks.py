@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from adapter.store import bookmark_queries
-from adapter.transport.effects import bookmarks
+from adapter.store.queries import bookmarks as bookmark_queries
+from adapter.transport.apply import bookmarks
 from adapter.transport.operations.base import Operation, Plan
 
 

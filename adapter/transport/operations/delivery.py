@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adapter.quotas import Quota
-from adapter.store import disk, layout, names, queries
-from adapter.store.queries import Folder
+from adapter.store import disk, layout, names
+from adapter.store.flags import SETTABLE, Flag, join_keywords
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Folder
+from adapter.store.quotas import Quota
 from adapter.transport import ids
-from adapter.transport.effects import content, dsn_requests, outbox, projections, state
-from adapter.transport.effects.dsn_requests import DsnRequests
-from adapter.transport.effects.outbox import RelayEnvelope, RelayRecipient
-from adapter.transport.flags import SETTABLE, Flag, join_keywords
+from adapter.transport.apply import content, dsn_requests, outbox, projections, state
+from adapter.transport.apply.dsn_requests import DsnRequests
+from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from adapter.transport.operations.messages import remove_messages
 from adapter.transport.staging import Staged
@@ -137,12 +138,12 @@ class Deliver(Operation[Delivery]):
         quota = self.quotas.get(address)
         if quota is not None and folder is not None:
             size = 1 if address in self.lenient else self.staged.content.size
-            if not quota.has_room(queries.folders(plan.connection, folder.registration), size):
+            if not quota.has_room(mailboxes.folders(plan.connection, folder.registration), size):
                 raise MailError(quota.reason, address)
 
     def _sent_folder(self, plan: Plan) -> Folder | None:
         """By its use, since its owner may have renamed it, or by its name; None if the owner wants none."""
-        own = queries.folders(plan.connection, plan.registration(self._owner).id)
+        own = mailboxes.folders(plan.connection, plan.registration(self._owner).id)
         by_use = (folder for folder in own if folder.special_use == _SENT_USE)
         by_name = (folder for folder in own if folder.name == _SENT_NAME)
         return next(by_use, None) or next(by_name, None)
@@ -202,11 +203,11 @@ class Append(Operation[list[Placed]]):
         """With the lock held; what goes makes room for what comes (RFC 8508 3.4)."""
         if twin is not None and not twin.yields:
             return
-        going = queries.rows_of(plan.connection, *self.replaces) if self.replaces is not None else []
+        going = mailboxes.rows_of(plan.connection, *self.replaces) if self.replaces is not None else []
         if twin is not None:
-            going += queries.rows_of(plan.connection, plan.folder(self.address, self.folder).id, [twin.uid])
+            going += mailboxes.rows_of(plan.connection, plan.folder(self.address, self.folder).id, [twin.uid])
         size = sum(item.staged.content.size for item in self.items) - sum(row.size for row in going)
-        own = queries.folders(plan.connection, plan.registration(self.address).id)
+        own = mailboxes.folders(plan.connection, plan.registration(self.address).id)
         quota.check(own, size, len(self.items) - len(going))
 
 
@@ -241,7 +242,7 @@ def place_once(plan: Plan, address: str, folder: Folder, item: AppendItem, twin:
     flags, keywords = item.flags & SETTABLE, join_keywords(item.keywords)
     if twin is None:
         return place(plan, address, folder, item.staged, flags, keywords, item.internal_date)
-    (row,) = queries.rows_of(plan.connection, folder.id, [twin.uid])
+    (row,) = mailboxes.rows_of(plan.connection, folder.id, [twin.uid])
     if twin.yields:
         date = row.internal_date if item.internal_date is None else item.internal_date
         words = join_keywords([*item.keywords, *row.keywords.split()])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapter.store import names, queries
-from adapter.store.queries import Folder, Registration
+from adapter.store import names
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Folder, Registration
 from adapter.transport import ids
-from adapter.transport.effects import folders
+from adapter.transport.apply import folders
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.messages import move_messages, remove_messages
 from protocol.errors import MailError, Reason
@@ -29,7 +30,7 @@ class CreateFolder(Operation[Folder]):
     def plan(self, plan: Plan) -> Folder:
         registration = plan.registration(self.address)
         name = names.normalise_folder(self.folder)
-        existing = {folder.name: folder for folder in queries.folders(plan.connection, registration.id)}
+        existing = {folder.name: folder for folder in mailboxes.folders(plan.connection, registration.id)}
         if name in existing:
             raise MailError(Reason.FOLDER_EXISTS, name)
         if self.special_use and any(folder.special_use == self.special_use for folder in existing.values()):
@@ -63,7 +64,7 @@ class RenameFolder(Operation[Folder]):
     def plan(self, plan: Plan) -> Folder:
         registration = plan.registration(self.address)
         old, new = names.normalise_folder(self.folder), names.normalise_folder(self.to)
-        existing = {folder.name: folder for folder in queries.folders(plan.connection, registration.id)}
+        existing = {folder.name: folder for folder in mailboxes.folders(plan.connection, registration.id)}
         below = [name for name in existing if name.startswith(old + names.DELIMITER)]
         if old not in existing and not below:
             raise MailError(Reason.NO_SUCH_FOLDER, old)
@@ -86,7 +87,7 @@ class RenameFolder(Operation[Folder]):
 
     def _rename_inbox(self, plan: Plan, registration: Registration, inbox: Folder, new: str) -> Folder:
         make_folder(plan, registration, new)
-        uids = [row.uid for row in queries.rows(plan.connection, inbox.id)]
+        uids = [row.uid for row in mailboxes.rows(plan.connection, inbox.id)]
         move_messages(plan, self.address, inbox, uids, new)
         return plan.folder(self.address, new)
 
@@ -110,7 +111,7 @@ class DeleteFolder(Operation[None]):
 
 
 def discard_folder(plan: Plan, folder: Folder) -> None:
-    uids = [row.uid for row in queries.rows(plan.connection, folder.id)]
+    uids = [row.uid for row in mailboxes.rows(plan.connection, folder.id)]
     remove_messages(plan, folder, uids)
     plan.emit(folders.removal(folder))
 
@@ -130,7 +131,7 @@ class Subscribe(Operation[bool]):
     def plan(self, plan: Plan) -> bool:
         registration = plan.registration(self.address)
         name = names.normalise_folder(self.folder)
-        changes = (name in queries.subscriptions(plan.connection, registration.id)) != self.on
+        changes = (name in mailboxes.subscriptions(plan.connection, registration.id)) != self.on
         if changes:
             plan.emit(folders.subscription(registration.id, name, on=self.on))
         return changes

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adapter.quotas import Quota
-from adapter.store import queries
-from adapter.store.queries import Folder
-from adapter.transport.effects import content, projections, state
-from adapter.transport.flags import SETTABLE, Flag
+from adapter.store.flags import SETTABLE, Flag
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Folder
+from adapter.store.quotas import Quota
+from adapter.transport.apply import content, projections, state
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from protocol.errors import MailError, Reason
 
@@ -50,7 +50,7 @@ class ChangeFlags(Operation[FlagsChanged]):
         unchanged: list[tuple[int, int, str]] = []
         modified: list[int] = []
         new_keywords: dict[str, str] = {}
-        for uid, before, words, at in queries.states_of(plan.connection, folder.id, self.uids):
+        for uid, before, words, at in mailboxes.states_of(plan.connection, folder.id, self.uids):
             if self.unchanged_since is not None and at > self.unchanged_since:
                 modified.append(uid)
                 continue
@@ -95,8 +95,8 @@ class Copy(Operation[Copied]):
     def plan(self, plan: Plan) -> Copied:
         source = plan.folder_by_id(self.address, self.folder)
         if self.quota is not None:
-            rows = queries.rows_of(plan.connection, source.id, self.uids)
-            own = queries.folders(plan.connection, source.registration)
+            rows = mailboxes.rows_of(plan.connection, source.id, self.uids)
+            own = mailboxes.folders(plan.connection, source.registration)
             self.quota.check(own, sum(row.size for row in rows), len(rows))
         copied, _ = _copy(plan, self.address, source, self.uids, self.to)
         return copied
@@ -141,9 +141,9 @@ class Expunge(Operation[Expunged]):
     def plan(self, plan: Plan) -> Expunged:
         folder = plan.folder_by_id(self.address, self.folder)
         rows = (
-            queries.rows(plan.connection, folder.id)
+            mailboxes.rows(plan.connection, folder.id)
             if self.uids is None
-            else queries.rows_of(plan.connection, folder.id, self.uids)
+            else mailboxes.rows_of(plan.connection, folder.id, self.uids)
         )
         deleted = int(Flag.DELETED)
         return _remove(plan, folder, [(row.uid, row.message_id) for row in rows if row.flags & deleted])
@@ -170,7 +170,7 @@ class Collect(Operation[int]):
 def _copy(
     plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str
 ) -> tuple[Copied, list[tuple[int, str]]]:
-    rows = queries.rows_of(plan.connection, source.id, uids)
+    rows = mailboxes.rows_of(plan.connection, source.id, uids)
     target = plan.folder(address, to)
     if not rows:
         return Copied(target.uidvalidity, [], target.highestmodseq, target.id), []
@@ -198,7 +198,7 @@ def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int],
 
 def remove_messages(plan: Plan, folder: Folder, uids: Sequence[int]) -> Expunged:
     return _remove(
-        plan, folder, [(row.uid, row.message_id) for row in queries.rows_of(plan.connection, folder.id, uids)]
+        plan, folder, [(row.uid, row.message_id) for row in mailboxes.rows_of(plan.connection, folder.id, uids)]
     )
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from adapter.store import bookmark_queries, queries
-from adapter.transport.effects import state
-from adapter.transport.flags import SETTABLE, join_keywords
+from adapter.store.flags import SETTABLE, join_keywords
+from adapter.store.queries import bookmarks as bookmark_queries
+from adapter.store.queries import mailboxes
+from adapter.transport.apply import state
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.bookmarks import set_bookmarks
 from adapter.transport.operations.delivery import AppendItem, Placed, emit_content, place
@@ -118,7 +119,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
             notes[change.bookmark] = Place(before.folder, before.uid, flags, keywords).encode()
             if change.instead_of:
                 notes[change.instead_of] = None
-            here = queries.states_of(plan.connection, before.folder, [before.uid])
+            here = mailboxes.states_of(plan.connection, before.folder, [before.uid])
             if not here:
                 continue  # moved or removed here: that stays so
             _, old_flags, old_words, _ = here[0]
@@ -144,7 +145,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
             return Place.decode(known) if known is not None else None
         if change.claims is None:
             return None
-        for _, flags, keywords, _ in queries.states_of(plan.connection, change.claims[0], [change.claims[1]]):
+        for _, flags, keywords, _ in mailboxes.states_of(plan.connection, change.claims[0], [change.claims[1]]):
             return Place(*change.claims, flags & SETTABLE, keywords)
         return None
 
@@ -164,7 +165,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
         return removed
 
 
-def _own_folder(plan: Plan, address: str, folder_id: int) -> queries.Folder | None:
+def _own_folder(plan: Plan, address: str, folder_id: int) -> mailboxes.Folder | None:
     try:
         return plan.folder_by_id(address, folder_id)
     except MailError as error:

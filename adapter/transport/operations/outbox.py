@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from adapter.store import names, outbox_queries
-from adapter.store.outbox_queries import QueueRow
-from adapter.transport.effects import outbox
-from adapter.transport.effects.outbox import Ending
+from adapter.store import names
+from adapter.store.queries import outbox as outbox_queries
+from adapter.store.queries.outbox import QueueRow
+from adapter.transport.apply import outbox
+from adapter.transport.apply.outbox import Ending
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.delivery import Placed, emit_content, place
 from adapter.transport.staging import Staged

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from adapter.store import names, queries
-from adapter.store.queries import Registration
+from adapter.store import names
+from adapter.store.queries import mailboxes
+from adapter.store.queries.mailboxes import Registration
 from adapter.transport import ids
-from adapter.transport.effects import content, damage, registrations
-from adapter.transport.effects import folders as folder_effects
+from adapter.transport.apply import content, damage, registrations
+from adapter.transport.apply import folders as folder_effects
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.folders import discard_folder, make_folder
 from protocol.errors import MailError, Reason
@@ -51,7 +52,7 @@ class Register(Operation[Registration]):
 
     def _complete(self, plan: Plan, registration: Registration) -> None:
         """Give the account every standard folder it lacks, subscribed; one that was renamed still has its use."""
-        folders = queries.folders(plan.connection, registration.id)
+        folders = mailboxes.folders(plan.connection, registration.id)
         have = {folder.name for folder in folders} | {folder.special_use for folder in folders if folder.special_use}
         for name, (_, special_use) in names.STANDARD_FOLDERS.items():
             if name not in have and special_use not in have:
@@ -81,10 +82,10 @@ class Deregister(Operation[None]):
         else:
             shown = {
                 row.message_id
-                for folder in queries.folders(plan.connection, existing.id)
-                for row in queries.rows(plan.connection, folder.id)
+                for folder in mailboxes.folders(plan.connection, existing.id)
+                for row in mailboxes.rows(plan.connection, folder.id)
             }
-            folders = queries.folders(plan.connection, existing.id)
+            folders = mailboxes.folders(plan.connection, existing.id)
             lost = damage.lost_from(plan.connection, {folder.id for folder in folders})
             for folder in folders:
                 discard_folder(plan, folder)
@@ -96,7 +97,7 @@ class Deregister(Operation[None]):
 
 def current_registration(plan: Plan, address: str) -> Registration | None:
     """The registration that occupies the address's directory: active, or inactive with its mail in place."""
-    for registration in queries.registrations_of(plan.connection, address):
+    for registration in mailboxes.registrations_of(plan.connection, address):
         if registration.status in ("active", "inactive"):
             return registration
     return None

@@ -1,0 +1,119 @@
+"""A passwd-file of Dovecot's, read and never written.
+
+::
+
+    user:{SCHEME}password:uid:gid:comment:home:shell:extra fields
+
+Invariants: a changed file is seen at the next question. Who is not in it costs a check as much as somebody who is.
+Extra fields that narrow who may log in (``allow_nets``, ``nologin``) are kept to; one that would let anybody in
+(``nopassword``) is refused. Every method blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+
+from adapter.accounts import password_schemes
+from adapter.accounts.password_schemes import SchemeError
+from adapter.config.loader import ConfigError
+from adapter.net.networks import Networks
+
+_log = logging.getLogger(__name__)
+
+_MAX_SIZE = 256 << 20
+_FIELDS = 8
+_EXTRA = 7
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    password: str
+    extra: dict[str, str]
+
+
+class PasswdFile:
+    def __init__(self, path: str, default_scheme: str) -> None:
+        self.path = path
+        self._default_scheme = default_scheme
+        self._mutex = threading.Lock()
+        self._stamp: _Stamp | None = None
+        self._users: dict[str, User] = {}
+        self._domains: frozenset[str] = frozenset()
+
+    def find(self, name: str) -> User | None:
+        """By name, in any case. Raises OSError."""
+        with self._mutex:
+            self._look()
+            return self._users.get(name.lower())
+
+    def domains(self) -> frozenset[str]:
+        """Of all names that have one. Raises OSError."""
+        with self._mutex:
+            self._look()
+            return self._domains
+
+    def verify(self, user: User | None, password: str, peer: str) -> bool:
+        """Whether this user may log in with this password from ``peer``. Takes its time."""
+        known = user or next(iter(self._users.values()), None)
+        if known is None or not known.password:
+            return False
+        try:
+            right = password_schemes.verify(known.password, password, self._default_scheme)
+        except SchemeError as error:
+            if user is not None:
+                _log.error("%s cannot log in: in %s %s", user.name, self.path, error)
+            return False
+        return right and user is not None and self._is_allowed(user, peer)
+
+    def _is_allowed(self, user: User, peer: str) -> bool:
+        for field in ("nologin", "nopassword"):
+            if field in user.extra:
+                _log.warning("%s cannot log in: %s has %s", user.name, self.path, field)
+                return False
+        if "allow_nets" not in user.extra:
+            return True
+        try:
+            texts = [text.strip() for text in user.extra["allow_nets"].split(",")]
+            return peer in Networks("unix" if text == "local" else text for text in texts)
+        except ConfigError as error:
+            _log.error("%s cannot log in: allow_nets in %s: %s", user.name, self.path, error)
+            return False
+
+    def _look(self) -> None:
+        """Read the file if it is another one."""
+        found = os.stat(self.path)
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if stamp == self._stamp:
+            return
+        if found.st_size > _MAX_SIZE:
+            raise OSError(f"{self.path} is too large")
+        with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
+            users: dict[str, User] = {}
+            for line in file:
+                user = _read(line.rstrip("\r\n"))
+                if user is not None:
+                    users.setdefault(user.name, user)
+        self._users = users
+        self._domains = frozenset(name.rpartition("@")[2] for name in users if "@" in name)
+        self._stamp = stamp
+
+
+def _read(line: str) -> User | None:
+    """None: a comment or nothing."""
+    if not line or line.startswith("#"):
+        return None
+    fields = line.split(":", _FIELDS - 1)
+    fields += [""] * (_FIELDS - len(fields))
+    if not fields[0]:
+        return None
+    extra = {}
+    for word in fields[_EXTRA].split():
+        name, _, value = word.partition("=")
+        extra[name] = value
+    return User(fields[0].lower(), fields[1], extra)

@@ -1,0 +1,85 @@
+"""``markpost export`` and ``markpost import``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from adapter.cli import interrupts
+from adapter.cli.failures import DATA, NO_INPUT, CommandError
+from adapter.cli.options import open_store, plural, root_option, size
+from adapter.exchange.export import Exporter, Format
+from adapter.exchange.import_ import Imported, Importer, find_source
+from adapter.exchange.model import SourceError
+from adapter.store import names
+
+
+@click.command(short_help="Mail out, as Maildir or mbox.")
+@root_option
+@click.option("--format", "form", type=click.Choice(["maildir", "mbox"]), required=True)
+@click.option("--to", "target", metavar="DIR", required=True, type=click.Path(file_okay=False))
+@click.option("--address", metavar="ADDRESS", help="Only this account; otherwise all.")
+def export(root: str, form: Format, target: str, address: str | None) -> None:
+    """Write the mail of accounts to DIR/ADDRESS, as a Maildir with Maildir++ folders or as one mbox for each folder."""
+    with open_store(root) as transport:
+        exporter = Exporter(transport, target, form, address)
+        with click.progressbar(
+            length=exporter.size, label="Exporting", file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar:
+            done = exporter.run(bar.update)
+    for note in done.notes:
+        click.echo(f"markpost: {note}", err=True)
+    counts = f"{plural(done.messages, 'message')} ({size(done.octets)}) in {plural(done.folders, 'folder')}"
+    click.echo(f"exported {counts} of {plural(done.accounts, 'account')} to {target}")
+
+
+@click.command(name="import", short_help="Mail in, from Maildir, mbox or .eml files.")
+@root_option
+@click.option("--from", "path", metavar="PATH", required=True, type=click.Path())
+@click.option("--address", metavar="ADDRESS", required=True, help="The account that gets the mail.")
+@click.option(
+    "--folder",
+    metavar="FOLDER",
+    help="Put INBOX, or what has no folder, here, and other folders below; otherwise as they are.",
+)
+def import_(root: str, path: str, address: str, folder: str | None) -> None:
+    """Bring in a Maildir (with its folders), an mbox file, a directory of .mbox files, or .eml files.
+
+    Each message is there whole or not at all, also if the import is interrupted. Run again, it brings all messages
+    again, also those that are there already. A bare LF stands for CRLF.
+    """
+    address = names.normalise_address(address)
+    try:
+        source = find_source(path, address)
+    except SourceError as error:
+        raise CommandError(str(error), NO_INPUT) from error
+    with interrupts.held(), open_store(root) as transport:
+        importer = Importer(transport, source, address, folder)
+        try:
+            with click.progressbar(
+                length=source.octets, label="Importing", file=sys.stderr, hidden=not sys.stderr.isatty()
+            ) as bar:
+
+                def progress(octets: int) -> None:
+                    interrupts.give_way()
+                    bar.update(octets)
+
+                importer.run(progress)
+        except BaseException:
+            if importer.done.messages or importer.done.failed:
+                _report(importer.done, address)
+            if importer.done.messages:
+                count = plural(importer.done.messages, "message")
+                click.echo(f"markpost: not finished; run again, it brings {count} a second time", err=True)
+            raise
+    _report(importer.done, address)
+    if importer.done.failed:
+        raise CommandError(f"{plural(len(importer.done.failed), 'message')} of {path} could not be imported", DATA)
+
+
+def _report(done: Imported, address: str) -> None:
+    for label, why in done.failed:
+        click.echo(f"markpost: {label}: {why}", err=True)
+    counts = f"{plural(done.messages, 'message')} ({size(done.octets)})"
+    click.echo(f"imported {counts} into {plural(len(done.folders), 'folder')} of {address}")

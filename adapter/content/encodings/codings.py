@@ -1,0 +1,101 @@
+"""The exact encoding of one segment: from UTF-8 text or decoded octets to the octets on the wire.
+
+A :class:`Coding` is what a canonical file says of a ``text``, ``body`` or ``blob`` segment; its parameters are those
+that differ from the defaults below, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from adapter.content.encodings import base64_lines, charsets, quoted_printable
+from adapter.content.encodings.quoted_printable import Quoting
+from protocol.errors import MailError, Reason
+
+LINE_ENDS = {"crlf": b"\r\n", "lf": b"\n"}
+#: Encodings that leave octets as they are; ``identity`` marks octets we could not decode and encode again exactly.
+PLAIN = frozenset({"7bit", "8bit", "binary", "identity"})
+CHUNK = 256 * 1024
+
+
+class Coding(NamedTuple):
+    """``charset``: "" is UTF-8. ``newline``: line ends of the text. ``line``, ``eol``: base64 lines.
+
+    ``marks``: for long quoted-printable blobs, (decoded, encoded) offsets where pieces start that can be encoded on
+    their own.
+    """
+
+    encoding: str
+    charset: str = ""
+    newline: str = "crlf"
+    line: int = 0
+    eol: str = "crlf"
+    escape: tuple[int, ...] = ()
+    blanks: bool = True
+    extra: tuple[int, ...] = ()
+    width: int = 0
+    final: int = 0
+    breaks: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+
+    @property
+    def quoting(self) -> Quoting:
+        return Quoting(self.escape, self.blanks, self.extra, self.width, self.final, self.breaks)
+
+
+SEVEN_BIT, EIGHT_BIT = Coding("7bit"), Coding("8bit")
+
+
+def quoted_coding(quoting: Quoting, charset: str = "", newline: str = "crlf") -> Coding:
+    return Coding("quoted-printable", charset, newline, 0, "crlf", *quoting)
+
+
+def _quote(text: bytes, coding: Coding) -> bytes:
+    try:
+        encoded = quoted_printable.encode(text, coding.quoting)
+    except IndexError as error:
+        raise MailError(Reason.BAD_CONTENT, "quoted-printable parameters do not fit the text") from error
+    return encoded.replace(b"\n", b"\r\n") if coding.newline == "crlf" else encoded
+
+
+def encode_text(text: bytes, coding: Coding) -> bytes:
+    """UTF-8 text with ``\\n`` line ends as octets of the message."""
+    if coding.charset:
+        try:
+            text = charsets.encode(text.decode(), coding.charset)
+        except UnicodeDecodeError as error:
+            raise MailError(Reason.BAD_CONTENT, "text is not UTF-8") from error
+    if coding.encoding == "quoted-printable":
+        return _quote(text, coding)
+    if coding.newline == "crlf":
+        text = text.replace(b"\n", b"\r\n")
+    if coding.encoding == "base64":
+        return base64_lines.encode(text, coding.line, LINE_ENDS[coding.eol])
+    return text
+
+
+def encode_blob(data: bytes, coding: Coding) -> bytes:
+    """The octets of a decoded part, as octets of the message."""
+    if coding.encoding == "base64":
+        return base64_lines.encode(data, coding.line, LINE_ENDS[coding.eol])
+    if coding.encoding == "quoted-printable":
+        return _quote(data.replace(b"\r\n", b"\n") if coding.newline == "crlf" else data, coding)
+    return data
+
+
+def blob_range(read: Callable[[int, int], bytes], coding: Coding, size: int, start: int, stop: int) -> Iterator[bytes]:
+    """Octets [start, stop) of the ``size`` octets a blob encodes to, in chunks; ``read(offset, length)``: the blob."""
+    if coding.encoding == "base64":
+        yield from base64_lines.encoded_range(read, coding.line, LINE_ENDS[coding.eol], size, start, stop)
+    elif coding.encoding == "quoted-printable":
+        marks = [(0, 0), *zip(coding.marks[::2], coding.marks[1::2])]
+        for number, (decoded, encoded) in enumerate(marks):
+            last = number + 1 == len(marks)
+            end = size if last else marks[number + 1][1]
+            if encoded < stop and end > start:
+                data = read(decoded, -1 if last else marks[number + 1][0] - decoded)
+                yield encode_blob(data, coding)[max(start - encoded, 0) : stop - encoded]
+    else:
+        for at in range(start, stop, CHUNK):
+            yield read(at, min(CHUNK, stop - at))

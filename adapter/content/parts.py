@@ -1,0 +1,129 @@
+"""Which leaf of a message is what: the text people read, the attachments, the rest.
+
+The readable body is the first text/markdown leaf, else the first text/plain, else the first text/html; leaves of the
+message itself come before those of messages inside it, and attachments are none. A blank text beside an HTML part
+is no body: some mailers send one for form's sake.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from protocol.mime.headers import decode_words, parse_parameters
+from protocol.mime.parser import Buffer, Part
+from protocol.mime.text import decode_body
+
+_LONGEST_NAME = 150
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff/\\:*?"<>|\ud800-\udfff]+')
+_BLANKS = b" \t\r\n\xa0"
+# Reports about delivery and reading are text to everyone but the standard.
+_TEXT_LIKE = frozenset({"delivery-status", "disposition-notification", "feedback-report", "global-delivery-status"})
+_EXTENSIONS = {
+    "text/plain": ".txt",
+    "text/html": ".html",
+    "text/calendar": ".ics",
+    "message/rfc822": ".eml",
+    "image/jpeg": ".jpg",
+    "image/svg+xml": ".svg",
+    "application/octet-stream": ".bin",
+    "application/pgp-signature": ".asc",
+    "application/pkcs7-signature": ".p7s",
+}
+
+
+class Leaf(NamedTuple):
+    """``name`` is set for an attachment only, and safe as a file name."""
+
+    part: Part
+    name: str
+
+
+class Leaves(NamedTuple):
+    """All leaves in order; ``body`` is to be read as it is, ``html`` as Markdown; at most one of them is set."""
+
+    all: list[Leaf]
+    body: Part | None
+    html: Part | None
+
+
+def safe_name(name: str) -> str:
+    """A name a person gave a file, without path, control characters and direction overrides."""
+    name = _UNSAFE.sub("_", name).strip(" .")
+    if len(name.encode("utf-8", "replace")) > _LONGEST_NAME:
+        stem, dot, extension = name.rpartition(".")
+        if not dot or len(extension) > 10:
+            stem, extension = name, ""
+        keep = stem.encode("utf-8", "replace")[: _LONGEST_NAME - 12].decode("utf-8", "ignore").rstrip(" .")
+        name = f"{keep}.{extension}" if extension else keep
+    return name
+
+
+def is_text(part: Part) -> bool:
+    """Whether a leaf is text: kept in the file if it is small, no attachment unless it says so."""
+    if part.type == "message":
+        return part.subtype in _TEXT_LIKE
+    return part.type in ("text", "multipart")
+
+
+def _attachment_name(part: Part, number: int) -> str:
+    """A name if the leaf is an attachment, else ""."""
+    raw = part.headers.first("content-disposition")
+    params = part.params
+    disposition, given = "", ""
+    if raw is not None:
+        disposition, details = parse_parameters(raw)
+        given = details.get("filename", "")
+    given = given or params.get("name", "")
+    if disposition != "attachment" and is_text(part) and not (given and disposition):
+        return ""
+    if "=?" in given:
+        given = decode_words(given.encode("utf-8", "replace"))
+    name = safe_name(given.replace("\\", "/").rpartition("/")[2] if "/" in given or "\\" in given else given)
+    if name:
+        return name
+    kind = f"{part.type}/{part.subtype}"
+    extension = _EXTENSIONS.get(kind) or "." + (re.sub(r"[^a-z0-9]+", "-", part.subtype)[:20].strip("-") or "bin")
+    return f"part-{number}{extension}"
+
+
+def _walk_leaves(root: Part) -> list[tuple[Part, bool]]:
+    """Every leaf in order, and whether it lies in a message inside the message."""
+    if not root.children:
+        return [(root, False)]
+    found: list[tuple[Part, bool]] = []
+    waiting = [(root, False)]
+    while waiting:
+        part, nested = waiting.pop()
+        if part.children:
+            nested = nested or part.is_message
+            waiting.extend((child, nested) for child in reversed(part.children))
+        else:
+            found.append((part, nested))
+    return found
+
+
+def classify(buffer: Buffer, root: Part) -> Leaves:
+    leaves: list[Leaf] = []
+    candidates: dict[tuple[bool, str], Part] = {}
+    for number, (part, nested) in enumerate(_walk_leaves(root), 1):
+        name = _attachment_name(part, number)
+        leaves.append(Leaf(part, name))
+        if not name:
+            # A multipart that could not be taken apart is shown as the text it is.
+            kind = part.subtype if part.type == "text" else "plain" if part.type == "multipart" else ""
+            if kind in ("markdown", "plain", "html"):
+                candidates.setdefault((nested, kind), part)
+    for nested in (False, True):
+        html = candidates.get((nested, "html"))
+        for kind in ("markdown", "plain"):
+            text = candidates.get((nested, kind))
+            if text is not None and (html is None or not _is_blank(buffer, text)):
+                return Leaves(leaves, text, None)
+        if html is not None:
+            return Leaves(leaves, None, html)
+    return Leaves(leaves, None, None)
+
+
+def _is_blank(buffer: Buffer, part: Part) -> bool:
+    return part.end - part.body < 4096 and not decode_body(buffer, part).strip(_BLANKS)

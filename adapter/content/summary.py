@@ -1,0 +1,125 @@
+"""What the headers of a message say to people: who, to whom, when, about what. Bounded, whatever they hold."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from functools import lru_cache
+from typing import NamedTuple
+
+from protocol.mime.addresses import Address, Mailbox
+from protocol.mime.dates import parse_date
+from protocol.mime.envelope import Envelope
+from protocol.mime.words import decode_words
+
+MAX_PEOPLE = 500
+MAX_REFERENCES = 100
+_MAX_NAME = 200
+_MAX_ADDRESS = 320
+_MAX_SUBJECT = 2000
+_MAX_ID = 500
+_CACHED_LENGTH = 200
+_MESSAGE_ID = re.compile(r"<[^<>\s]{1,498}>")
+# RFC 5322 section 3.2.3: what needs no quotes in the local part of an address.
+_is_usual = re.compile(rb"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,255}").fullmatch
+_is_plain_local = re.compile(r"[^\s\"(),:;<>@\[\\\]]+").fullmatch
+
+
+class Headline(NamedTuple):
+    sender: Mailbox | None
+    to: tuple[Mailbox, ...]
+    cc: tuple[Mailbox, ...]
+    reply_to: tuple[Mailbox, ...]
+    subject: str
+    date: str | None
+    message_id: str | None
+    in_reply_to: str | None
+    references: tuple[str, ...]
+
+
+def headline(envelope: Envelope, references: bytes | None) -> Headline:
+    from_ = envelope.from_
+    senders = _people(from_)
+    return Headline(
+        senders[0] if senders else None,
+        _people(envelope.to),
+        _people(envelope.cc),
+        () if envelope.reply_to is from_ else _people(envelope.reply_to),
+        "" if envelope.subject is None else decode_words(envelope.subject)[:_MAX_SUBJECT].strip(),
+        _moment(envelope.date),
+        _one_id(envelope.message_id),
+        _one_id(envelope.in_reply_to),
+        _ids(references),
+    )
+
+
+def _text(raw: bytes) -> str:
+    """Decoded; most header values are plain ASCII and need no more than a look."""
+    if raw.isascii() and b"=?" not in raw:
+        text = raw.decode("ascii")
+        if text.isprintable():
+            return text
+    return decode_words(raw)
+
+
+def _people(addresses: list[Address]) -> tuple[Mailbox, ...]:
+    """The people of a list, groups flattened."""
+    people: list[Mailbox] = []
+    for name, _, local, host in addresses:
+        if local is None or host is None:
+            continue
+        short = len(local) + len(host) + len(name or b"") <= _CACHED_LENGTH
+        person = (_person if short else _person.__wrapped__)(name, local, host)
+        if person.name or person.address:
+            people.append(person)
+            if len(people) == MAX_PEOPLE:
+                break
+    return tuple(people)
+
+
+@lru_cache(maxsize=4096)
+def _person(name: bytes | None, local: bytes, host: bytes) -> Mailbox:
+    """Most mail is between people who have written before."""
+    person = "" if name is None else _text(name)[:_MAX_NAME].strip()
+    raw = b"%b@%b" % (local, host)
+    return Mailbox(person, raw.decode("ascii") if _is_usual(raw) else _address(local, host)[:_MAX_ADDRESS])
+
+
+def _address(local: bytes, host: bytes) -> str:
+    address = _text(local)
+    if not host:
+        return address
+    if not _is_plain_local(address):
+        address = '"' + address.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{address}@{_text(host)}"
+
+
+def _one_id(raw: bytes | None) -> str | None:
+    """The first message id of a field, or what stands in its place."""
+    if not raw:
+        return None
+    text = _text(raw)
+    match = _MESSAGE_ID.search(text)
+    return (text[:_MAX_ID].strip() or None) if match is None else match[0]
+
+
+def _ids(raw: bytes | None) -> tuple[str, ...]:
+    """The root and the latest of the message ids."""
+    if not raw:
+        return ()
+    found: list[str] = _MESSAGE_ID.findall(_text(raw))
+    if len(found) > MAX_REFERENCES:
+        found[1 : len(found) - MAX_REFERENCES + 1] = []
+    return tuple(found)
+
+
+def _moment(raw: bytes | None) -> str | None:
+    moment = parse_date(raw) if raw else None
+    if moment is None:
+        return None
+    if moment.tzinfo is not UTC:
+        try:
+            moment = moment.astimezone(UTC)
+        except OverflowError:
+            return None
+    return f"{moment.year:04}-{moment.month:02}-{moment.day:02}T{moment.hour:02}:{moment.minute:02}:{moment.second:02}Z"

@@ -1,0 +1,58 @@
+"""Commands of every state: CAPABILITY, NOOP, LOGOUT, ID; and CHECK, which here is a NOOP."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from adapter.imap.answer import Answer, no
+from adapter.imap.commands import id_proxy
+from protocol.imap.commands import model
+from protocol.imap.responses import codes, status
+
+if TYPE_CHECKING:
+    from adapter.imap.session import Session
+
+_log = logging.getLogger(__name__)
+
+_NAME: Final = {"name": "Markpost"}
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_SHOWN: Final = ("name", "version", "os", "vendor")
+
+
+# RFC 3501 6.1.1
+async def capability(session: Session, command: model.Capability) -> Answer:
+    session.send(status.capability(session.capabilities()))
+    return Answer("Capability completed")
+
+
+# RFC 3501 6.1.2
+async def noop(session: Session, command: model.Noop) -> Answer:
+    return Answer("NOOP completed")
+
+
+# RFC 3501 6.4.1: what is acknowledged is durable, there is nothing to do
+async def check(session: Session, command: model.Check) -> Answer:
+    return Answer("Check completed")
+
+
+# RFC 3501 6.1.3
+async def logout(session: Session, command: model.Logout) -> Answer | None:
+    session.send(status.bye("Logging out"))
+    session.send(status.ok(session.tag, "Logout completed"))
+    session.connection.close()
+    return None
+
+
+# RFC 2971 3.1
+async def identify(session: Session, command: model.Id) -> Answer:
+    known = dict(command.fields)
+    if not id_proxy.hear(session, known):
+        session.connection.bye("Too many connections", codes.UNAVAILABLE)
+        return no("Too many connections", codes.LIMIT)
+    told = " ".join(f"{key}={known[key]}" for key in _SHOWN if known.get(key))
+    if told:
+        _log.info("%s client %s", session.peer, _UNPRINTABLE.sub("?", told)[:200])
+    session.send(status.id_response(_NAME))
+    return Answer("ID completed")

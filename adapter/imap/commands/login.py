@@ -1,0 +1,154 @@
+"""Commands about who the client is and how the connection is used: STARTTLS, AUTHENTICATE, LOGIN, ENABLE, COMPRESS,
+UNAUTHENTICATE.
+
+Invariant: nothing tells a wrong password from an unknown user (:mod:`adapter.accounts.login`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adapter.imap.answer import Answer, no
+from protocol.imap import capabilities
+from protocol.imap.commands import model
+from protocol.imap.commands.auth import sasl_response
+from protocol.imap.responses import codes, status
+from protocol.imap.states import State
+from protocol.imap.wire.events import AFTER_LOGIN, BEFORE_LOGIN, Limits
+from protocol.imap.wire.lexer import PLAIN, CommandError
+from protocol.sasl.mechanisms import Failure, Success, Trouble, encode_line
+
+if TYPE_CHECKING:
+    from adapter.config.schema import Settings
+    from adapter.imap.session import Session
+
+#: RFC 7888 5
+_LITERAL_MINUS = 4096
+_TOO_MANY = "Too many connections of this user"
+_NO_LOGIN = "Use STARTTLS before you log in"
+
+
+def limits_before_login(settings: Settings) -> Limits:
+    return replace(BEFORE_LOGIN, non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS)
+
+
+def limits_after_login(settings: Settings) -> Limits:
+    return replace(
+        AFTER_LOGIN,
+        message=settings.limits.message_size,
+        non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS,
+    )
+
+
+# RFC 3501 6.2.1
+async def starttls(session: Session, command: model.StartTls) -> Answer | None:
+    context = session.server.certificates.context
+    if session.tls or context is None:
+        raise CommandError("TLS is active already" if session.tls else "TLS is not available")
+    session.send(status.ok(session.tag, "Begin TLS negotiation now"))
+    if await session.connection.start_tls(context, session.server.settings.tls.handshake):
+        session.tls = True
+    return None
+
+
+# RFC 3501 6.2.2, RFC 4959
+async def authenticate(session: Session, command: model.Authenticate) -> Answer:
+    offered = capabilities.offered(session.situation)
+    if f"AUTH={command.mechanism}" not in offered:
+        if session.situation.passwords:
+            return no("Mechanism is not supported", codes.CANNOT)
+        return no(_NO_LOGIN, codes.PRIVACYREQUIRED)
+
+    async def ask(challenge: bytes) -> bytes | Failure:
+        session.send(status.challenge(encode_line(challenge)))
+        line = await session.connection.next_line()
+        if line is None:
+            return Failure(Trouble.TOO_LONG)
+        try:
+            response = sasl_response(line.data)
+        except CommandError:
+            return Failure(Trouble.MALFORMED)
+        return Failure(Trouble.CANCELLED) if response is None else response
+
+    authenticator = session.backend.store.authenticator
+    outcome = await authenticator.authenticate(command.mechanism, command.initial, ask, session.peer)
+    return await _settle(session, outcome)
+
+
+# RFC 3501 6.2.3
+async def login(session: Session, command: model.Login) -> Answer:
+    if not session.situation.passwords:
+        return no(_NO_LOGIN, codes.PRIVACYREQUIRED)
+    try:
+        password = command.password.decode("utf-8")
+    except UnicodeDecodeError:
+        password = command.password.decode("latin-1")  # an old client; right or wrong, the check will tell
+    outcome = await session.backend.store.authenticator.check_password(command.user, password, session.peer)
+    return await _settle(session, outcome)
+
+
+async def _settle(session: Session, outcome: Success | Failure | None) -> Answer:
+    match outcome:
+        case Success(user):
+            return await _enter(session, user)
+        case Failure(Trouble.UNAVAILABLE):
+            return no("Login is not possible now, try again later", codes.UNAVAILABLE)
+        case Failure(Trouble.CANCELLED):
+            raise CommandError("Authentication cancelled")
+        case Failure(Trouble.MALFORMED | Trouble.TOO_LONG):
+            raise CommandError("Invalid authentication response")
+    session.trouble()
+    return no("User name or password is wrong", codes.AUTHENTICATIONFAILED)
+
+
+async def _enter(session: Session, user: str) -> Answer:
+    if not session.ticket.enter(user):
+        return no(_TOO_MANY, codes.LIMIT)
+    session.account = user
+    session.peer = session.peer._replace(user=user)
+    session.state = State.AUTHENTICATED
+    session.troubles = 0
+    session.connection.framer.limits = limits_after_login(session.server.settings)
+    # RFC 3501 6.2.2, 6.2.3: the capabilities have changed.
+    return Answer("Logged in", codes.capability(session.capabilities()))
+
+
+# RFC 5161 3.1
+async def enable(session: Session, command: model.Enable) -> Answer:
+    dialect, names = capabilities.enable(command.capabilities, session.dialect, session.situation)
+    session.send(status.enabled(name.encode("ascii") for name in names))
+    session.speak(dialect)
+    return Answer("Enabled")
+
+
+# RFC 4978 3
+async def compress(session: Session, command: model.Compress) -> Answer | None:
+    if session.connection.compressed:
+        return no("Compression is active already", codes.COMPRESSIONACTIVE)
+    if command.mechanism != "DEFLATE" or not session.server.settings.imap.compress:
+        return no("Mechanism is not supported", codes.CANNOT)
+    session.send(status.ok(session.tag, "Compression starts now"))
+    session.connection.start_compression()
+    return None
+
+
+# RFC 8437 3
+async def unauthenticate(session: Session, command: model.Unauthenticate) -> Answer | None:
+    if not session.server.settings.imap.unauthenticate:
+        raise CommandError("Unknown command")
+    session.leave()
+    session.ticket.release()
+    ticket = session.server.admission.admit("imap", session.peer.address, session.connection.give_way)
+    if ticket is None:
+        session.connection.bye("Too many connections", codes.UNAVAILABLE)
+        return no("Too many connections", codes.LIMIT)
+    session.ticket = ticket
+    session.account = ""
+    session.peer = session.peer._replace(user="")
+    session.state = State.NOT_AUTHENTICATED
+    session.dialect = PLAIN
+    session.connection.framer.limits = limits_before_login(session.server.settings)
+    session.send(status.ok(session.tag, "Logged out"))
+    session.connection.end_compression()
+    return None

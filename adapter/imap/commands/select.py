@@ -1,0 +1,124 @@
+"""Opening and leaving a mailbox: SELECT, EXAMINE, CLOSE, UNSELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from adapter.imap.answer import Answer
+from adapter.imap.selected_mailbox import Selected
+from adapter.store import names
+from adapter.store.flags import parse_uids
+from adapter.transport import ids
+from adapter.transport import operations as op
+from protocol.errors import MailError, Reason
+from protocol.imap.commands import model
+from protocol.imap.commands.fetch_items import Attribute
+from protocol.imap.commands.model import QResync
+from protocol.imap.responses import codes, status
+from protocol.imap.responses.status import SelectedFolder
+from protocol.imap.sequence_set import LARGEST, Spans, contains, intersect, merge, missing
+from protocol.imap.session_view import Rows
+from protocol.imap.states import State
+
+if TYPE_CHECKING:
+    from adapter.imap.session import Session
+    from adapter.store.queries.mailboxes import Folder
+
+_RESYNC_ITEMS: Final = (Attribute.UID, Attribute.FLAGS, Attribute.MODSEQ)
+
+
+async def find_folder(session: Session, name: str) -> Folder:
+    """A folder of the account that is logged in. Raises ``NO_SUCH_FOLDER``, ``BAD_FOLDER_NAME``."""
+    name = names.normalise_folder(name)
+    account = await session.mailboxes.account(session.account)
+    folder = account.folders.get(name)
+    if folder is None:
+        raise MailError(Reason.NO_SUCH_FOLDER)
+    return folder
+
+
+# RFC 3501 6.3.1, 6.3.2; RFC 9051 6.3.2, 6.3.3; RFC 7162 3.2.5, 3.2.11
+async def select(session: Session, command: model.Select) -> Answer:
+    if session.selected is not None:
+        session.leave()
+        session.send(status.ok(None, "Previous mailbox closed", codes.CLOSED))
+    folder = await find_folder(session, command.mailbox)
+    state = await session.mailboxes.folder(folder.id)
+    box = Selected(state, session.dialect, session.changed, session.mailboxes.recent, read_only=command.read_only)
+    session.selected = box
+    session.state = State.SELECTED
+    session.send(
+        status.selected(
+            SelectedFolder(
+                folder.name,
+                len(box.view),
+                state.flags,
+                state.uidvalidity,
+                state.uidnext,
+                state.modseq,
+                ids.folder_label(folder.id),
+                state.first_unseen() or None,
+                command.read_only,
+                box.view.sending_recent(),
+            ),
+            session.dialect,
+        )
+    )
+    if command.qresync is not None and command.qresync.uid_validity == state.uidvalidity:
+        await _resynchronise(session, box, command.qresync)
+    what = "Examine" if command.read_only else "Select"
+    # What happened since the mailbox was described is told with the next command.
+    return Answer(f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE, tells=False)
+
+
+# RFC 7162 3.2.5.1: the message numbers the client matched UIDs with (3.2.5.2) are not needed, since no expunge is
+# ever forgotten here
+async def _resynchronise(session: Session, box: Selected, known: QResync) -> None:
+    wanted: Spans = [(1, LARGEST)] if known.known_uids is None else known.known_uids.resolve(LARGEST)
+    changed = [uid for uid in box.state.flagged_since(known.modseq) if contains(wanted, uid)]
+    await send_vanished(session, box, known.modseq, wanted)
+    rows = Rows(box.view.numbers(changed), changed, False)
+    if changed:
+        # RFC 9586 3.3: the response begins with the UID
+        items = _RESYNC_ITEMS[1:] if session.dialect.uid_only else _RESYNC_ITEMS
+        async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect, box.view).chunks():
+            session.send(chunk)
+            await session.connection.breathe()
+
+
+# RFC 7162 3.2.10.1
+async def send_vanished(session: Session, box: Selected, modseq: int, wanted: Spans) -> None:
+    """``VANISHED (EARLIER)`` for what was expunged after a mod-sequence, of those that are wanted."""
+    if modseq >= box.state.modseq:
+        return
+    sets = await session.mailboxes.vanished(box.state.id, modseq)
+    expunged = merge(span for text in sets for span in parse_uids(text))
+    # What the client was just told of is not gone for it, even if it is by now.
+    gone = list(_numbers(missing(intersect(expunged, wanted), box.view.uids)))
+    if gone:
+        session.send(status.vanished(gone, earlier=True))
+
+
+def _numbers(spans: Spans) -> Iterable[int]:
+    for low, high in spans:
+        yield from range(low, high + 1)
+
+
+# RFC 3501 6.4.2
+async def close(session: Session, command: model.Close) -> Answer:
+    box = session.mailbox
+    session.leave()  # first: nothing of what follows is reported
+    if not box.read_only:
+        try:
+            await session.mailboxes.commit(op.Expunge(session.account, box.state.id))
+        except MailError as error:
+            if error.reason is not Reason.NO_SUCH_FOLDER:  # another session has deleted it: closed it is all the same
+                raise
+    return Answer("Close completed")
+
+
+# RFC 3691 2
+async def unselect(session: Session, command: model.Unselect) -> Answer:
+    session.leave()
+    return Answer("Unselect completed")

@@ -1,0 +1,87 @@
+"""STORE (RFC 3501 6.4.6, RFC 7162 3.1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from adapter.imap.answer import Answer, no
+from adapter.imap.commands.fetch import limit
+from adapter.store.flags import Flag
+from adapter.transport import operations as op
+from adapter.transport.operations.messages import How
+from protocol.errors import MailError, Reason
+from protocol.imap.commands import model
+from protocol.imap.commands.model import StoreMode
+from protocol.imap.flags import KEYWORD_LIMIT, SYSTEM_FLAGS, FlagTable
+from protocol.imap.responses import codes
+
+if TYPE_CHECKING:
+    from adapter.config.imap import ImapSettings
+    from adapter.imap.session import Session
+
+_HOW: Final[dict[StoreMode, How]] = {StoreMode.ADD: "add", StoreMode.REMOVE: "remove", StoreMode.REPLACE: "set"}
+_SYSTEM: Final = {
+    "\\Seen": Flag.READ,
+    "\\Answered": Flag.ANSWERED,
+    "\\Flagged": Flag.STARRED,
+    "\\Deleted": Flag.DELETED,
+    "\\Draft": Flag.DRAFT,
+}
+READ_ONLY: Final = no("Mailbox is selected read-only", codes.READ_ONLY)
+
+
+def split_flags(flags: Sequence[str], settings: ImapSettings) -> tuple[int, list[str]]:
+    """Flags of the store, and keywords. Raises ``LIMIT``."""
+    keywords = [flag for flag in flags if not flag.startswith("\\")]
+    if len(keywords) > settings.keywords or any(len(keyword) > settings.keyword_length for keyword in keywords):
+        raise MailError(Reason.LIMIT, "keywords")
+    system = 0
+    for flag in flags:
+        system |= _SYSTEM.get(flag, 0)
+    return int(system), keywords
+
+
+def check_keywords(table: FlagTable, keywords: Sequence[str]) -> None:
+    """Raise ``LIMIT`` if a folder would have too many keywords."""
+    new = {keyword.lower() for keyword in keywords if not table.bit(keyword)}
+    if new and len(table) - len(SYSTEM_FLAGS) + len(new) > KEYWORD_LIMIT:
+        raise MailError(Reason.LIMIT, "keywords of the folder")
+
+
+# RFC 3501 6.4.6; RFC 7162 3.1.3
+async def store(session: Session, command: model.Store) -> Answer:
+    box = session.mailbox
+    if box.read_only:
+        return READ_ONLY
+    flags, keywords = split_flags(command.flags, session.server.settings.imap)
+    if command.mode is not StoreMode.REMOVE:
+        check_keywords(box.state.flags, keywords)
+    rows, limited = limit(session, box.rows(command.messages, uid=command.uid))
+    modified: list[int] = []
+    gone = rows.gone
+    if rows.uids:
+        operation = op.ChangeFlags(
+            session.account, box.state.id, rows.uids, _HOW[command.mode], flags, keywords, command.unchanged_since
+        )
+        if command.silent:
+            done = await box.commit_silently(
+                session.mailboxes, operation, lambda result: result.modseq if result.changed else None
+            )
+        else:
+            done = await session.mailboxes.commit(operation)
+            refused = set(done.modified)
+            box.touch(uid for uid in rows.uids if uid not in refused)
+        modified = done.modified
+        reached = {uid for uid, _, _ in (*done.changed, *done.unchanged)}.union(modified)
+        gone = gone or box.view.lacks(rows.uids) or not reached.issuperset(rows.uids)
+    if modified:
+        # RFC 7162 3.1.3
+        named = modified if command.uid else box.view.numbers(modified)
+        return Answer("Some messages have changed meanwhile", codes.modified(named), limited=limited)
+    if gone and not command.silent:
+        # RFC 2180 4.2.1, RFC 5530 3: the client expects the flags of each message it named. A UID that does not
+        # exist is ignored (RFC 3501 6.4.8), and the expunge is in the same response.
+        status = b"OK" if command.uid else b"NO"
+        return Answer("Some messages are gone, others are changed", codes.EXPUNGEISSUED, status, limited=limited)
+    return Answer("Store completed", limited=limited)

@@ -1,0 +1,157 @@
+"""The state under repair: where changes of rows go, and how the repaired index comes into place.
+
+Where snapshots and journal tell everything, the index is first made equal to what they say, and every further change is
+a journaled ``repair`` record: a later replay leads to the same. Where they do not, changes go into the private tables,
+and a snapshot of those seals the result: from there on snapshot and journal tell everything again. Whenever the process
+dies, the store is either as before or repaired so far, and a new run starts from a new scan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from adapter.maintenance import quarantine, workspace
+from adapter.maintenance.expected import tables
+from adapter.maintenance.expected.replay import AGAIN, BASE
+from adapter.maintenance.expected.store_facts import Facts
+from adapter.store import disk, index, layout, snapshots
+from adapter.store.disk import Directories
+from adapter.store.index import Index
+from adapter.store.journal import Effect, Journal, Record
+from adapter.store.segments import Header, begin_segment
+from adapter.transport import apply, ids
+from adapter.transport.recovery import checkpoint
+
+
+class State:
+    def __init__(self, directories: Directories, facts: Facts, scratch: str) -> None:
+        self.directories = directories
+        self.facts = facts
+        self._base = f"{scratch}/{BASE}"
+        self._scratch = scratch
+        if facts.read:  # the look after the repair goes on from here
+            workspace.copy_file(self._base, f"{scratch}/{AGAIN}")
+        self._private: sqlite3.Connection | None = tables.private(tables.connect(self._base, write=True))
+        self._index: Index | None = None
+        self._journal: Journal | None = None
+        self.changes = 0
+
+    def close(self) -> None:
+        if self._private is not None:
+            self._private.close()
+            self._private = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        connection = self._private if self._index is None else self._index.writer
+        if connection is None:
+            raise RuntimeError("the state is closed")
+        return connection
+
+    def open_journal(self, *, replace: bool) -> None:
+        """The journal tells everything: from here on changes are journaled. ``replace``: the index is not its equal."""
+        if replace:
+            self._swap_index()
+        elif self._private is not None:
+            self._private.close()
+            self._private = None
+        if self.facts.behind:
+            self._begin_segment(self.facts.last_seq + 1, self.facts.last_checksum)
+        self._journal = Journal(self.directories, self.facts.store)
+        last = checkpoint.read(self.directories, self.facts.store)
+        self._journal.durable_seq = last.seq if last else 0
+        self._journal.refresh()
+        self._index = Index(self.directories, self.facts.store)
+
+    def commit(self, changes: Sequence[Effect]) -> None:
+        """Change rows; in journaled repair that is one record."""
+        if not changes:
+            return
+        self.changes += 1
+        at = ids.microseconds()
+        if self._index is None or self._journal is None:
+            connection = self.connection
+            connection.execute("BEGIN")
+            try:
+                for effect in changes:
+                    apply.apply_index(effect, connection, at)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return
+        with self._index.transaction() as connection:
+            for effect in changes:
+                apply.apply_index(effect, connection, at)
+            self._journal.append([Record("repair", at, list(changes))])
+            index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
+
+    def finish(self) -> None:
+        """Seal what was repaired and make it durable."""
+        if self._index is None:
+            self._seal()
+        seq = self.connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
+        checkpoint.write(self.directories, int(seq), afresh=True)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        seq, checksum = self.facts.next_seq, os.urandom(4).hex()  # of no record: the chain goes on from it
+        index.set_applied(self.connection, seq, checksum)
+        with self.directories.open(layout.SNAPSHOTS, create=True):
+            pass
+        snapshots.write(self.directories, self.connection, seq)
+        self._begin_segment(seq + 1, checksum)
+        self._swap_index()
+        self._index = Index(self.directories, self.facts.store)
+
+    def _begin_segment(self, seq: int, after: str) -> None:
+        with self.directories.open(layout.JOURNAL, create=True):
+            pass
+        begin_segment(self.directories, Header(self.facts.store, seq, after))
+
+    def _swap_index(self) -> None:
+        """The private tables become the index; the old one is kept."""
+        if self._private is not None:
+            self._private.close()
+            self._private = None
+        kept = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}-{layout.INDEX_FILE}"
+        new_name = f"{layout.INDEX_FILE}.new"
+        with self.directories.open(()) as root, self.directories.open(layout.INDEX_BACKUPS, create=True) as backups:
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(root, new_name)
+            self._move_base(root, new_name)
+            disk.sync_file_system(root)
+            # SQLite would roll the old rollback journal back into the new index: it must be gone before.
+            if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
+                disk.rename(root, f"{layout.INDEX_FILE}-journal", backups, f"{kept}-journal")
+            if self.facts.index_kind == "index-foreign":
+                quarantine.move(self.directories, (), layout.INDEX_FILE, self.facts.index_detail)
+            if disk.exists(root, layout.INDEX_FILE):
+                is_file = tables.is_file(layout.absolute(self.directories.root, layout.INDEX_FILE))
+                (disk.link if is_file else disk.rename)(root, layout.INDEX_FILE, backups, kept)
+            disk.rename(root, new_name, root, layout.INDEX_FILE)
+            disk.sync_directory(root)
+
+    def _move_base(self, root: int, new_name: str) -> None:
+        """Move the private tables into the root; copy them if the scratch directory is on another file system."""
+        scratch = os.open(self._scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            disk.rename(scratch, BASE, root, new_name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            workspace.copy_file(self._base, layout.absolute(self.directories.root, new_name))
+        finally:
+            os.close(scratch)

@@ -1,0 +1,93 @@
+"""Bringing content back from the journal, which carries small messages whole, and from what staging still holds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Collection, Iterator
+
+from pybase64 import b64decode
+
+from adapter.maintenance import quarantine
+from adapter.maintenance.expected import tables
+from adapter.maintenance.expected.journal_segments import lines
+from adapter.store import disk, journal, layout
+from adapter.store.disk import Directories
+from adapter.store.journal import Effect, JournalDamaged
+
+
+class Wanted:
+    """Messages and blobs that should be there and are not; kept in a file, since all of a store may be lost."""
+
+    def __init__(self, directories: Directories, scratch: str, foreign: Collection[str] = ()) -> None:
+        """``foreign``: journal segments of other stores."""
+        self._directories = directories
+        self._foreign = foreign
+        self._list = tables.create(f"{scratch}/wanted.sqlite")
+        self._list.execute("CREATE TABLE IF NOT EXISTS wanted (id TEXT PRIMARY KEY) WITHOUT ROWID")
+
+    def close(self) -> None:
+        self._list.close()
+
+    def add(self, name: str) -> None:
+        self._list.execute("INSERT OR IGNORE INTO wanted VALUES (?)", (name,))
+
+    def has(self, name: str) -> bool:
+        return self._list.execute("SELECT 1 FROM wanted WHERE id = ?", (name,)).fetchone() is not None
+
+    def _got(self, name: str) -> None:
+        self._list.execute("DELETE FROM wanted WHERE id = ?", (name,))
+
+    def restore(self, *, foretell: bool = False) -> None:
+        """Look through the journal once; what stays wanted is nowhere. ``foretell``: nothing is written."""
+        if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
+            return
+        for effect in _contents(self._directories, self._foreign):
+            message = effect["id"]
+            session, name = effect["staged"]
+            if self.has(message):
+                text = None if effect["text"] is None else effect["text"].encode()
+                held = self._held(effect["file"], text, session, name)
+                if held is not None:
+                    if not foretell:
+                        self._put(layout.message_directory(message), layout.message_name(message), held)
+                    self._got(message)
+            for sha256, _, data, staged in effect["blobs"]:
+                if self.has(sha256):
+                    raw = None if data is None else b64decode(data, validate=True)
+                    held = self._held(sha256, raw, session, staged)
+                    if held is not None:
+                        if not foretell:
+                            self._put(layout.blob_directory(sha256), sha256, held)
+                        self._got(sha256)
+
+    def _held(self, sha256: str, data: bytes | None, session: str, staged: str | None) -> bytes | None:
+        """The content that a record carries, or that it left in staging."""
+        if data is None and staged is not None:
+            with contextlib.suppress(OSError), self._directories.open(layout.staging_directory(session)) as staging:
+                data = disk.read_file(staging, staged)
+        return data if data is not None and hashlib.sha256(data).hexdigest() == sha256 else None
+
+    def _put(self, where: layout.Parts, name: str, data: bytes) -> None:
+        """Write a file; what has its name and is damaged goes to quarantine."""
+        with self._directories.open(where, create=True) as target:
+            if disk.exists(target, name):
+                quarantine.move(self._directories, where, name, "does not match its checksum")
+            temporary = f".{name[:200]}.restored"
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(target, temporary)
+            disk.write_new(target, temporary, data, sync=True)
+            disk.rename(target, temporary, target, name)
+
+
+def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[Effect]:
+    with directories.open(layout.JOURNAL) as directory:
+        found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
+    for name in (name for name in found if name not in foreign):
+        with contextlib.suppress(FileNotFoundError):  # a store in use: what it held is in the files by now
+            for line in lines(directories, int(name.partition(".")[0])):
+                with contextlib.suppress(JournalDamaged):
+                    for effect in journal.decode(line).effects:
+                        if effect["do"] == "content":
+                            yield effect

@@ -1,0 +1,237 @@
+"""Folders: a directory with its identity file, and a row. Subscriptions go with them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from dataclasses import replace
+from functools import partial
+
+from adapter.store import disk, folder_identity, layout, names, store_id
+from adapter.store.disk import Directories
+from adapter.store.journal import Effect
+from adapter.store.queries.mailboxes import Folder
+from adapter.transport.apply import quarantine
+from adapter.transport.apply.undo import Undo
+
+_log = logging.getLogger(__name__)
+
+
+def effect(folder: Folder) -> Effect:
+    return {
+        "do": "folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+        "special_use": folder.special_use,
+        "uidvalidity": folder.uidvalidity,
+    }
+
+
+def renaming(folder: Folder, new_name: str) -> Effect:
+    return {
+        "do": "rename-folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+        "to": new_name,
+    }
+
+
+def removal(folder: Folder) -> Effect:
+    """Its messages must have been unprojected before, in the same record."""
+    return {
+        "do": "remove-folder",
+        "folder": folder.id,
+        "registration": folder.registration,
+        "in": folder.directory,
+        "name": folder.name,
+    }
+
+
+def uid_floor(folder: Folder, uidnext: int, uidvalidity: int | None = None) -> Effect:
+    """Repair: UIDs below ``uidnext`` may have been given out; with ``uidvalidity``, those of another numbering."""
+    return {"do": "uid-floor", "folder": folder.id, "uidnext": uidnext, "uidvalidity": uidvalidity}
+
+
+def subscription(registration: str, name: str, *, on: bool) -> Effect:
+    return {"do": "subscribe", "registration": registration, "name": name, "on": on}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def make(effect: Effect, directories: Directories, undo: Undo) -> None:
+    with directories.open(layout.mailbox_directory(effect["in"]), create=True) as parent:
+        entry = names.folder_entry(effect["name"])
+        set_aside_stray(directories, effect["in"], effect["name"])
+        disk.make_directory(parent, entry)
+        undo.add(partial(_remove, directories, effect["in"], effect["name"]))
+    identify(effect, directories)
+
+
+def identify(effect: Effect, directories: Directories, uidnext: int = 1) -> None:
+    """Write the identity file (and the full name, where the directory's name is shortened)."""
+    with directories.open(layout.folder_directory(effect["in"], effect["name"])) as directory:
+        if not disk.exists(directory, layout.IDENTITY_FILE):
+            known = folder_identity.Identity(
+                store_id.read(directories) or "",
+                effect["folder"],
+                effect["registration"],
+                effect["uidvalidity"],
+                effect["special_use"],
+                folder_identity.mark(uidnext),
+            )
+            disk.write_new(directory, layout.IDENTITY_FILE, known.encode())
+        _write_full_name(directory, effect["name"])
+
+
+def raise_mark(directories: Directories, parts: layout.Parts, folder: int, mark: int) -> None:
+    """Raise the high-water mark of a folder's UIDs; never lowers it, so there is no way back.
+
+    Not synced: the journal holds the record that raises it. A file that is damaged, or another folder's, is left to
+    repair: the index knows UIDNEXT, and mail goes on.
+    """
+    with directories.open(parts) as directory:
+        try:
+            known = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+        except OSError:
+            known = None
+        if known is None or known.folder != folder:
+            where = layout.absolute(*parts, layout.IDENTITY_FILE)
+            _log.error("%s: not the identity of the folder, UID mark not raised; run markpost repair", where)
+        elif known.uids_below < mark:
+            new = f"{layout.IDENTITY_FILE}.new"
+            if disk.exists(directory, new):  # of a process that died
+                disk.unlink(directory, new)
+            try:
+                disk.write_new(directory, new, replace(known, uids_below=mark).encode())
+                disk.rename(directory, new, directory, layout.IDENTITY_FILE)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    disk.unlink(directory, new)
+                raise
+
+
+def rename(effect: Effect, directories: Directories, undo: Undo) -> None:
+    set_aside_stray(directories, effect["in"], effect["to"])
+    _rename(directories, effect["in"], effect["name"], effect["to"])
+    # Noted before the full name is written: that may fail, and the directory has its new name already.
+    undo.add(partial(_rename_back, directories, effect["in"], effect["to"], effect["name"]))
+    _write_full_name_in(directories, effect["in"], effect["to"])
+
+
+def _rename(directories: Directories, where: str, old: str, new: str) -> None:
+    with directories.open(layout.mailbox_directory(where)) as parent:
+        disk.rename(parent, names.folder_entry(old), parent, names.folder_entry(new))
+
+
+def _rename_back(directories: Directories, where: str, old: str, new: str) -> None:
+    _rename(directories, where, old, new)
+    _write_full_name_in(directories, where, new)
+
+
+def _write_full_name_in(directories: Directories, where: str, name: str) -> None:
+    with directories.open(layout.folder_directory(where, name)) as directory:
+        _write_full_name(directory, name)
+
+
+def _write_full_name(directory: int, name: str) -> None:
+    """Not synced, and not in one step: recovery writes it again."""
+    wanted = name.encode() if names.is_shortened(names.folder_entry(name)) else None
+    try:
+        known = disk.read_file(directory, layout.FULL_NAME_FILE)
+    except FileNotFoundError:
+        known = None
+    if known != wanted:
+        if known is not None:
+            disk.unlink(directory, layout.FULL_NAME_FILE)
+        if wanted is not None:
+            disk.write_new(directory, layout.FULL_NAME_FILE, wanted)
+
+
+def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
+    parts = layout.folder_directory(effect["in"], effect["name"])
+    identity_file = b""
+    with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:  # else it need not go
+        identity_file = disk.read_file(directory, layout.IDENTITY_FILE)
+
+    def back() -> None:
+        with directories.open(parts, create=True) as directory:
+            if identity_file and not disk.exists(directory, layout.IDENTITY_FILE):
+                disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
+            _write_full_name(directory, effect["name"])
+
+    undo.add(back)  # before: it may fail half-way
+    _remove(directories, effect["in"], effect["name"])
+
+
+def _remove(directories: Directories, where: str, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        with directories.open(layout.folder_directory(where, name)) as directory:
+            for own in (layout.IDENTITY_FILE, layout.FULL_NAME_FILE):
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(directory, own)
+        set_aside_stray(directories, where, name)
+
+
+def set_aside_stray(directories: Directories, where: str, name: str) -> None:
+    """Free a folder's path: an empty directory is removed, one with files of others goes to quarantine."""
+    entry = names.folder_entry(name)
+    with directories.open(layout.mailbox_directory(where)) as parent:
+        if not disk.exists(parent, entry):
+            return
+        try:
+            disk.remove_directory(parent, entry)
+        except OSError:
+            quarantine.set_aside(directories, parent, entry)
+
+
+# --- index -----------------------------------------------------------------------------------------------------------
+
+
+def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute(
+        "INSERT INTO folders (folder_id, registration_id, name, special_use, uidvalidity, uidnext, highestmodseq)"
+        " VALUES (?, ?, ?, ?, ?, 1, 1)",
+        (
+            effect["folder"],
+            effect["registration"],
+            effect["name"],
+            effect["special_use"],
+            effect["uidvalidity"],
+        ),
+    )
+    connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],))
+
+
+def index_uid_floor(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute(
+        "UPDATE folders SET uidnext = max(uidnext, ?), uidvalidity = coalesce(?, uidvalidity) WHERE folder_id = ?",
+        (effect["uidnext"], effect["uidvalidity"], effect["folder"]),
+    )
+    if effect["uidvalidity"] is not None:
+        connection.execute(
+            "UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],)
+        )
+
+
+def index_rename(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute("UPDATE folders SET name = ? WHERE folder_id = ?", (effect["to"], effect["folder"]))
+
+
+def index_removal(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    connection.execute("DELETE FROM folders WHERE folder_id = ?", (effect["folder"],))
+    connection.execute("DELETE FROM expunged WHERE folder_id = ?", (effect["folder"],))
+
+
+def index_subscription(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    sql = (
+        "INSERT OR IGNORE INTO subscriptions VALUES (?, ?)"
+        if effect["on"]
+        else "DELETE FROM subscriptions WHERE registration_id = ? AND name = ?"
+    )
+    connection.execute(sql, (effect["registration"], effect["name"]))

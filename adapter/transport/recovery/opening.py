@@ -1,0 +1,123 @@
+"""What is looked at before a store is opened; each refusal is one clear line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from adapter.store import disk, layout, locks, offline_marker
+from adapter.store.disk import Directories
+from adapter.transport.recovery import ownership
+from protocol.errors import MailError, Reason
+
+
+def open_root(root: str) -> Directories:
+    """The directory a store is said to be in."""
+    try:
+        return Directories(root)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MailError(Reason.UNKNOWN, f"{root} is not a store: make one with markpost init") from None
+    except OSError as error:
+        raise MailError(Reason.UNKNOWN, f"{root} cannot be opened: {error.strerror}") from error
+
+
+def check_root(directories: Directories) -> None:
+    """Refuse a root that is no store we can use, or on an unfit file system."""
+    root = directories.root
+    check_layout(directories)
+    with directories.stable(()) as top:
+        for name in (layout.INDEX_FILE, f"{layout.INDEX_FILE}-journal"):
+            if not disk.exists(top, name):
+                continue
+            if not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+                raise MailError(Reason.UNKNOWN, f"{name} in {root} is not a regular file")
+            if not os.access(name, os.R_OK | os.W_OK, dir_fd=top):  # SQLite would not tell why
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+    _check_case(directories)
+    locks.check_exclusion(directories)
+
+
+def check_layout(directories: Directories, *, older: bool = False) -> None:
+    """Refuse what is no store, of another version (``older`` ones may pass) or not ours; make directories it lacks."""
+    check_version(directories, older=older)
+    ownership.refuse_superuser(directories)
+    owner = os.fstat(directories.root_fd)
+    if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
+        why = f"belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}"
+        if os.fstatvfs(directories.root_fd).f_flag & os.ST_RDONLY:
+            why = "is on a file system that is mounted read-only"
+        raise MailError(Reason.UNKNOWN, f"{directories.root} {why}")
+    check_directories(directories, create=True)
+
+
+def check_directories(directories: Directories, *, create: bool) -> None:
+    """Refuse a store in which something else is in the place of a directory; make those it lacks, if wanted."""
+    for parts in layout.DIRECTORIES:
+        try:
+            with directories.stable(parts, create=create):
+                pass
+        except NotADirectoryError:
+            place = layout.absolute(directories.root, *parts)
+            raise MailError(Reason.UNKNOWN, f"{place} is not a directory") from None
+        except OSError as error:
+            if create or not isinstance(error, FileNotFoundError):
+                place = layout.absolute(directories.root, *parts)
+                raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
+
+
+def check_version(directories: Directories, *, older: bool = False) -> None:
+    found = version(directories)
+    if found > layout.VERSION or (found < layout.VERSION and not older):
+        what_to_do = "use a newer one" if found > layout.VERSION else "bring it up to date with markpost migrate"
+        raise MailError(
+            Reason.UNKNOWN,
+            f"{directories.root} has version {found}; this program knows version {layout.VERSION}: {what_to_do}",
+        )
+
+
+def version(directories: Directories) -> int:
+    """The version of a store. Raises MailError if there is none."""
+    place = layout.absolute(directories.root, layout.VERSION_FILE)
+    with directories.stable(()) as top:
+        try:
+            text = disk.read_file(top, layout.VERSION_FILE).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            what = "is not a store: make one with markpost init"
+            if is_backup(directories):
+                what = "is not a store but a backup: markpost restore makes a store of it"
+            raise MailError(Reason.UNKNOWN, f"{directories.root} {what}") from None
+        except OSError as error:
+            raise MailError(Reason.UNKNOWN, f"{place} cannot be read: {error.strerror}") from error
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise MailError(
+            Reason.UNKNOWN,
+            f"{place} says {text[:20]!r}, which is no version; this program knows version {layout.VERSION}",
+        )
+    return int(text)
+
+
+def is_backup(directories: Directories) -> bool:
+    with directories.stable(()) as top:
+        return disk.exists(top, layout.BACKUP_FILE)
+
+
+def _check_case(directories: Directories) -> None:
+    """Folder names differ by case alone; a file system that does not tell them apart would mix them up."""
+    with directories.stable(()) as top:
+        if disk.exists(top, layout.VERSION_FILE.swapcase()):
+            raise MailError(
+                Reason.UNKNOWN,
+                f"{directories.root} is on a file system that ignores case; use one that does not",
+            )
+
+
+def refuse_offline(directories: Directories) -> None:
+    if reason := offline_reason(directories):
+        raise MailError(Reason.MAINTENANCE, f"the store is in maintenance: {reason}")
+
+
+def offline_reason(directories: Directories) -> str | None:
+    """What the maintenance marker says, if the store is offline."""
+    marker = offline_marker.read(directories)
+    return str(marker) if marker else None

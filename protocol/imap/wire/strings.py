@@ -1,0 +1,50 @@
+"""Strings on the wire: quoted, literal or atom as the content allows, and mailbox names by dialect."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from protocol.imap.responses import envelope
+from protocol.imap.wire import utf7
+from protocol.imap.wire.lexer import Dialect
+
+# RFC 9051 9 and RFC 6855 3: quoted strings may hold UTF-8.
+_QUOTABLE_UTF8 = re.compile(rb"[^\x00\r\n]{0,1000}+").fullmatch
+_SPECIAL = re.compile(rb'(["\\])')
+# RFC 3501 9, ASTRING-CHAR: no atom-specials. "&" begins modified UTF-7, which is fine in an atom.
+_ATOM = re.compile(rb"[!#$&'+,\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]++").fullmatch
+# resp-text is printable ASCII on one line, so that no text from elsewhere can forge a response.
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
+
+
+def quoted(value: bytes) -> bytes:
+    """A quoted string of octets that are known to fit in one."""
+    return b'"' + _SPECIAL.sub(rb"\\\1", value) + b'"'
+
+
+# RFC 3501 4.3
+def string(value: bytes, utf8: bool = False) -> bytes:
+    """Quoted if the octets allow it, else a literal. With ``utf8`` the value is UTF-8 and may be quoted too."""
+    return quoted(value) if utf8 and _QUOTABLE_UTF8(value) else envelope.string(value)
+
+
+# RFC 3501 9, astring
+def astring(value: bytes, utf8: bool = False) -> bytes:
+    return value if _ATOM(value) and value.upper() != b"NIL" else string(value, utf8)
+
+
+# RFC 3501 5.1 and 5.1.3; RFC 9051 5.1; RFC 6855 3
+def mailbox(name: str, dialect: Dialect) -> bytes:
+    """A mailbox name as the session's dialect spells it."""
+    if dialect.utf8:
+        return astring(name.encode("utf-8", "replace"), utf8=True)
+    return astring(utf7.encode(name))
+
+
+# RFC 3501 9, resp-text
+@lru_cache(256)
+def text(line: str) -> bytes:
+    """Text for people that ends a response: one line of ASCII, not empty, not like a response code."""
+    clean = _UNPRINTABLE.sub("?", line) or "-"
+    return (" " + clean if clean[0] == "[" else clean).encode("ascii")

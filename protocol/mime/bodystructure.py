@@ -1,0 +1,126 @@
+"""The values of IMAP's BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2, RFC 9051 section 7.5.2).
+
+Every structure can be encoded as valid IMAP:
+- A multipart without children (no usable boundary, no delimiter, beyond limits) is shown as the text/plain
+  leaf that it reads as. RFC 2045 section 5.2 asks for that where the Content-Type is broken, the grammar has
+  no empty multipart, and a person can still see what the body holds.
+- A message that was not looked into (transfer-encoded, or beyond the limits) keeps its type, with an empty
+  envelope and an empty text part inside, since the grammar demands both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.mime.envelope import EMPTY_ENVELOPE, Envelope, envelope
+from protocol.mime.headers import parse_parameters
+from protocol.mime.parser import walk
+
+if TYPE_CHECKING:
+    from protocol.mime.parser import Buffer, Part
+
+_CHUNK = 1 << 18
+_LANGUAGE = re.compile(rb"[^\s,()]++")
+_COMMENT = re.compile(rb"\([^()]*+\)")
+_DEFAULT_CHARSET = "us-ascii"
+
+
+class Disposition(NamedTuple):
+    """RFC 2183"""
+
+    type: str
+    params: dict[str, str]
+
+
+@dataclass(slots=True)
+class Structure:
+    """One part; ``lines`` is set for text and messages, ``envelope`` for messages, which have one child."""
+
+    type: str
+    subtype: str
+    params: dict[str, str]
+    id: bytes | None
+    description: bytes | None
+    encoding: str
+    size: int
+    lines: int | None
+    md5: bytes | None
+    disposition: Disposition | None
+    language: list[bytes]
+    location: bytes | None
+    envelope: Envelope | None = None
+    children: list[Structure] = field(default_factory=list)
+
+
+def structure(buffer: Buffer, part: Part) -> Structure:
+    """The structure of a part and all that is below it."""
+    if not part.children:
+        return _describe(buffer, part)
+    parts = list(walk(part))
+    described = [_describe(buffer, one) for one in parts]
+    # The children of a part follow it, so going backwards every child is complete before its parent.
+    waiting: list[Structure] = []
+    for one, made in zip(reversed(parts), reversed(described), strict=True):
+        if one.children:
+            made.children = [waiting.pop() for _ in one.children]
+        waiting.append(made)
+    return waiting[0]
+
+
+def _describe(buffer: Buffer, part: Part) -> Structure:
+    """A part without its children."""
+    kind, subtype, params = part.type, part.subtype, part.params
+    first = part.headers.first
+    lines: int | None = None
+    inside: Envelope | None = None
+    children: list[Structure] = []
+    if kind == "multipart" and not part.children:
+        kind, subtype, params = "text", "plain", {}
+    elif part.is_message:
+        lines = count_lines(buffer, part.body, part.end)
+        if part.children:
+            inside = envelope(part.children[0].headers)
+        else:
+            inside = EMPTY_ENVELOPE
+            children = [_empty_text()]
+    if kind == "text":
+        lines = count_lines(buffer, part.body, part.end)
+        if "charset" not in params:
+            params = {"charset": _DEFAULT_CHARSET, **params}
+    raw_disposition = first("content-disposition")
+    raw_language = first("content-language")
+    return Structure(
+        kind,
+        subtype,
+        params,
+        first("content-id"),
+        first("content-description"),
+        part.encoding,
+        part.end - part.body,
+        lines,
+        first("content-md5"),
+        None if raw_disposition is None else _disposition(raw_disposition),
+        [] if raw_language is None else _LANGUAGE.findall(_COMMENT.sub(b"", raw_language)),
+        first("content-location"),
+        inside,
+        children,
+    )
+
+
+def _disposition(raw: bytes) -> Disposition | None:
+    kind, params = parse_parameters(raw)
+    return Disposition(kind, params) if kind else None
+
+
+def _empty_text() -> Structure:
+    params = {"charset": _DEFAULT_CHARSET}
+    return Structure("text", "plain", params, None, None, "7bit", 0, 0, None, None, [], None)
+
+
+def count_lines(buffer: Buffer, start: int, end: int) -> int:
+    """The number of line ends; a piece at a time where the buffer is not plain octets."""
+    if isinstance(buffer, bytes | bytearray):
+        return buffer.count(b"\n", start, end)
+    return sum(bytes(buffer[at : min(at + _CHUNK, end)]).count(b"\n") for at in range(start, end, _CHUNK))

@@ -1,0 +1,289 @@
+"""Credentials: what is stored, what is refused, what survives a change; and that Dovecot reads the file."""
+
+from __future__ import annotations
+
+import getpass
+import multiprocessing
+import os
+import stat
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.accounts.credentials import SCRAM_ITERATIONS, Credentials
+from protocol.errors import MailError, Reason
+from protocol.sasl import scram as stored
+from tests.support.waiting import PATIENCE, wait_until
+
+ADA = "ada@example.test"
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Iterator[Credentials]:
+    with Credentials.open(tmp_path) as opened:
+        yield opened
+
+
+def passwd(root: Path) -> Path:
+    return root / "credentials" / "passwd"
+
+
+def test_password_is_verified(credentials: Credentials) -> None:
+    credentials.set_password(ADA, SECRET)
+    assert credentials.verify(ADA, SECRET)
+    assert credentials.verify("Ada@EXAMPLE.test", SECRET)
+    assert not credentials.verify(ADA, SECRET + "!")
+    assert not credentials.verify(ADA, "")
+    assert not credentials.verify(ADA, "x" * 100_000)
+    assert not credentials.verify("bob@example.test", SECRET)
+    assert not credentials.verify("not an address", SECRET)
+
+
+def test_what_a_killed_change_left_goes_with_the_next(credentials: Credentials, tmp_path: Path) -> None:
+    """It holds hashes, of passwords that were changed since."""
+    credentials.set_password(ADA, SECRET)
+    left = passwd(tmp_path).with_name(f".passwd.{os.getpid()}.new")
+    left.write_bytes(passwd(tmp_path).read_bytes())
+    credentials.set_password(ADA, "another")
+    assert not left.exists()
+    assert credentials.verify(ADA, "another")
+
+
+def test_nothing_there_yet(credentials: Credentials, tmp_path: Path) -> None:
+    assert not credentials.verify(ADA, SECRET)
+    assert credentials.scram(ADA) is None
+    assert credentials.list() == []
+    assert not credentials.remove(ADA)
+    assert not passwd(tmp_path).exists()
+
+
+def test_file_is_for_its_owner_only_and_holds_no_password(credentials: Credentials, tmp_path: Path) -> None:
+    credentials.set_password(ADA, SECRET)
+    assert stat.S_IMODE(passwd(tmp_path).parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(passwd(tmp_path).stat().st_mode) == 0o600
+    assert [entry.name for entry in passwd(tmp_path).parent.iterdir()] == ["passwd"]
+    line = passwd(tmp_path).read_text()
+    assert line.startswith(f"{ADA}:{{ARGON2ID}}$argon2id$v=19$")
+    assert line.count(":") == 7
+    assert SECRET not in line
+
+
+def test_password_has_one_spelling(credentials: Credentials) -> None:
+    credentials.set_password(ADA, "Gr\u00fc\u00dfe\u00a0alle")
+    assert credentials.verify(ADA, "Gru\u0308\u00dfe alle")
+
+
+@pytest.mark.parametrize("password", ["", "a\x00b", "line\nend", "x" * 1025, "\udc80", "\u0627\u0031"])
+def test_password_that_cannot_be_used(credentials: Credentials, password: str) -> None:
+    with pytest.raises(MailError) as caught:
+        credentials.set_password(ADA, password)
+    assert caught.value.reason is Reason.NOT_ALLOWED
+    assert not credentials.verify(ADA, password)
+
+
+@pytest.mark.parametrize("address", ["nobody", '"a:b"@example.test', '"a b"@example.test', "#a@example.test"])
+def test_address_the_file_cannot_name(credentials: Credentials, address: str) -> None:
+    with pytest.raises(MailError) as caught:
+        credentials.set_password(address, SECRET)
+    assert caught.value.reason is Reason.BAD_ADDRESS
+
+
+def test_scram_keys_are_those_of_the_password(credentials: Credentials) -> None:
+    credentials.set_password(ADA, SECRET)
+    keys = credentials.scram(ADA)
+    assert keys is not None
+    assert keys.iterations == SCRAM_ITERATIONS
+    assert keys == stored.parse_scram_keys(stored.scram_keys(SECRET, keys.salt, keys.iterations))
+    credentials.set_password(ADA, "another")
+    changed = credentials.scram(ADA)
+    assert changed is not None
+    assert changed.stored_key != keys.stored_key
+
+
+def test_foreign_lines_and_fields_survive(credentials: Credentials, tmp_path: Path) -> None:
+    passwd(tmp_path).parent.mkdir(mode=0o700)
+    foreign = [
+        b"# people of the office",
+        b"",
+        b"postmaster:{PLAIN}x::::::",
+        f"{ADA}:{{PLAIN}}old:500:500:Ada Lovelace:/home/ada:/bin/sh:userdb_quota=1G  note=a:b".encode(),
+        b"caf\xe9@example.test:{CRYPT}y",
+        b"bob@example.test:{SHA512-CRYPT}$6$x::::::nologin",
+    ]
+    passwd(tmp_path).write_bytes(b"\n".join(foreign))
+    assert not credentials.verify(ADA, "old")
+    assert not credentials.verify("bob@example.test", "x")
+    credentials.set_password(ADA, SECRET)
+    credentials.set_password("eve@example.test", SECRET)
+    assert credentials.verify(ADA, SECRET)
+    lines = passwd(tmp_path).read_bytes().split(b"\n")
+    assert lines[:3] + lines[4:6] == foreign[:3] + foreign[4:]
+    user, hashed, uid, gid, comment, home, shell, extra = lines[3].decode().split(":", 7)
+    assert (user, uid, gid, home, shell, extra) == (
+        ADA, "500", "500", "/home/ada", "/bin/sh", "userdb_quota=1G  note=a:b",
+    )  # fmt: skip
+    assert hashed.startswith("{ARGON2ID}")
+    assert comment.startswith("Ada Lovelace markpost_scram=")
+    assert credentials.list() == [ADA, "bob@example.test", "eve@example.test"]
+    assert credentials.remove(ADA)
+    assert ADA.encode() not in passwd(tmp_path).read_bytes()
+    assert b"postmaster:{PLAIN}x::::::" in passwd(tmp_path).read_bytes()
+
+
+def test_no_second_line_of_an_address_comes_back_to_life(credentials: Credentials, tmp_path: Path) -> None:
+    credentials.set_password(ADA, "first")
+    line = passwd(tmp_path).read_bytes()
+    passwd(tmp_path).write_bytes(line + line.replace(b"ada", b"ADA"))
+    credentials.set_password(ADA, "second")
+    assert not credentials.verify(ADA, "first")
+    assert passwd(tmp_path).read_bytes().count(b"\n") == 1
+    passwd(tmp_path).write_bytes(passwd(tmp_path).read_bytes() + line)
+    credentials.remove(ADA)
+    assert not credentials.verify(ADA, "first")
+
+
+def test_a_change_of_another_process_is_seen(credentials: Credentials, tmp_path: Path) -> None:
+    credentials.set_password(ADA, "first")
+    assert credentials.verify(ADA, "first")
+    with Credentials.open(tmp_path) as other:
+        other.set_password(ADA, "second")
+    assert not credentials.verify(ADA, "first")
+    assert credentials.verify(ADA, "second")
+    passwd(tmp_path).unlink()
+    assert not credentials.verify(ADA, "second")
+
+
+def test_damaged_hash_is_refused(credentials: Credentials, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    passwd(tmp_path).parent.mkdir(mode=0o700)
+    passwd(tmp_path).write_text(f"{ADA}:{{ARGON2ID}}$argon2id$what:::markpost_scram=1,2\n")
+    assert not credentials.verify(ADA, SECRET)
+    assert "account passwd" in caplog.text
+    assert credentials.scram(ADA) is None
+
+
+def test_symlink_is_not_followed(credentials: Credentials, tmp_path: Path) -> None:
+    passwd(tmp_path).parent.mkdir(mode=0o700)
+    (tmp_path / "elsewhere").write_text(f"{ADA}:{{ARGON2ID}}x")
+    passwd(tmp_path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        credentials.list()
+
+
+def test_unknown_addresses_take_as_long(credentials: Credentials) -> None:
+    credentials.set_password(ADA, SECRET)
+
+    def cost(address: str) -> float:
+        times = []
+        for _ in range(5):
+            start = time.thread_time()
+            credentials.verify(address, "wrong")
+            times.append(time.thread_time() - start)
+        return statistics.median(times)
+
+    known, unknown = cost(ADA), cost("bob@example.test")
+    assert 0.5 < unknown / known < 2
+
+
+def _set(root: str, number: int) -> None:
+    with Credentials.open(root) as credentials:
+        for turn in range(3):
+            credentials.set_password(f"user{number}-{turn}@example.test", SECRET)
+
+
+def test_processes_and_threads_do_not_lose_each_others_changes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_set, args=(str(tmp_path), 0))
+    threads = [threading.Thread(target=_set, args=(str(tmp_path), number)) for number in (1, 2)]
+    process.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    process.join()
+    with Credentials.open(tmp_path) as credentials:
+        assert len(credentials.list()) == 9
+
+
+@pytest.mark.needs("doveadm")
+def test_dovecot_knows_the_hash(credentials: Credentials, tmp_path: Path) -> None:
+    credentials.set_password(ADA, SECRET)
+    hashed = passwd(tmp_path).read_text().split(":")[1]
+    check = ["doveadm", "-c", "/dev/null", "pw", "-t", hashed, "-p"]
+    assert subprocess.run([*check, SECRET], capture_output=True, timeout=PATIENCE).returncode == 0
+    assert subprocess.run([*check, "wrong"], capture_output=True, timeout=PATIENCE).returncode != 0
+
+
+@pytest.fixture
+def dovecot(tmp_path: Path) -> Iterator[list[str]]:
+    """A Dovecot that does nothing but authenticate from our file; yields the start of a doveadm command."""
+    if os.geteuid() != 0:
+        pytest.skip("Dovecot's master process wants to be root")
+    passwd(tmp_path).parent.mkdir(mode=0o700)
+    config = tmp_path / "dovecot.conf"
+    config.write_text(f"""
+        base_dir = {tmp_path}/run
+        state_dir = {tmp_path}/run
+        log_path = {tmp_path}/log
+        protocols =
+        ssl = no
+        auth_failure_delay = 0
+        service auth {{
+          user = {getpass.getuser()}
+        }}
+        passdb {{
+          driver = passwd-file
+          args = {passwd(tmp_path)}
+        }}
+        userdb {{
+          driver = static
+          args = uid=1000 gid=1000 home=/nonexistent
+        }}
+        """)
+    process = subprocess.Popen(["dovecot", "-F", "-c", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: process.poll() is not None or (tmp_path / "run" / "auth-client").exists())
+        assert process.poll() is None
+        yield ["doveadm", "-c", str(config)]
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+@pytest.mark.needs("doveadm")
+@pytest.mark.needs("dovecot")
+def test_dovecot_reads_the_file(credentials: Credentials, dovecot: list[str]) -> None:
+    credentials.set_password(ADA, SECRET)
+    credentials.set_password("bob@example.test", "another")
+
+    def log_in(address: str, password: str) -> subprocess.CompletedProcess[str]:
+        command = [*dovecot, "auth", "test", address, password]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+
+    good = log_in(ADA, SECRET)
+    assert good.returncode == 0, good.stderr
+    assert "scram" not in good.stdout
+    assert log_in(ADA, "another").returncode != 0
+    assert log_in("bob@example.test", "another").returncode == 0
+
+
+def test_scram_keys_are_read_for_unknown_users_too(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the time does not tell which accounts exist."""
+    credentials.set_password(ADA, SECRET)
+    read: list[str] = []
+
+    def parse(text: str) -> stored.ScramKeys | None:
+        read.append(text)
+        return stored.parse_scram_keys(text)
+
+    monkeypatch.setattr("adapter.accounts.credentials.parse_scram_keys", parse)
+    assert credentials.scram(ADA) is not None
+    assert credentials.scram("bob@example.test") is None
+    assert credentials.scram("not an address") is None
+    assert len({len(text) for text in read}) == 1
+    assert len(read) == 3

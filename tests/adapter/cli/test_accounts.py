@@ -1,0 +1,275 @@
+"""``markpost init``, ``account`` and ``snapshot``, and how every command fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from adapter.accounts.credentials import Credentials
+from adapter.cli import main
+from adapter.store import locks
+from adapter.store.disk import Directories
+from adapter.transport.transport import Transport
+from tests.support.paths import REPOSITORY
+
+ADA, BOB = "ada@example.test", "bob@example.test"
+SECRET = "correct horse"
+
+
+class Cli:
+    """The command line on one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, *arguments: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
+        result = CliRunner().invoke(main, arguments, input=stdin, env={"MARKPOST_ROOT": str(self.root)})
+        assert result.exit_code == status, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    def accounts(self) -> dict[str, dict[str, object]]:
+        return {each["address"]: each for each in json.loads(self("account", "list", "--json").stdout)}
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    command = Cli(tmp_path / "store")
+    command("init")
+    return command
+
+
+def test_init(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "store"
+    result = CliRunner().invoke(main, ["init", "--root", str(root)])
+    assert result.exit_code == 0
+    assert "account add" in result.stdout
+    Transport.open(root).close()
+    again = CliRunner().invoke(main, ["init", "--root", str(root)])
+    assert again.exit_code == 1
+    assert again.stderr.count("\n") == 1
+    assert "is not empty" in again.stderr
+
+
+def test_account_with_password(cli: Cli) -> None:
+    assert "password set" in cli("account", "add", "Ada@Example.Test", "--password-stdin", stdin=f"{SECRET}\r\n").stdout
+    with Credentials.open(cli.root) as credentials:
+        assert credentials.verify(ADA, SECRET)
+    described = cli.accounts()[ADA]
+    assert (described["status"], described["password"], described["messages"]) == ("active", True, 0)
+    assert SECRET not in cli("account", "list").output
+
+
+def test_account_without_password_says_so(cli: Cli) -> None:
+    assert "without a password" in cli("account", "add", ADA).stdout
+    assert "no password" in cli("account", "list").stdout
+    assert cli.accounts()[ADA]["password"] is False
+
+
+@pytest.mark.parametrize("address", ["ada@@example.test", "ada lovelace@example.test", "ada@exa mple.test"])
+def test_a_slip_of_the_fingers_is_not_registered(cli: Cli, address: str) -> None:
+    assert cli("account", "add", address, status=1).stderr.count("\n") == 1
+    assert cli.accounts() == {}
+    cli("account", "add", '"ada lovelace"@example.test')
+    assert list(cli.accounts()) == ["ada lovelace@example.test"]
+
+
+@pytest.mark.parametrize("stdin", ["", "\n", b"\xff\xfe\n", "tab\x07\n"])
+def test_a_bad_password_registers_nothing(cli: Cli, stdin: str | bytes) -> None:
+    result = CliRunner().invoke(main, ["account", "add", ADA, "--password-stdin", "--root", str(cli.root)], input=stdin)
+    assert result.exit_code != 0
+    assert "password" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert cli.accounts() == {}
+
+
+def test_modes_of_add(cli: Cli) -> None:
+    cli("account", "add", ADA, "--password-stdin", stdin=SECRET)
+    refused = cli("account", "add", ADA, status=1)
+    assert "already registered" in refused.stderr
+    assert "account passwd" in refused.stderr
+    assert "keeps its password" in cli("account", "add", ADA, "--mode", "force").stdout
+    cli("deliver", "--from", "x@y.test", "--to", ADA, "-", stdin="Subject: x\n\nx\n")
+    cli("account", "add", ADA, "--mode", "stash", "--password-stdin", stdin="another")
+    listed = json.loads(cli("account", "list", "--json").stdout)
+    assert sorted((each["status"], each["messages"]) for each in listed) == [("active", 0), ("stashed", 1)]
+
+
+def test_passwd(cli: Cli) -> None:
+    cli("account", "add", ADA)
+    assert "--password-stdin" in cli("account", "passwd", ADA, status=1).stderr
+    cli("account", "passwd", ADA, "--password-stdin", stdin="first")
+    cli("account", "passwd", ADA, "--password-stdin", stdin="second")
+    with Credentials.open(cli.root) as credentials:
+        assert not credentials.verify(ADA, "first")
+        assert credentials.verify(ADA, "second")
+    assert "account add" in cli("account", "passwd", BOB, "--password-stdin", stdin="x", status=67).stderr
+
+
+def test_remove(cli: Cli) -> None:
+    for address in (ADA, BOB):
+        cli("account", "add", address, "--password-stdin", stdin=SECRET)
+    cli("deliver", "--from", "x@y.test", "--to", ADA, "-", stdin="Subject: x\n\nx\n")
+    cli("account", "remove", ADA)
+    assert cli.accounts()[ADA]["status"] == "inactive"
+    assert cli.accounts()[ADA]["messages"] == 1
+    with Credentials.open(cli.root) as credentials:
+        assert credentials.list() == [BOB]
+    cli("account", "remove", ADA, status=67)
+    cli("account", "passwd", ADA, "--password-stdin", stdin="x", status=67)
+    assert "without a password" in cli("account", "add", ADA).stdout
+    assert cli.accounts()[ADA]["messages"] == 1
+    assert "--yes" in cli("account", "remove", ADA, "--mode", "purge", status=1).stderr
+    cli("account", "remove", ADA, "--mode", "purge", "--yes")
+    assert list(cli.accounts()) == [BOB]
+    cli("account", "remove", BOB, "--mode", "stash")
+    assert cli.accounts()[BOB]["status"] == "stashed"
+
+
+def test_snapshot(cli: Cli) -> None:
+    cli("account", "add", ADA)
+    sequence = int(cli("snapshot").stdout)
+    assert sequence > 0
+    assert (cli.root / "snapshots" / f"{sequence:016d}").is_dir()
+
+
+# --- failures are one clear line -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["account", "list"],
+        ["account", "add", ADA],
+        ["snapshot"],
+        ["deliver", "--from", ADA, "--to", BOB, os.devnull],
+        ["export", "--format", "mbox", "--to", "out"],
+    ],
+)
+def test_no_store(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for root in ("missing", "empty", "file"):
+        result = Cli(tmp_path / root)(*command, status=75)
+        assert "markpost init" in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "missing").exists()
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_store_of_somebody_else(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It bounces no mail."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    result = cli("deliver", "--from", ADA, "--to", BOB, os.devnull, status=75)
+    assert "is not writable for user" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_missing_index_names_the_remedy(cli: Cli) -> None:
+    (cli.root / "index.sqlite").unlink()
+    assert "markpost repair" in cli("account", "list", status=75).stderr
+    assert not (cli.root / "index.sqlite").exists()
+
+
+def test_maintenance_is_temporary(cli: Cli) -> None:
+    (cli.root / "maintenance" / "offline").write_text("repair")
+    assert "maintenance" in cli("deliver", "--from", ADA, "--to", BOB, os.devnull, status=75).stderr
+
+
+def test_bad_address(cli: Cli) -> None:
+    assert cli("account", "add", "nobody", status=65).stderr.startswith("markpost: not an address: 'nobody'")
+
+
+def test_root_is_needed() -> None:
+    result = CliRunner().invoke(main, ["account", "list"], env={"MARKPOST_ROOT": None})
+    assert result.exit_code == 2
+    assert "MARKPOST_ROOT" in result.stderr
+
+
+def test_credentials_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("account", "add", ADA)
+    monkeypatch.setattr("adapter.accounts.credentials._LOCK_SECONDS", 0.05)
+    directories = Directories(str(cli.root))
+    with locks.credentials_lock(directories, 1):
+        result = cli("account", "passwd", ADA, "--password-stdin", stdin=SECRET, status=75)
+    directories.close()
+    assert "being changed by another process" in result.stderr
+
+
+def test_every_command_has_help() -> None:
+    """Overviews say it in a line that is whole."""
+    overview = CliRunner().invoke(main, ["--help"])
+    assert overview.exit_code == 0
+    assert "account" in overview.stdout
+    for command in main.list_commands(click.Context(main)):
+        shown = CliRunner().invoke(main, [command, "--help"])
+        assert shown.exit_code == 0
+        for text in (overview.stdout, shown.stdout):
+            assert "..." not in text.partition("Commands:")[2]
+
+
+def test_a_command_that_is_none() -> None:
+    for word, hint in (("serv", "'serve'"), ("nonsense", "No such command")):
+        result = CliRunner().invoke(main, [word])
+        assert result.exit_code == 2
+        assert hint in result.stderr
+
+
+# --- as a process ------------------------------------------------------------------------------------------------
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "adapter.cli", *arguments, "--root", str(tmp_path / "store")]
+        return subprocess.run(command, input=stdin, capture_output=True, cwd=REPOSITORY, timeout=60, env=environment)
+
+    # as in a locale that knows nothing but ASCII
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    def run_without_streams(*arguments: str) -> int:
+        command = [sys.executable, "-m", "adapter.cli", *arguments, "--root", str(tmp_path / "store")]
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+        return subprocess.run(closed, cwd=REPOSITORY, timeout=60).returncode
+
+    assert run("init").returncode == 0
+    assert run_without_streams("account", "add", BOB) == 0
+    assert run_without_streams("account", "passwd", BOB, "--password-stdin") == 1
+    assert run("account", "remove", BOB).returncode == 0
+    assert run("account", "add", ADA, "--password-stdin", stdin=b"secret\n").returncode == 0
+    delivered = run("deliver", "--from", "x@y.test", "--to", ADA, "-", stdin=b"# Hello\n")
+    assert (delivered.returncode, delivered.stderr) == (0, b"")
+    assert delivered.stdout.startswith(b"msg-")
+    refused = run("deliver", "--from", "x@y.test", "--to", BOB, "-", stdin=b"# Hello\n")
+    assert (refused.returncode, refused.stdout) == (67, b"")
+    assert refused.stderr.count(b"\n") == 1
+
+
+def test_a_terminal_is_asked_for_the_password(cli: Cli) -> None:
+    command = [sys.executable, "-m", "adapter.cli", "account", "add", ADA, "--root", str(cli.root)]
+    pid, terminal = pty.fork()
+    if pid == 0:  # the child, whose terminal this is
+        os.chdir(REPOSITORY)
+        os.execv(command[0], command)
+    shown = b""
+    for prompt in (b"Password: ", b"Repeat for confirmation: "):
+        while prompt not in shown:
+            shown += os.read(terminal, 1024)
+        os.write(terminal, f"{SECRET}\n".encode())
+    try:
+        while chunk := os.read(terminal, 1024):
+            shown += chunk
+    except OSError:  # how Linux tells that the other side is closed
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    assert SECRET.encode() not in shown
+    with Credentials.open(cli.root) as credentials:
+        assert credentials.verify(ADA, SECRET)

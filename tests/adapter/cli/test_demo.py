@@ -1,0 +1,147 @@
+"""The demo: one command, and there is mail to read and a server to read it from; a second run keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import imaplib
+import re
+import shlex
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+
+from adapter.api import Store
+from adapter.cli import main
+from adapter.demo import readme_image, sample_mail
+from adapter.demo import store as place
+from tests.support.waiting import PATIENCE
+
+
+def _start(directory: Path) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "adapter.cli", "demo", "--dir", str(directory), "--free-ports"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    screen = ""
+    while not screen.endswith("ready\n"):
+        line = process.stdout.readline()
+        assert line, "the demo ended before it was ready"
+        screen += line
+    return process, screen
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def _client(screen: str, directory: Path) -> Iterator[imaplib.IMAP4]:
+    port = re.search(r"^imaps 127\.0\.0\.1:(\d+)$", screen, re.MULTILINE)
+    assert port is not None
+    context = ssl.create_default_context(cafile=str(directory / "authority.pem"))
+    client = imaplib.IMAP4_SSL(place.HOSTNAME, int(port[1]), ssl_context=context)
+    try:
+        client.login(place.ADA, place.PASSWORD)
+        yield client
+    finally:
+        with contextlib.suppress(OSError):
+            client.shutdown()
+
+
+def _inbox(screen: str, directory: Path) -> int:
+    with _client(screen, directory) as client:
+        _, count = client.select("INBOX")
+        assert count[0] is not None
+        return int(count[0])
+
+
+def _commands(screen: str) -> list[str]:
+    """What the screen says to type."""
+    return re.findall(r"^      (\S(?:.*\\\n)?.*)$", screen, re.MULTILINE)
+
+
+def _type(screen: str, start: str) -> subprocess.CompletedProcess[str]:
+    (command,) = (line for line in _commands(screen) if line.startswith(start))
+    command = re.sub(r"(^|\| )markpost ", rf"\1{sys.executable} -m adapter.cli ", command)
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.needs("bash", "curl")
+def test_the_first_five_minutes(tmp_path: Path) -> None:
+    """What the screen says works as it is typed; Ctrl-C ends at once; a second run keeps the mail."""
+    process, screen = _start(tmp_path)
+    try:
+        assert place.PASSWORD in screen
+        inbox = tmp_path / "mail" / "mailboxes" / place.ADA / "inbox"
+        assert _inbox(screen, tmp_path) == len(list(inbox.glob("*.md"))) == 4
+        assert len(_type(screen, "ls ").stdout.splitlines()) == 4
+        assert "Dear Ada" in _type(screen, "cat ").stdout
+        for sends in ("echo ", "printf "):
+            sent = _type(screen, sends)
+            assert sent.returncode == 0, sent.stderr
+        assert _inbox(screen, tmp_path) == 6
+        assert _type(screen, "rm ").returncode == 0
+        assert len(list(inbox.glob("*.md"))) == 5
+        with _client(screen, tmp_path) as waiting:
+            waiting.select("INBOX")  # a client that stays connected keeps nobody waiting
+            _stop(process)
+    finally:
+        process.kill()
+    # What takes Spark long is only looked at: these are commands, and their options are right.
+    for line in _commands(screen):
+        if re.match("markpost (check|repair) ", line):
+            _, command, arguments = main.resolve_command(click.Context(main), shlex.split(line)[1:])
+            assert command is not None
+            command.make_context(command.name, arguments)
+    process, screen = _start(tmp_path)
+    try:
+        assert _inbox(screen, tmp_path) == 6
+    finally:
+        _stop(process)
+
+
+def test_a_start_that_was_interrupted_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample_mail, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            place.prepare(str(tmp_path))
+    with Store.open(place.prepare(str(tmp_path)).root) as store:
+        assert len(store.mailbox(place.ADA).messages()) == 4
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody else has it, which is as good
+            taken.bind(("127.0.0.1", 1143))
+            taken.listen()
+        command = [sys.executable, "-m", "adapter.cli", "demo", "--dir", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "--free-ports" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+#: What is different every time: names, times, digests.
+_VARIES = re.compile(
+    r"msg-\d{8}(T\d{6}Z-[0-9a-f]{20})?|\d{4}-\d\d-\d\dT[\d:]+Z|thr-[0-9a-f]+|<[0-9a-f]+\.\d+@|&lt;[0-9a-f]+\.\d+@"
+)
+
+
+def test_the_picture_shows_what_is_there(tmp_path: Path) -> None:
+    with Store.open(place.prepare(str(tmp_path)).root) as store:
+        drawn = readme_image.draw(store.mailbox(place.ADA))
+    kept = Path(readme_image.__file__).with_suffix(".svg").read_text()
+    assert _VARIES.sub("*", drawn) == _VARIES.sub("*", kept), "draw it again: python -m adapter.demo.readme_image"
+    ElementTree.fromstring(kept)

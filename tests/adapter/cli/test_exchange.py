@@ -1,0 +1,152 @@
+"""``markpost export`` and ``markpost import`` as commands."""
+
+from __future__ import annotations
+
+import mailbox
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from adapter.api import Store
+from adapter.cli import main
+from tests.support.paths import REPOSITORY
+from tests.support.waiting import PATIENCE, wait_until
+
+ADA, BOB = "ada@example.test", "bob@example.test"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with Store.create(tmp_path / "store") as store:
+        ada, bob = store.add_mailbox(ADA), store.add_mailbox(BOB)
+        for number in range(3):
+            ada.send(f"text {number}\n", to=BOB, subject=f"subject {number}")
+        bob.create_folder("Work/Plans")
+        bob.set_flags(bob.move(bob.messages()[0], "Work/Plans"), "read", "todo")
+    return tmp_path / "store"
+
+
+def run(root: Path, *arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, [*arguments, "--root", str(root)])
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.mark.parametrize("form", ["maildir", "mbox"])
+def test_export_and_import(root: Path, tmp_path: Path, form: str) -> None:
+    out = tmp_path / "out"
+    exported = run(root, "export", "--format", form, "--to", str(out))
+    assert exported.stdout.startswith("exported 6 messages (")
+    assert "of 2 accounts" in exported.stdout
+    with Store.open(root) as store:
+        store.add_mailbox("eve@example.test")
+        bob = store.mailbox(BOB)
+        before = {
+            folder.name: [(each.subject, each.flags, each.date) for each in bob.messages(folder.name)]
+            for folder in bob.folders()
+        }
+    imported = run(root, "import", "--from", str(out / BOB), "--address", "eve@example.test")
+    assert imported.stdout.startswith("imported 3 messages (")
+    assert "into 2 folders of eve@example.test" in imported.stdout
+    assert imported.stderr == ""
+    with Store.open(root) as store:
+        eve = store.mailbox("eve@example.test")
+        assert before == {
+            folder.name: [(each.subject, each.flags, each.date) for each in eve.messages(folder.name)]
+            for folder in eve.folders()
+        }
+
+
+def test_other_programs_read_the_export(root: Path, tmp_path: Path) -> None:
+    for form in ("maildir", "mbox"):
+        run(root, "export", "--format", form, "--to", str(tmp_path / form), "--address", BOB)
+    maildir = mailbox.Maildir(tmp_path / "maildir" / BOB, create=False)
+    assert sorted(str(each["subject"]) for each in maildir) == ["subject 0", "subject 1"]
+    assert "Work.Plans" in maildir.list_folders()
+    [plan] = maildir.get_folder("Work.Plans")
+    assert "S" in plan.get_flags()
+    inbox = mailbox.mbox(tmp_path / "mbox" / BOB / "inbox.mbox", create=False)
+    assert [str(each["subject"]) for each in inbox] == ["subject 0", "subject 1"]
+    [plan_again] = mailbox.mbox(tmp_path / "mbox" / BOB / "Work~Plans.mbox", create=False)
+    assert plan_again.get_flags() == "RO"
+
+
+def test_mail_that_python_wrote(root: Path, tmp_path: Path) -> None:
+    box = mailbox.mbox(tmp_path / "old.mbox")
+    message = mailbox.mboxMessage("Subject: From Python\n\nFrom here\n")
+    message.set_flags("RF")
+    box.add(message)
+    box.close()
+    run(root, "import", "--from", str(tmp_path / "old.mbox"), "--address", ADA, "--folder", "Old/Mail")
+    with Store.open(root) as store:
+        ada = store.mailbox(ADA)
+        [found] = ada.messages("Old/Mail")
+        assert (found.subject, found.flags) == ("From Python", frozenset({"read", "starred"}))
+        assert ada.read(found).octets() == b"Subject: From Python\r\n\r\nFrom here\r\n"
+
+
+def test_partly_unreadable_source(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "in" / "cur").mkdir(parents=True)
+    (tmp_path / "in" / "cur" / "1.a.host:2,").write_bytes(b"Subject: fine\n\n")
+    (tmp_path / "in" / "cur" / "2.b.host:2,").symlink_to("nowhere")
+    result = run(root, "import", "--from", str(tmp_path / "in"), "--address", ADA, status=65)
+    assert result.stdout.startswith("imported 1 message (")
+    assert "2.b.host" in result.stderr
+    assert "1 message of" in result.stderr
+
+
+def test_mistakes(root: Path, tmp_path: Path) -> None:
+    def fails(status: int, *arguments: str) -> str:
+        result = run(root, *arguments, status=status)
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+
+    assert "no Maildir" in fails(66, "import", "--from", str(tmp_path), "--address", ADA)
+    assert "No such file" in fails(66, "import", "--from", str(tmp_path / "missing"), "--address", ADA)
+    (tmp_path / "x.eml").write_bytes(b"Subject: x\n\n")
+    unknown = ["import", "--from", str(tmp_path / "x.eml"), "--address", "nobody@example.test"]
+    assert "account add" in fails(67, *unknown)
+    assert "no such mailbox here" in fails(
+        67, "export", "--format", "mbox", "--to", str(tmp_path / "o"), "--address", "nobody@example.test"
+    )
+    run(root, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
+    assert "not empty" in fails(77, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
+    assert "outside" in fails(77, "export", "--format", "mbox", "--to", str(root / "o"))
+
+
+@pytest.mark.parametrize(("how", "told"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: Path, how: int, told: bool) -> None:
+    count = 10_000  # which takes many seconds, however late the signal comes
+    (tmp_path / "in" / "cur").mkdir(parents=True)
+    originals = [b"Subject: %d\r\n\r\n" % number + b"text\r\n" * 50 for number in range(count)]
+    for number, octets in enumerate(originals):
+        (tmp_path / "in" / "cur" / f"{number}.x.host:2,FS").write_bytes(octets)
+    command = ["import", "--from", str(tmp_path / "in"), "--address", ADA, "--root", str(root)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adapter.cli", *command],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    inbox = root / "mailboxes" / ADA / "inbox"
+    wait_until(lambda: process.poll() is not None or any(inbox.glob("*.md")))
+    process.send_signal(how)
+    printed, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    with Store.open(root) as store:
+        found = list(reversed(store.mailbox(ADA).messages()))
+        assert 0 < len(found) < count
+        assert [store.mailbox(ADA).read(each).octets() for each in found] == originals[: len(found)]
+        assert {each.flags for each in found} == {frozenset({"read", "starred"})}
+    if told:
+        # One may have been submitted when the signal came, and not yet be known to the importer.
+        known = int(printed.split()[1])
+        assert len(found) - known in (0, 1)
+        assert f"it brings {known} message" in errors

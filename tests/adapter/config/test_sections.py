@@ -1,0 +1,41 @@
+"""The sections a user names: each of their settings is documented at its default, and mistakes are told by path."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.config import loader, validate
+from adapter.config.hooks import HookSettings
+from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import Settings
+from tests.support.paths import REPOSITORY
+
+CONF = REPOSITORY / "conf" / "markpost.toml"
+
+
+def _section(name: str) -> str:
+    text = CONF.read_text()
+    start = text.index(f"# [{name}]")
+    return re.sub(r"^# ", "", text[start:].partition("\n\n")[0], flags=re.M)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("upstream.work", UpstreamSettings), ("hook.agent", HookSettings)])
+def test_every_setting_is_documented_at_its_default(tmp_path: Path, name: str, kind: Any) -> None:
+    text = _section(name)
+    for setting in dataclasses.fields(kind):
+        assert re.search(rf"^(\[{re.escape(name)}\.)?{setting.name}\b", text, re.M), setting.name
+    path = tmp_path / "markpost.toml"
+    path.write_text(text.partition("[upstream.work.folders]")[0])
+    section, _, own = name.partition(".")
+    assert getattr(loader.load(Settings, str(path), {}), section)[own] == kind()
+
+
+def test_mistakes_are_told_by_path() -> None:
+    settings = Settings(upstream={"work": UpstreamSettings(port=0)}, hook={"a b": HookSettings()})
+    found = {".".join(path) for path, _ in validate.problems(settings)}
+    assert {"upstream.work.host", "upstream.work.port", "hook.a b", "hook.a b.command"} <= found

@@ -1,0 +1,61 @@
+"""Real mail through the store and back, and how much of it a person can read.
+
+``MARKPOST_CORPUS`` names a directory of ``.eml`` files; by default the one that lies beside the repository, if there is
+one. What is made here is tried in any case.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapter.content.wire import BLOB, RAW, Recipe
+from adapter.exchange.eml import with_crlf
+from adapter.transport.transport import Transport
+from tests.support.corpus import varied_message
+from tests.support.paths import REPOSITORY
+from tests.support.stores import ADA, BOB, append, deliver, rows
+
+_REPOSITORY = REPOSITORY
+_CORPUS = Path(os.environ.get("MARKPOST_CORPUS", _REPOSITORY.parent / "shared" / "corpus"))
+_READABLE = 0.95
+
+
+def messages(source: str) -> list[bytes]:
+    if source == "made here":
+        return [varied_message(number) for number in range(140)]
+    return [file.read_bytes() for file in sorted(_CORPUS.glob("*.eml"))]
+
+
+def unreadable(recipe: Recipe) -> int:
+    """Octets that are kept as they came, since nothing else would give them back."""
+    return sum(
+        segment.size
+        for segment in recipe.segments
+        if segment.kind == RAW
+        or (segment.kind == BLOB and segment.coding is not None and segment.coding.encoding == "identity")
+    )
+
+
+@pytest.mark.parametrize("source", ["made here", *(["collected"] if _CORPUS.is_dir() else [])])
+def test_every_message_comes_back_and_can_be_read(
+    store: Transport, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = messages(source)
+    assert len(found) > 100
+    total = kept = 0
+    for octets in found:
+        travelled = b"".join(with_crlf([octets]))
+        delivered = deliver(store, BOB, octets=travelled)
+        assert store.content.octets(delivered.message_id) == travelled
+        append(store, "INBOX", octets)
+        total += len(travelled)
+        kept += unreadable(store.content.recipe(delivered.message_id))
+    appended = [store.content.octets(row.message_id) for row in rows(store, address=ADA)]
+    assert appended == found
+    share = 1 - kept / total
+    with capsys.disabled():
+        print(f"\n  {source}: {len(found)} messages, {share:.2%} of their octets can be read")
+    assert share > _READABLE

@@ -1,0 +1,190 @@
+"""What one session does with long commands, saved results, many messages, and between two packets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from adapter.imap import connection
+from adapter.imap.answer import Answer, failed
+from adapter.imap.connection import Connection
+from adapter.read_model.bodies import Bodies, Span
+from adapter.read_model.mailboxes import Mailboxes
+from protocol.errors import MailError, Reason
+from tests.support.corpus import varied_message
+from tests.support.imapd import ImapClient, Running, Start
+from tests.support.mailboxes import told
+from tests.support.stores import ADA, append
+from tests.support.waiting import PATIENCE
+
+AfterIdle = Callable[[Callable[[Running], Awaitable[object]]], AbstractAsyncContextManager[ImapClient]]
+
+
+@pytest.mark.setting("imap.progress")
+async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = asyncio.Event()
+
+    async def slow(self: Mailboxes, state: object, program: object, advanced: Callable[[int], None]) -> Sequence[int]:
+        advanced(7)
+        await enough.wait()
+        return []
+
+    monkeypatch.setattr(Mailboxes, "search", slow)
+    async with start(imap={"progress": 0.2}) as server:
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        tag = client.start("SEARCH ALL")
+        for _ in range(3):
+            assert (await client.line()).startswith(b'* OK [INPROGRESS ("t3" 7 NIL)] ')
+        enough.set()
+        untagged, status = await client.finish(tag)
+        assert untagged[-1] == b"* SEARCH"
+        assert status.startswith(b"OK")
+        await client.close()
+
+
+@pytest.mark.parametrize("trouble", [MailError(Reason.UNKNOWN), ZeroDivisionError()])
+async def test_a_literal_that_can_not_be_finished_ends_the_connection(
+    start: Start, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """Whatever would be said instead the client would take for content."""
+
+    def broken(self: Bodies, message_id: str, span: Span) -> Iterator[bytes]:
+        yield b"x" * 1000
+        raise trouble
+
+    monkeypatch.setattr(Bodies, "_chunks", broken)
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", b"A: b\r\n\r\n" + b"y" * (1 << 20))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        client.start("FETCH 1 (BODY.PEEK[])")
+        said = b""
+        while line := await client.line():
+            said += line
+        # As much of it as had been sent, and nothing else.
+        assert (b"* 1 FETCH (BODY[] {%d}\r\n" % ((1 << 20) + 8) + b"x" * 1000).startswith(said)
+        await client.close()
+
+
+async def test_a_search_that_fails_saves_nothing(start: Start) -> None:
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(3)))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        for search in ("SEARCH RETURN (SAVE)", "SORT RETURN (SAVE) (ARRIVAL) UTF-8"):
+            await client.ok(f"{search} ALL")
+            assert len(await client.ok("FETCH $ (UID)")) == 3
+            assert (await client.run(f"{search} " + "ALL " * 1001))[1].startswith(b"NO [LIMIT]")
+            assert await client.ok("FETCH $ (UID)") == []
+        await client.close()
+
+
+async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    searching = asyncio.Event()
+
+    async def endless(self: Mailboxes, *arguments: object) -> Sequence[int]:
+        searching.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Mailboxes, "search", endless)
+    async with start() as server:
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        client.start("SEARCH RETURN (SAVE) ALL")
+        await asyncio.wait_for(searching.wait(), PATIENCE)
+        await client.close()
+        assert await server.services.connections._gone_within(PATIENCE)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
+
+
+async def test_what_is_done_to_many_messages_is_one_commit(start: Start) -> None:
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(80)))
+        client = await server.login(ADA)
+        await client.ok("SELECT INBOX")
+        while len(server.session.mailbox.view) < 10_000:
+            await client.ok("COPY 1:* INBOX")
+        count = len(server.session.mailbox.view)
+        commands = (
+            "UID FETCH 1:* (BODY[HEADER.FIELDS (X-None)])",  # sets \Seen
+            "UID STORE 1:* +FLAGS.SILENT (\\Flagged)",
+            "UID COPY 1:* Archive",
+            "UID MOVE 1:* Trash",
+            "SELECT Trash",
+            "UID STORE 1:* +FLAGS.SILENT (\\Deleted)",
+            "EXPUNGE",
+        )
+        committed = []
+        for command in commands:
+            before = await asyncio.to_thread(server.transport.index.applied_seq)
+            await client.ok(command)
+            committed.append(await asyncio.to_thread(server.transport.index.applied_seq) - before)
+        assert committed == [1, 1, 1, 1, 0, 1, 1]
+        assert (await client.ok("STATUS Archive (MESSAGES)")) == [b"* STATUS Archive (MESSAGES %d)" % count]
+        assert (await client.ok("STATUS Trash (MESSAGES)")) == [b"* STATUS Trash (MESSAGES 0)"]
+        await client.close()
+
+
+@pytest.fixture
+def after_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> AfterIdle:
+    """Something happens after IDLE is begun and before the connection rests: others have their turn there."""
+
+    @asynccontextmanager
+    async def run(happens: Callable[[Running], Awaitable[object]]) -> AsyncIterator[ImapClient]:
+        breathe = Connection.breathe
+        async with start() as server:
+            client = await server.login(ADA)
+            await client.ok("COMPRESS DEFLATE")
+            client.start_compression()
+            await client.ok("SELECT INBOX")
+
+            async def long_breath(self: Connection) -> None:
+                if server.session.idle_tag is not None:
+                    monkeypatch.undo()
+                    await happens(server)
+                await breathe(self)
+
+            monkeypatch.setattr(connection, "_TURN", -1.0)
+            monkeypatch.setattr(Connection, "breathe", long_breath)
+            client.start("IDLE")
+            assert (await client.line()).startswith(b"+ ")
+            yield client
+            await client.close()
+
+    return run
+
+
+async def test_what_comes_just_after_idle_is_told(after_idle: AfterIdle) -> None:
+    async def deliver(server: Running) -> None:
+        await told(server.transport, lambda: append(server.transport, "INBOX", varied_message(1)))
+
+    async with after_idle(deliver) as client:
+        assert await client.line() == b"* 1 EXISTS\r\n"
+
+
+async def test_the_end_just_after_idle_is_told(after_idle: AfterIdle) -> None:
+    async def end(server: Running) -> None:
+        server.session.finish()
+
+    async with after_idle(end) as client:
+        assert (await client.line()).startswith(b"* BYE [UNAVAILABLE]")
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_failure_has_an_answer(reason: Reason) -> None:
+    answer = failed(MailError(reason, "/secret/path"))
+    assert answer == Answer(reason.public, reason.imap.encode(), b"NO")
+
+
+def test_missing_destination() -> None:
+    assert failed(MailError(Reason.NO_SUCH_FOLDER), into=True).code == b"TRYCREATE"
+    assert failed(MailError(Reason.OVER_QUOTA), into=True).code == b"OVERQUOTA"

@@ -1,0 +1,293 @@
+"""The fence around the IMAP client: servers that lie, flood, fall silent or break off; and what answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from adapter.config.loader import Seconds
+from adapter.config.mirror import UpstreamSettings, problems
+from adapter.mirror import client as fence
+from adapter.mirror import naming, replies
+from adapter.mirror.client import Client, Refused, UpstreamError
+from adapter.mirror.replies import Examined, Fetched, Listed
+from adapter.mirror.session import Session, _password
+from adapter.store.flags import Flag
+from tests.support.waiting import PATIENCE
+
+SECRET = "the secret"
+Script = Callable[[bytes, str], Awaitable[bytes | None]]
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def serving(answers: dict[str, bytes], *, patience: float = 1.0) -> AsyncIterator[Client]:
+    """A client of a server that says these things: ``{tag}`` stands for the tag; without an answer it is silent."""
+    connections: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        writer.write(answers.get("greeting", b"* OK hello\r\n"))
+        while line := await reader.readline():
+            tag, _, rest = line.strip().partition(b" ")
+            verb = rest.split(b" ")[0].decode() or tag.decode()
+            if verb == "UID":
+                verb = rest.split(b" ")[1].decode()
+            told = answers.get(verb)
+            if told is None and verb == "CAPABILITY":
+                told = b"* CAPABILITY IMAP4rev1 IDLE\r\n{tag} OK done\r\n"
+            if told is not None:
+                writer.write(told.replace(b"{tag}", tag))
+                if told.endswith(b"BYE"):
+                    writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    made = Client("127.0.0.1", server.sockets[0].getsockname()[1], patience, None)
+    try:
+        yield made
+    finally:
+        made.close()
+        server.close()
+        for each in connections:
+            each.transport.abort()
+
+
+async def opened(client: Client) -> Session:
+    await client.greeting()
+    await client.login("ada", SECRET)
+    session = Session(client)
+    await session.examine("INBOX")
+    return session
+
+
+OPEN = {
+    "LOGIN": b"{tag} OK in\r\n",
+    "EXAMINE": b"* 3 EXISTS\r\n* OK [UIDVALIDITY 7] x\r\n* OK [UIDNEXT 9] x\r\n{tag} OK [READ-ONLY] open\r\n",
+}
+
+
+async def test_an_ordinary_server() -> None:
+    async with serving(
+        {
+            **OPEN,
+            "LIST": b'* LIST (\\Noselect) "/" top\r\n* LIST () "/" {9}\r\ntop/{3} x\r\n'
+            b"* LIST () NIL INBOX\r\n{tag} OK done\r\n",
+            "STATUS": b'* STATUS "INBOX" (MESSAGES 3 UIDNEXT 9 UIDVALIDITY 7)\r\n{tag} OK done\r\n',
+        }
+    ) as client:
+        session = await opened(client)
+        assert await session.examine("INBOX") == Examined(7, 9, 3, 0)
+        assert await session.status("INBOX") == Examined(7, 9, 3, 0)
+        assert await session.mailboxes() == [Listed("top/{3} x", ("top", "{3} x")), Listed("INBOX", ("INBOX",))]
+        assert (session.has_condstore, session.has_idle) == (False, True)
+
+
+async def test_thousands_of_lines_at_once() -> None:
+    """The parser calls itself for each line; here it does so for some at a time."""
+    lines = b"".join(b"* %d FETCH (UID %d FLAGS (\\Seen))\r\n" % (number, number) for number in range(1, 2001))
+    async with serving({**OPEN, "FETCH": lines + b"{tag} OK done\r\n"}, patience=20) as client:
+        session = await opened(client)
+        found = [each async for each in session.messages([1])]
+    assert len(found) == 2000
+    assert found[-1] == Fetched(2000, ("\\Seen",))
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({"greeting": b""}, "no answer for 1 seconds"),
+        ({"greeting": b"* BYE go away\r\n"}, "does not greet"),
+        ({"greeting": b"220 smtp.example.test\r\n"}, "does not greet|no answer"),
+        ({"greeting": b"* OK hello\r\n", "CAPABILITY": b"BYE"}, "connection was lost"),
+        ({"LOGIN": b"{tag} NO [AUTHENTICATIONFAILED] no\r\n"}, "refuses the user or the password"),
+        ({"LOGIN": b"OTHER1 OK in\r\n"}, r"not understood \(Abort\)"),
+        ({"LOGIN": b""}, "no answer for 1 seconds"),
+        ({"CAPABILITY": b"* CAPABILITY IMAP4rev1 LOGINDISABLED\r\n{tag} OK\r\n"}, "does not take passwords"),
+        ({**OPEN, "EXAMINE": b"{tag} NO not there\r\n"}, "EXAMINE was refused"),
+        ({**OPEN, "EXAMINE": b"* 3 EXISTS\r\n{tag} OK\r\n"}, "UIDVALIDITY"),
+        ({**OPEN, "EXAMINE": b"* 3 EXISTS\r\nBYE"}, "connection was lost"),
+        ({**OPEN, "EXAMINE": b"x" * 6_000_000}, "more than it was asked for"),
+        ({**OPEN, "EXAMINE": b"* OK x {99999999}\r\n" + b"y" * 6_000_000}, "more than it was asked for"),
+    ],
+)
+async def test_servers_that_do_not_do_as_they_should(
+    answers: dict[str, bytes], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving(answers) as client:
+        with pytest.raises(UpstreamError, match=why) as failure:
+            await opened(client)
+    assert SECRET not in str(failure.value) + caplog.text
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = Client("127.0.0.1", port, 10, None)
+    with pytest.raises(UpstreamError, match=f"^127.0.0.1:{port}: Connection refused$"):
+        await client.greeting()
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_lasting"),
+    [
+        (b"NO [NONEXISTENT] no such mailbox", True),
+        (b"NO no such mailbox", True),
+        (b"NO [UNAVAILABLE] come again", False),
+        (b"NO [SERVERBUG] Internal error occurred. Refer to server log for more information.", False),
+        (b"NO [NOPERM] not for you", False),
+        (b"BAD what", False),
+    ],
+)
+async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is_lasting: bool) -> None:
+    async with serving({**OPEN, "STATUS": b"{tag} " + answer + b"\r\n"}) as client:
+        session = await opened(client)
+        with pytest.raises(Refused, match="STATUS was refused") as refused:
+            await session.status("Gone")
+    assert refused.value.is_lasting is is_lasting
+
+
+async def test_a_body_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving({**OPEN, "FETCH": b"* 1 FETCH (UID 1 BODY[] {1000}\r\n" + b"x" * 500}) as client:
+        session = await opened(client)
+        with pytest.raises(UpstreamError, match="no answer"):
+            await session.small_bodies({1: 1000})
+        with pytest.raises(UpstreamError):  # and that was it for this connection
+            await session.examine("INBOX")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'* 1 FETCH (UID 1 BODY[] "quoted")\r\n',  # contents come as literals, or not at all
+        b"* 1 FETCH (UID 1 BODY[] NIL)\r\n",
+        b"* 1 FETCH (UID 2 BODY[] {6}\r\nquoted)\r\n",
+        b"* 1 FETCH (UID 1 BODY[] {5}\r\nshort)\r\n",
+        b"* 1 FETCH (BODY[] {6}\r\nquoted)\r\n",
+        b"",
+    ],
+)
+async def test_contents_that_are_not_what_was_asked_for(answer: bytes) -> None:
+    async with serving({**OPEN, "FETCH": answer + b"{tag} OK done\r\n"}) as client:
+        session = await opened(client)
+        assert await session.small_bodies({1: 6}) == {}
+
+
+async def test_idle() -> None:
+    answers = {**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n", "DONE": b""}
+    async with serving(answers) as client:
+        session = await opened(client)
+        with pytest.raises(UpstreamError, match="no answer"):  # to DONE
+            await session.idle(0.2, {})
+    async with serving({**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n* 4 EXISTS\r\n"}) as client:
+        session = await opened(client)
+        with pytest.raises(UpstreamError):
+            async with asyncio.timeout(PATIENCE):
+                await session.idle(60, {})
+    async with serving({**OPEN, "IDLE": b"{tag} NO not now\r\n"}) as client:
+        session = await opened(client)
+        with pytest.raises(UpstreamError):
+            await session.idle(60, {})
+
+
+async def test_a_cancelled_call_ends_the_connection() -> None:
+    async with serving({**OPEN, "FETCH": b""}, patience=30) as client:
+        session = await opened(client)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await session.small_bodies({1: 6})
+        with pytest.raises(UpstreamError):
+            await session.examine("INBOX")
+
+
+async def test_a_password_that_is_printed_piece_by_piece() -> None:
+    command = ("/bin/sh", "-c", "printf half; sleep 0.3; echo ' and half'; echo more")
+    assert await _password(UpstreamSettings(password_command=command, timeout=Seconds(PATIENCE))) == "half and half"
+
+
+async def test_a_name_that_cannot_be_said() -> None:
+    async with serving(OPEN) as client:
+        session = await opened(client)
+        with pytest.raises(Refused):
+            await session.examine("INBOX\r\nA1 DELETE INBOX")
+        assert (await session.examine("INBOX")).uidvalidity == 7
+
+
+def test_nothing_of_the_library_is_logged() -> None:
+    assert not logging.getLogger("aioimaplib.aioimaplib").isEnabledFor(logging.CRITICAL)
+    assert list(fence._pieces(b"a\n" * 250)) == [b"a\n" * 100, b"a\n" * 100, b"a\n" * 50]
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_fetch_responses() -> None:
+    lines: list[bytes | bytearray] = [
+        b'1 FETCH (FLAGS (\\Seen $Todo) UID 5 INTERNALDATE " 9-Sep-2001 01:46:40 +0000" RFC822.SIZE 12 BODY[]<0> {4}',
+        bytearray(b")* {"),
+        b" MODSEQ (12))",
+        b"2 FETCH (FLAGS ())",
+        b'3 FETCH (UID 6 INTERNALDATE "31-Feb-2001 01:46:40 +0000" X (((((((((((((((((((((',
+        b'4 fetch (uid 7 internaldate "09-SEP-2001 03:46:40 +0200" body[] {0}',
+        bytearray(b""),
+        b")",
+        b"EXPUNGE",
+        b"Fetch completed (0.001 + 0.000 secs).",
+    ]
+    assert list(replies.fetched(lines)) == [
+        Fetched(5, ("\\Seen", "$Todo"), 1_000_000_000, 12, bytearray(b")* {")),
+        Fetched(7, None, 1_000_000_000, None, bytearray(b"")),
+    ]
+
+
+def test_list_responses() -> None:
+    lines: list[bytes | bytearray] = [
+        b'(\\HasNoChildren) "." INBOX.Gr&APwA3w-e',
+        b'() "/" "with \\"quotes\\" and \\\\"',
+        b'() "/" {5}',
+        bytearray(b"a/b/c"),
+        b'(\\NonExistent) "/" gone',
+        b'() "/" "raw \xc3\xbc"',
+        b'() "/" "bad \xff"',
+        b'() "/" ""',
+        b"List completed.",
+    ]
+    assert [each.levels for each in replies.listed(lines)] == [
+        ("INBOX", "Grüße"),
+        ('with "quotes" and \\',),
+        ("a", "b", "c"),
+        ("raw ü",),
+    ]
+
+
+def test_names_here() -> None:
+    plain = UpstreamSettings()
+    chosen = UpstreamSettings(prefix="Work", folders={"Sent Items": "Sent"}, skip=("Trash",))
+    assert naming.readable(("inbox", "a/b")) == "INBOX/a_b"
+    assert naming.folder_here("Lists/One", plain) == "Lists/One"
+    assert [naming.folder_here(name, chosen) for name in ("INBOX", "Sent Items", "x")] == ["Work", "Sent", "Work/x"]
+    assert naming.folder_here("a//b", plain) is None
+    assert [naming.is_skipped(name, chosen) for name in ("Trash", "Trash/x", "Trashy")] == [True, True, False]
+    flags, words = naming.flags_here(("\\SEEN", "\\Recent", "\\Deleted", "$Junk", "bad(word", "\\Weird"))
+    assert (flags, words) == (Flag.READ | Flag.DELETED, ("$Junk",))
+
+
+def test_settings_that_cannot_be() -> None:
+    good = UpstreamSettings(host="h", user="u", password="p", account="ada@example.test")
+    assert list(problems("work", good)) == []
+    bad = UpstreamSettings(
+        port=0, account="nobody", prefix="a//b", ca_file="/none", password="p", password_file="/none"
+    )
+    assert {key for key, _ in problems("a/b", bad)} == {
+        "", "host", "user", "port", "account", "prefix", "ca_file", "password_file",
+    }  # fmt: skip
+    never = replace(good, poll=Seconds(0), timeout=Seconds(0), first_retry=Seconds(0), longest_retry=Seconds(0))
+    assert {key for key, _ in problems("work", never)} == {"poll", "timeout", "first_retry", "longest_retry"}

@@ -1,0 +1,260 @@
+"""TLS and login: encrypted and verified or not at all, and the password is not given away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
+
+from adapter.config.loader import Seconds
+from adapter.config.relay import RelaySettings
+from adapter.relay.smarthost import Smarthost, Unreachable
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from tests.support.certificates import make_signed
+from tests.support.messages import message
+from tests.support.relays import DAVE, queue, relaying, send, settings
+from tests.support.sink import Sink
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.needs("openssl")
+
+PATIENT = {"first_retry": Seconds(600), "longest_retry": Seconds(600)}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost, signed by itself; its key lies in the same file."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    options = f"-x509 -newkey rsa:2048 -nodes -keyout {path} -out {path}.crt -days 2 -subj /CN=localhost"
+    command = ["openssl", "req", *options.split(), "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    return path
+
+
+def server_context(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def encrypted(sink: Sink, **others: Any) -> RelaySettings:
+    chosen = settings(sink, **{**PATIENT, **others})
+    return RelaySettings(**{**{name: getattr(chosen, name) for name in chosen.__slots__}, "host": "localhost"})
+
+
+async def deferred(transport: Transport, chosen: RelaySettings) -> str:
+    """What is said about a message that stays in the queue."""
+    async with relaying(transport, chosen):
+        send(transport)
+        await until(lambda: [row.attempts for row in queue(transport)] == [1])
+    return queue(transport)[0].last_status
+
+
+@pytest.mark.setting("relay.tls", "relay.ca_file")
+async def test_starttls(transport: Transport, certificate: Path) -> None:
+    sink = Sink(starttls=server_context(certificate))
+    async with sink, relaying(transport, encrypted(sink, tls="starttls", ca_file=str(certificate))):
+        send(transport)
+        [taken] = await sink.wait_for(1)
+    assert taken.octets == message()
+    assert sink.commands.index("STARTTLS") < next(i for i, each in enumerate(sink.commands) if each.startswith("MAIL"))
+    assert sink.commands.count("EHLO markpost.test") == 2
+
+
+async def test_implicit_tls(transport: Transport, certificate: Path) -> None:
+    sink = Sink(implicit=server_context(certificate))
+    async with sink, relaying(transport, encrypted(sink, tls="implicit", ca_file=str(certificate))):
+        send(transport)
+        await sink.wait_for(1)
+
+
+@pytest.mark.setting("relay.certificate", "relay.key")
+async def test_a_smarthost_may_ask_who_we_are(transport: Transport, certificate: Path, tmp_path: Path) -> None:
+    authority, ours = make_signed(tmp_path / "ours")
+    context = server_context(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority)
+    sink = Sink(starttls=context)
+    async with sink:
+        known = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(ours))
+        async with relaying(transport, known):
+            send(transport)
+            await sink.wait_for(1)
+        key = str(ours.with_name("signed.key"))
+        apart = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(authority), key=key)
+        assert "cannot connect" in await deferred(transport, apart)
+        unknown = encrypted(sink, tls="starttls", ca_file=str(certificate))
+        transport.run(op.FinishQueue([op.Finished(row.queue_id, "dropped", "") for row in queue(transport)]))
+        assert "cannot connect" in await deferred(transport, unknown)
+    assert len(sink.taken) == 1
+
+
+async def test_requiretls_is_passed_on(transport: Transport, certificate: Path) -> None:
+    sink = Sink(starttls=server_context(certificate), extensions=["REQUIRETLS", "SIZE 0"])
+    async with sink, relaying(transport, encrypted(sink, tls="starttls", ca_file=str(certificate))):
+        send(transport, envelope=op.RelayEnvelope(requiretls=True))
+        [taken] = await sink.wait_for(1)
+    assert taken.mail.endswith("REQUIRETLS")
+
+
+@pytest.mark.parametrize("tls", ["starttls", "implicit"])
+async def test_a_certificate_nobody_vouches_for_is_refused(transport: Transport, certificate: Path, tls: str) -> None:
+    context = server_context(certificate)
+    async with Sink(**{tls: context}) as sink:  # type: ignore[arg-type]
+        said = await deferred(transport, encrypted(sink, tls=tls))
+    assert said.startswith("451 4.4.1 cannot connect to localhost")
+    assert "certificate verify failed" in said
+    assert not any(command.startswith("MAIL") for command in sink.commands)
+
+
+async def test_a_certificate_for_another_name_is_refused(transport: Transport, certificate: Path) -> None:
+    async with Sink(starttls=server_context(certificate)) as sink:
+        said = await deferred(transport, settings(sink, tls="starttls", ca_file=str(certificate), **PATIENT))
+    assert "127.0.0.1" in said
+    assert sink.taken == []
+
+
+async def test_no_mail_without_tls_where_it_is_wanted(transport: Transport) -> None:
+    async with Sink() as sink:
+        said = await deferred(transport, encrypted(sink, tls="starttls"))
+    assert "STARTTLS" in said
+    assert sink.taken == []
+
+
+async def test_a_hello_refused_within_tls_is_temporary_too(transport: Transport, certificate: Path) -> None:
+    said = iter([None, "451 4.3.0 busy"])
+
+    def script(verb: str, command: str) -> str | None:
+        return next(said, None) if verb == "EHLO" else None
+
+    sink = Sink(script, starttls=server_context(certificate))
+    async with sink:
+        answer = await deferred(transport, encrypted(sink, tls="starttls", ca_file=str(certificate)))
+    assert answer.startswith("451 4.4.1 cannot connect")
+    assert not any(command.startswith("HELO") for command in sink.commands)
+
+
+# --- login, against a server that is not ours -------------------------------------------------------------------------
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.octets: list[bytes] = []
+
+    async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:
+        self.octets.append(envelope.content)
+        return "250 2.0.0 kept"
+
+
+@asynccontextmanager
+async def strict_server(certificate: Path) -> AsyncIterator[tuple[Keeper, int]]:
+    """aiosmtpd that takes mail from ada with the right password over TLS only."""
+    keeper = Keeper()
+
+    def authenticate(server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
+        known = isinstance(data, LoginPassword) and (data.login, data.password) == (b"ada", "päss word".encode())
+        return AuthResult(success=known, handled=False)
+
+    def serve() -> SMTP:
+        context = server_context(certificate)
+        return SMTP(keeper, tls_context=context, require_starttls=True, authenticator=authenticate, auth_required=True)
+
+    server = await asyncio.get_running_loop().create_server(serve, "127.0.0.1", 0)
+    try:
+        yield keeper, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.setting("relay.user", "relay.password_file", "relay.helo")
+async def test_login(transport: Transport, certificate: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("päss word\nanything else\n")
+    async with strict_server(certificate) as (keeper, port):
+        chosen = RelaySettings(
+            host="localhost", port=port, ca_file=str(certificate), user="ada", password_file=str(secret), helo="x.test"
+        )
+        async with relaying(transport, chosen):
+            send(transport)
+            await until(lambda: len(keeper.octets) == 1)
+            await until(lambda: not queue(transport))
+    assert keeper.octets == [message()]
+
+
+@pytest.mark.parametrize("content", ["wrong\n", None])
+async def test_a_login_that_fails_returns_nothing(
+    transport: Transport, certificate: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
+) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_text(content)
+    async with strict_server(certificate) as (keeper, port):
+        chosen = RelaySettings(
+            host="localhost", port=port, ca_file=str(certificate), user="ada", password_file=str(secret), helo="x.test"
+        )
+        said = await deferred(transport, chosen)
+    assert said == f"451 4.7.0 cannot log in to localhost:{port}" + (" (535)" if content else "")
+    assert keeper.octets == []
+    assert content or str(secret) in caplog.text
+
+
+async def test_nobody_is_told_the_password_by_a_server_that_repeats_it(
+    transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    repeated = base64.b64encode(b"secret").decode()
+
+    def script(verb: str, command: str) -> str | None:
+        if verb == "AUTH":
+            return "334 VXNlcm5hbWU6"
+        return f"500 5.5.1 unknown command: {command}" if command in (repeated, "YWRh") else None
+
+    async with Sink(script, ["AUTH LOGIN"]) as sink:
+        said = await deferred(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
+    assert sink.commands[-1] == repeated
+    assert said == f"451 4.7.0 cannot log in to 127.0.0.1:{sink.port} (500)"
+    assert repeated not in caplog.text
+
+
+async def test_a_server_that_wants_a_login_is_no_reason_to_return_mail(transport: Transport, certificate: Path) -> None:
+    async with strict_server(certificate) as (_, port):
+        chosen = RelaySettings(host="localhost", port=port, ca_file=str(certificate), helo="x.test")
+        said = await deferred(transport, chosen)
+    assert said.startswith("530 5.7.0")
+    assert [row.recipient for row in queue(transport)] == [DAVE]
+
+
+async def test_no_password_in_the_clear_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is to our sink; only the name is another's."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    async with Sink(extensions=["AUTH PLAIN LOGIN"]) as sink:
+        loop = asyncio.get_running_loop()
+        real = loop.create_connection
+
+        async def to_the_sink(factory: Any, host: str, port: int, **others: Any) -> Any:
+            return await real(factory, "127.0.0.1", port, **others)
+
+        monkeypatch.setattr(loop, "create_connection", to_the_sink)
+        for host, refused in (("mail.far.test", True), ("localhost", False), ("127.0.0.1", False)):
+            chosen = RelaySettings(host=host, port=sink.port, tls="none", user="ada", password_file=str(secret))
+            session = Smarthost(chosen, "x.test")
+            if refused:
+                with pytest.raises(Unreachable, match="readable on the way"):
+                    await session.open()
+                assert not any("AUTH" in command for command in sink.commands)
+            else:
+                with pytest.raises(Unreachable, match="log in"):  # the sink's 250 is no 235
+                    await session.open()
+                assert any("AUTH" in command for command in sink.commands)

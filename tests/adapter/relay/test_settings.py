@@ -1,0 +1,190 @@
+"""Times and numbers that can be set for the smarthost, for accounts elsewhere and for hooks: each does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.config.hooks import HookSettings
+from adapter.config.loader import Seconds
+from adapter.config.mirror import UpstreamSettings
+from adapter.config.relay import RelaySettings
+from adapter.config.schema import Settings
+from adapter.hooks import runner
+from adapter.mirror import follow
+from adapter.mirror.limits import Limits
+from adapter.mirror.session import UpstreamError
+from adapter.relay import retry_policy
+from adapter.store.queries import bookmarks as bookmark_queries
+from adapter.store.quotas import Quotas
+from adapter.transport.transport import Transport
+from tests.support.relays import queue, relaying, send, settings
+from tests.support.sink import Sink
+from tests.support.stores import ADA, deliver
+from tests.support.waiting import PATIENCE, until
+
+LIMITS = Limits(1 << 20, Quotas(Settings()))
+
+
+@contextlib.asynccontextmanager
+async def talking(*said: bytes) -> AsyncIterator[Sink]:
+    """A server that gives these answers, one for each packet it gets, and then falls silent; only its port counts."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            for answer in said:
+                writer.write(answer)
+                await reader.read(1 << 16)
+            while await reader.read(1 << 16):
+                pass
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    sink = Sink()
+    sink.port = server.sockets[0].getsockname()[1]
+    try:
+        yield sink
+    finally:
+        server.close()
+
+
+async def _given_up(transport: Transport, chosen: RelaySettings) -> str:
+    """What is said about the message when the smarthost takes longer than was set."""
+    async with relaying(transport, chosen):
+        send(transport)
+        await until(lambda: all(row.attempts for row in queue(transport)))
+    return queue(transport)[0].last_status
+
+
+@pytest.mark.setting("relay.connect")
+async def test_a_smarthost_that_says_no_word(transport: Transport) -> None:
+    async with talking() as mute:
+        assert "cannot connect" in await _given_up(transport, settings(mute, connect=Seconds(0.2)))
+
+
+@pytest.mark.setting("relay.accept")
+async def test_a_smarthost_that_never_says_whether_it_took_the_message(transport: Transport) -> None:
+    ready = b"250 ok\r\n"
+    async with talking(b"220 hello\r\n", ready, ready, ready, b"354 go\r\n") as mute:
+        chosen = settings(mute, accept=Seconds(0.3), first_retry=Seconds(60), longest_retry=Seconds(60))
+        assert "while sending the data" in await _given_up(transport, chosen)
+
+
+@pytest.mark.setting("relay.idle")
+async def test_a_connection_waits_for_the_next_message_so_long(transport: Transport) -> None:
+    async with Sink() as sink:
+        async with relaying(transport, settings(sink, idle=Seconds(0.3))):
+            send(transport)
+            await sink.wait_for(1)
+            assert sink.open_now == 1
+            await until(lambda: sink.open_now == 0)
+            send(transport)
+            await sink.wait_for(2)
+        assert sink.connections == 2
+
+
+@pytest.mark.setting("relay.first_retry", "relay.longest_retry")
+def test_pauses_before_the_smarthost_is_tried_again() -> None:
+    chosen = RelaySettings(first_retry=Seconds(10), longest_retry=Seconds(25))
+    assert [retry_policy.pause(attempts, chosen, 0.5) for attempts in (1, 2, 3, 9)] == [10, 20, 25, 25]
+
+
+# --- accounts elsewhere ----------------------------------------------------------------------------------------------
+
+
+def elsewhere(port: int, **changes: float) -> UpstreamSettings:
+    times: dict[str, Any] = {name: Seconds(value) for name, value in changes.items()}
+    return UpstreamSettings(
+        host="127.0.0.1", port=port, tls="none", user="ada", password="x", account=ADA, follow=True, **times
+    )
+
+
+@pytest.mark.setting("upstream.timeout")
+async def test_an_upstream_that_says_no_word(transport: Transport) -> None:
+    async with talking() as mute, asyncio.timeout(PATIENCE):
+        with pytest.raises(UpstreamError):
+            await follow.pull(transport, "work", elsewhere(mute.port, timeout=0.3), LIMITS)
+
+
+@pytest.mark.setting("upstream.first_retry", "upstream.longest_retry")
+async def test_pauses_before_an_upstream_is_tried_again(transport: Transport) -> None:
+    connections = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.close()
+
+    @contextlib.asynccontextmanager
+    async def following(**times: float) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        port = server.sockets[0].getsockname()[1]
+        task = asyncio.create_task(follow.run(transport, {"work": elsewhere(port, **times)}, LIMITS, stop))
+        yield
+        stop.set()
+        await task
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        async with following(first_retry=60, longest_retry=900):
+            await until(lambda: connections == 1)
+            await asyncio.sleep(0.5)
+            assert connections == 1
+        async with following(first_retry=0.02, longest_retry=0.05):
+            # Doubled each time, the twelfth would come after a minute.
+            await until(lambda: connections >= 13)
+
+
+# --- hooks -----------------------------------------------------------------------------------------------------------
+
+
+def bookmarks(transport: Transport, owner: str) -> dict[str, str]:
+    with transport.reading() as connection:
+        return bookmark_queries.of_owner(connection, owner)
+
+
+@contextlib.asynccontextmanager
+async def hooked(transport: Transport, hook: HookSettings) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(runner.run(transport, {"agent": hook}, stop))
+    await until(lambda: bookmarks(transport, "hook agent"))  # it hears of mail from now on
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, PATIENCE)
+
+
+@pytest.mark.setting("hook.concurrency")
+@pytest.mark.parametrize(("concurrency", "together"), [(1, 1), (3, 3)])
+async def test_so_many_calls_at_once(transport: Transport, tmp_path: Path, concurrency: int, together: int) -> None:
+    log, go_on = tmp_path / "calls", tmp_path / "go on"
+    log.touch()
+    command = ("/bin/sh", "-c", f"echo begin >> {log}; until [ -e '{go_on}' ]; do sleep 0.05; done; echo end >> {log}")
+    async with hooked(transport, HookSettings(command=command, concurrency=concurrency)):
+        for _ in range(3):
+            deliver(transport, ADA)
+        await until(lambda: log.read_text().count("begin") == together)
+        await asyncio.sleep(0.2)  # for one too many, if there is one
+        go_on.touch()
+        await until(lambda: log.read_text().count("end") == 3)
+    running, most = 0, 0
+    for word in log.read_text().split():
+        running += 1 if word == "begin" else -1
+        most = max(most, running)
+    assert most == together
+
+
+@pytest.mark.setting("hook.longest_retry")
+async def test_pauses_between_calls_that_fail(transport: Transport, tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    command = ("/bin/sh", "-c", f"echo x >> {log}; exit 1")
+    async with hooked(transport, HookSettings(command=command, first_retry=Seconds(0.05), longest_retry=Seconds(0.1))):
+        deliver(transport, ADA)
+        # Doubled each time, the tenth would come after half a minute.
+        await until(lambda: log.exists() and log.read_text().count("x") >= 10)

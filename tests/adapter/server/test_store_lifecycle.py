@@ -1,0 +1,82 @@
+"""The store below the listeners is opened and closed whole, whenever the server is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapter.config.schema import Settings
+from adapter.net.shared_counts import SharedCounts
+from adapter.net.tls import Certificates
+from adapter.server import store_lifecycle as keeping
+from adapter.server.store_lifecycle import StoreKeeper
+from adapter.sessions.admission import Admission
+from adapter.sessions.context import Services, Store, open_store
+from adapter.store import offline_marker
+from adapter.store.disk import Directories
+from tests.support.layers import assert_layers_agree
+from tests.support.stores import ADA, new_store
+from tests.support.waiting import PATIENCE, until
+
+
+async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    settings = Settings()
+    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    opening, go_on, stop = threading.Event(), threading.Event(), asyncio.Event()
+
+    def slowly(root: str, settings: Settings, counts: SharedCounts | None) -> Store:
+        opening.set()
+        assert go_on.wait(PATIENCE)
+        return open_store(root, settings, counts)
+
+    with contextlib.closing(Directories(str(root))) as directories:
+        keeper = StoreKeeper(str(root), services, directories)
+        await keeper.open()
+        watching = asyncio.create_task(keeper.watch(stop))
+        offline_marker.write(directories, offline_marker.signed("test", lasting=True))
+        await until(lambda: services.store is None)
+        monkeypatch.setattr(keeping, "open_store", slowly)
+        offline_marker.remove(directories)
+        await until(opening.is_set)
+        stop.set()
+        go_on.set()
+        async with asyncio.timeout(PATIENCE):
+            await watching
+        await keeper.close()
+    assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either
+
+
+@pytest.mark.parametrize("trouble", [OSError("not now"), RuntimeError("not now")])
+async def test_the_store_is_let_go_of_whatever_happens_before(tmp_path: Path, trouble: Exception) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    settings = Settings()
+    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    troubles = [trouble]
+    stop = asyncio.Event()
+
+    async def let_go() -> None:
+        if troubles:
+            raise troubles.pop()
+
+    services.before_close.append(let_go)
+    with contextlib.closing(Directories(str(root))) as directories:
+        keeper = StoreKeeper(str(root), services, directories)
+        await keeper.open()
+        watching = asyncio.create_task(keeper.watch(stop))
+        offline_marker.write(directories, offline_marker.signed("test", lasting=True))
+        await until(lambda: services.store is None and not troubles)
+        offline_marker.remove(directories)
+        await until(lambda: services.store is not None)
+        stop.set()
+        await watching
+        await keeper.close()
+    assert_layers_agree(root, tmp_path / "scratch")

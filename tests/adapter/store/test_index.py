@@ -1,0 +1,208 @@
+"""The index: transactions, readers and what keeps them apart."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.store import index, store_id
+from adapter.store.disk import Directories
+from adapter.store.index import Index, IndexMissing, IndexUnreadable
+from adapter.store.read_gate import Turns
+from tests.support.processes import channel, running
+from tests.support.stores import STORE
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Directories]:
+    index.create(str(tmp_path / "index.sqlite"), STORE).close()
+    with closing(Directories(str(tmp_path))) as opened:
+        store_id.write(opened, STORE)
+        yield opened
+
+
+@pytest.fixture
+def opened(directories: Directories) -> Iterator[Index]:
+    with closing(Index(directories)) as found:
+        yield found
+
+
+def set_seq(connection: sqlite3.Connection, seq: int) -> None:
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
+
+
+def test_a_transaction_is_seen_when_it_is_over(opened: Index) -> None:
+    with opened.transaction() as connection:
+        set_seq(connection, 5)
+        assert opened.applied_seq() == 0
+    assert opened.applied_seq() == 5
+
+
+def test_a_failed_transaction_leaves_nothing(opened: Index) -> None:
+    def fail() -> None:
+        with opened.transaction() as connection:
+            set_seq(connection, 5)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert opened.applied_seq() == 0
+    with opened.transaction() as connection:
+        set_seq(connection, 6)
+    assert opened.applied_seq() == 6
+
+
+def test_it_is_a_rollback_journal_that_goes_with_the_commit(opened: Index, directories: Directories) -> None:
+    """The change feed of other processes is woken by that removal."""
+    assert opened.query("PRAGMA journal_mode") == [("delete",)]
+    with opened.transaction() as connection:
+        set_seq(connection, 1)
+        assert "index.sqlite-journal" in os.listdir(directories.root)
+    assert sorted(os.listdir(directories.root)) == ["index.sqlite", "store-id.txt"]
+
+
+def test_a_reading_block_sees_one_state(opened: Index, directories: Directories) -> None:
+    seen: list[int] = []
+    with closing(Index(directories)) as other:
+        done = threading.Event()
+
+        def write() -> None:
+            with other.transaction() as connection:
+                set_seq(connection, 1)
+            done.set()
+
+        writer = threading.Thread(target=write)
+        with opened.reading() as connection:
+            for _ in range(2):
+                seen += [row[0] for row in connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'")]
+                if not writer.is_alive():
+                    writer.start()
+                done.wait(0.1)
+        writer.join()
+    assert seen == [0, 0]
+    assert opened.applied_seq() == 1
+
+
+def test_every_thread_reads_for_itself(opened: Index) -> None:
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            for _ in range(50):
+                assert opened.applied_seq() >= 0
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        with opened.transaction() as connection:
+            set_seq(connection, number)
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_connections_of_threads_that_ended_are_closed(opened: Index) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def read() -> None:
+        opened.applied_seq()
+
+    for _ in range(3):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    before = descriptors()
+    for _ in range(30):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    assert descriptors() <= before + 3
+
+
+def test_no_index(directories: Directories) -> None:
+    os.unlink(f"{directories.root}/index.sqlite")
+    with pytest.raises(IndexMissing):
+        Index(directories)
+    assert os.listdir(directories.root) == ["store-id.txt"]
+
+
+def test_something_else(directories: Directories) -> None:
+    Path(directories.root, "index.sqlite").write_bytes(b"x" * 8192)
+    with pytest.raises(IndexUnreadable):
+        Index(directories)
+
+
+def test_a_name_with_odd_characters(tmp_path: Path) -> None:
+    root = tmp_path / "a?b#c%20d é"
+    root.mkdir()
+    index.create(str(root / "index.sqlite"), STORE).close()
+    assert os.listdir(root) == ["index.sqlite"]
+    with closing(Directories(str(root))) as directories, closing(Index(directories, STORE)) as opened:
+        assert opened.applied_seq() == 0
+
+
+def test_what_a_dead_writer_left_is_rolled_back_by_a_reader(opened: Index, directories: Directories) -> None:
+    child = os.fork()
+    if child == 0:
+        connection = sqlite3.connect(f"{directories.root}/index.sqlite", isolation_level=None)
+        connection.execute("PRAGMA cache_size=1")
+        connection.execute("BEGIN IMMEDIATE")
+        for number in range(2000):  # more than its cache holds: some of it reaches the file
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"key {number}", "x" * 500))
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    assert "index.sqlite-journal" in os.listdir(directories.root)
+    assert opened.query("SELECT count(*) FROM meta") == [(5,)]
+    assert opened.query("PRAGMA integrity_check") == [("ok",)]
+
+
+def _read_without_end(root: str, reading: Queue[Any], last: int) -> None:
+    """Threads of which one would always be inside, until the last thing is written."""
+    with closing(Directories(root)) as directories, closing(Index(directories)) as own:
+
+        def read() -> None:
+            seq = 0
+            while seq < last:
+                with own.reading() as connection:
+                    (seq,) = connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()
+                    time.sleep(0.05)
+
+        threads = [threading.Thread(target=read) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.01)
+        reading.put(True)
+        for thread in threads:
+            thread.join()
+
+
+def test_readers_without_end_do_not_keep_a_writer_of_another_process_out(
+    opened: Index, directories: Directories
+) -> None:
+    reading = channel()
+    with running(_read_without_end, directories.root, reading, 3):
+        reading.get(timeout=60)
+        for seq in (1, 2, 3):
+            with opened.transaction() as connection:
+                set_seq(connection, seq)
+
+
+def test_a_turn_within_a_turn_is_part_of_it() -> None:
+    turns = Turns(lambda: True)
+    with turns.turn():
+        time.sleep(0.01)  # longer than readers may overlap
+        with turns.turn():
+            pass

@@ -1,0 +1,355 @@
+"""Every SQL statement finds its rows by an index: a scan of a table is allowed only where it is named here.
+
+The cost of a delivery, a login or a command must not grow with the store. SQLite chooses the plan when it prepares a
+statement, so ``EXPLAIN QUERY PLAN`` over an empty index shows what a full one would do (we never run ``ANALYZE``).
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.api import Store
+from adapter.read_model.encoded_attributes import Kind, PieceReader
+from adapter.store import index
+from adapter.store.queries import recent_marks, text_index
+from tests.support.imapd import make_store, serving
+from tests.support.messages import message
+from tests.support.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
+from tests.support.stores import ADA, BOB, STORE
+
+#: Modules with SQL of another kind.
+EXCLUDED = {
+    "adapter/maintenance/repair/apply.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/expected/bulk_replay.py": "fills a new index, in bulk, with its indexes dropped",
+    "adapter/maintenance/diff/index.py": "compares all rows of two indexes",
+    "adapter/maintenance/scan/message_rows.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/diff/joins.py": "Spark SQL",
+    "adapter/maintenance/expected/recorded_losses.py": "lists all recorded losses, which are few",
+    "adapter/maintenance/expected/replay.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/report.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/repair/restore.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/expected/salvage.py": "reads all that can be read of a damaged index",
+    "adapter/maintenance/scan/index_tables.py": "reads all rows, in ranges of keys",
+    "adapter/maintenance/diff/recheck.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/expected/set_aside.py": "tables of its own, in the scratch directory",
+    "adapter/maintenance/expected/normalise.py": "settles all rows of a new index",
+    "adapter/maintenance/expected/tables.py": "divides all rows into ranges of keys",
+}
+
+#: Scans that are meant: (module, how the statement begins) -> the table that is scanned, and why that is right.
+SCANS = {
+    ("adapter/backup/content_check.py", "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"): (
+        "m",
+        "restore verifies every message of a backup",
+    ),
+    ("adapter/backup/create.py", "SELECT part FROM damaged_parts"): (
+        "damaged_parts",
+        "recorded losses are few",
+    ),
+    ("adapter/maintenance/repair/folders.py", "SELECT folder_id FROM folders"): ("folders", "repair goes through all"),
+    ("adapter/maintenance/repair/accounts.py", "SELECT registration_id FROM mailbox_registrations"): (
+        "mailbox_registrations",
+        "repair needs an id that no registration has",
+    ),
+    ("adapter/store/index_schema.py", "SELECT type, name, tbl_name, sql FROM sqlite_schema"): (
+        "sqlite_schema",
+        "compares the schema when a store is opened",
+    ),
+    ("adapter/store/index_schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
+    ("adapter/read_model/recent.py", "SELECT folder_id, uidvalidity, uidnext FROM folders"): (
+        "folders",
+        "once at the start of a process",
+    ),
+    ("adapter/store/queries/outbox.py", "SELECT message_id, size FROM messages WHERE message_id IN (SELECT"): (
+        "outbox",
+        "markpost queue shows the whole outbox",
+    ),
+    ("adapter/store/queries/outbox.py", "SELECT queue_id"): ("outbox", "markpost queue shows the whole outbox"),
+    ("adapter/store/queries/mailboxes.py", "SELECT registration_id, address, status, directory, created_at FROM"): (
+        "mailbox_registrations",
+        "lists all registrations",
+    ),
+    ("adapter/store/queries/recent_marks.py", "SELECT folder_id FROM recent_marks"): (
+        "recent_marks",
+        "once at the start of a process",
+    ),
+    ("adapter/store/snapshots.py", "SELECT message_id FROM messages"): ("messages", "a snapshot copies whole tables"),
+    ("adapter/store/queries/text_index.py", "SELECT row FROM texts WHERE (row >> 32)"): (
+        "texts",
+        "check goes through all",
+    ),
+    ("adapter/store/queries/text_index.py", "SELECT count(*) FROM sqlite_schema"): (
+        "sqlite_master",
+        "counts the tables",
+    ),
+    ("adapter/store/stats.py", "SELECT count(*) FILTER"): ("outbox", "counts the outbox, every few seconds"),
+    ("adapter/transport/recovery/reconcile.py", "SELECT folder_id FROM folders"): (
+        "folders",
+        "recovery goes through all",
+    ),
+    ("adapter/transport/recovery/reconcile.py", "SELECT DISTINCT directory FROM mailbox_registrations"): (
+        "mailbox_registrations",
+        "recovery goes through all",
+    ),
+}
+
+
+def _summaries(module: Any) -> list[str]:
+    """``_SUMMARY`` and what its callers add to it."""
+    added = _constants(module, re.compile(r"WHERE "))
+    listed = "WHERE p.folder_id = ? ORDER BY p.uid DESC LIMIT ?"
+    unread = "WHERE p.folder_id = ? AND s.flags & 1 = 0 ORDER BY p.uid DESC LIMIT ?"
+    return [module._SUMMARY + rest for rest in [*added, listed, unread]]
+
+
+def _pieces(_: Any) -> list[str]:
+    statements: list[str] = []
+
+    class Recorder:
+        @property
+        def index(self) -> Recorder:
+            return self
+
+        def query(self, sql: str, _: Sequence[object]) -> list[Any]:
+            statements.append(sql)
+            return []
+
+    reader = PieceReader.__new__(PieceReader)
+    reader._transport = Recorder()  # type: ignore[assignment]
+    for kinds in ([Kind.ENVELOPE], [Kind.THREAD_ID], [Kind.ENVELOPE, Kind.THREAD_ID], list(Kind)):
+        for uids in ([1, 2], [1, 1000]):
+            reader._rows(1, kinds, uids)
+    return statements
+
+
+def _text_index(module: Any) -> list[str]:
+    found = []
+    for table, column in (("headers", "header"), ("bodies", "body")):
+        candidates = module._CANDIDATES.format(table=table)
+        found += [candidates, module._FIND.format(candidates=candidates, column=column)]
+        found.append(f"INSERT INTO {table} ({table}, rowid, {column}) VALUES ('delete', ?, ?)")
+    return found
+
+
+#: Statements that are not written down as one string.
+BUILT = {
+    "adapter/api/mailbox.py": _summaries,
+    "adapter/read_model/encoded_attributes.py": _pieces,
+    "adapter/search/text_index.py": _text_index,
+    "adapter/transport/apply/state.py": lambda module: [*module._ON_RANGE, *module._ON_LIST],
+}
+#: Local names in f-strings.
+LOCALS: dict[str, Values] = {
+    "adapter/store/snapshots.py": {"table": ["messages"], "quoted": ["message_id"], "places": ["?"]},
+    "adapter/transport/apply/projections.py": {"table": ["mailbox_state", "mailbox_projections"]},
+}
+
+
+def _constants(module: Any, wanted: re.Pattern[str]) -> list[str]:
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [str(node.value) for node in nodes if wanted.match(str(node.value))]
+
+
+def _collected() -> list[Statement]:
+    modules = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "adapter").rglob("*.py"))
+    return [
+        statement
+        for module in modules
+        if module not in EXCLUDED
+        for statement in collect(module, LOCALS.get(module), BUILT.get(module))
+    ]
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sqlite3.Connection]]:
+    """The empty databases of a store: the index, and by module those that a module has for itself."""
+    place = tmp_path_factory.mktemp("plans")
+    texts = text_index.connect(str(place))
+    made = {
+        "": index.create(str(place / "index.sqlite"), STORE),
+        "adapter/search/text_index.py": texts,
+        "adapter/store/queries/text_index.py": texts,
+        "adapter/store/queries/recent_marks.py": recent_marks.open_marks(str(place), list),
+    }
+    yield made
+    for connection in made.values():
+        connection.close()
+
+
+def _database(databases: dict[str, sqlite3.Connection], module: str) -> sqlite3.Connection:
+    return databases.get(module, databases[""])
+
+
+def _scans(connection: sqlite3.Connection, sql: str) -> list[str]:
+    """The tables that a statement goes through from end to end."""
+    named = re.findall(r":(\w+)", sql)
+    values: Any = dict.fromkeys(named) if named else [None] * len(re.findall(r"\?(?!\d)", sql))
+    try:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+    except sqlite3.Error as error:
+        return [f"nothing ({error})"]  # a statement that cannot be prepared is for another database, or wrong
+    return [table for *_, detail in plan if (table := _scanned(detail)) is not None]
+
+
+def _scanned(detail: str) -> str | None:
+    """The table that a step of a plan scans, if it does."""
+    words = detail.split()
+    if words[0] == "SCAN" and words[1] != "CONSTANT":
+        # A virtual table with a constraint has another number than 0, or a text: those of json_each and of MATCH.
+        return None if re.search(r"VIRTUAL TABLE INDEX (?!0:$)", detail) else words[1]
+    if "AUTOMATIC" in words:  # an index that SQLite makes for one query is a scan, too
+        return words[1]
+    return None
+
+
+def _subqueries(sql: str) -> set[str]:
+    """Names of subqueries in FROM: their rows are few, and how they are found is a step of its own."""
+    return set(re.findall(r"\) AS (\w+)", sql))
+
+
+def _violations(
+    databases: dict[str, sqlite3.Connection], statements: Sequence[Statement]
+) -> list[tuple[Statement, str]]:
+    return [
+        (statement, table)
+        for statement in statements
+        for table in _scans(_database(databases, statement.module), statement.sql)
+        if table not in _subqueries(statement.sql) and not table.startswith("(subquery")
+    ]
+
+
+def _names(key: tuple[str, str], statement: Statement) -> bool:
+    return statement.module == key[0] and statement.sql.startswith(key[1])
+
+
+def test_every_statement_finds_its_rows_by_an_index(databases: dict[str, sqlite3.Connection]) -> None:
+    violations = _violations(databases, _collected())
+    unnamed = [
+        f"{statement.module}: {table} is scanned by: {statement.sql}"
+        for statement, table in violations
+        if not any(_names(key, statement) and table == allowed for key, (allowed, _) in SCANS.items())
+    ]
+    assert not unnamed, "\n".join(unnamed)
+    needless = [
+        key
+        for key, (allowed, _) in SCANS.items()
+        if not any(_names(key, statement) and table == allowed for statement, table in violations)
+    ]
+    assert not needless, needless
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT thread_id FROM messages WHERE header_id = ? LIMIT 1",  # the index is partial
+        "SELECT count(*) FROM messages",
+        "UPDATE messages SET subject = ? WHERE subject = ?",
+        "DELETE FROM mailbox_projections WHERE uid = ?",
+        "SELECT 1 FROM messages a JOIN messages b ON a.subject = b.sender WHERE a.message_id > ?",
+        "SELECT 1 FROM messages WHERE message_id = ? AND EXISTS (SELECT 1 FROM outbox WHERE recipient = sender)",
+    ],
+)
+def test_statement_without_index_is_a_violation(databases: dict[str, sqlite3.Connection], sql: str) -> None:
+    assert _violations(databases, [Statement("adapter/any.py", sql)])
+
+
+def test_excluded_modules_have_statements() -> None:
+    for module in EXCLUDED:
+        found = collect_from(ast.parse((ROOT / module).read_text(encoding="utf-8")), {}, {})
+        assert found.statements or found.parts, module
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(c, t):\n    c.execute(f'SELECT 1 FROM {t}')",
+        "def f(c, rest):\n    c.execute('SELECT 1 FROM messages ' + rest)",
+        "def f(c, sql):\n    sql += ' WHERE subject = ?'",
+        "_A = 'SELECT 1 FROM {table}'\ndef f(c, t):\n    c.execute(_A.format(table=t))",
+    ],
+)
+def test_statement_that_cannot_be_collected_is_reported(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_module.py").write_text(code)
+    monkeypatch.setattr("tests.support.statements.ROOT", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(Unaccounted):
+        collect("some_module.py")
+
+
+async def test_statements_of_a_busy_store_were_all_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run is what was collected: the collection is shown to miss nothing in a scenario of all protocols."""
+    run: set[str] = set()
+
+    class Recording(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            run.add(plain(sql))
+            return super().execute(sql, *values)
+
+        def executemany(self, sql: str, values: Any) -> sqlite3.Cursor:
+            run.add(plain(sql))
+            return super().executemany(sql, values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, factory=Recording, **options))
+    await asyncio.to_thread(make_store, tmp_path / "store", ADA, BOB)
+    await asyncio.to_thread(_use_as_program, tmp_path / "store")
+    async with serving(tmp_path / "store") as running:
+        client = await running.login(ADA)
+        for subject in ("one", "two", "three"):
+            octets = message(subject, message_id=f"<{subject}@example.test>", in_reply_to="<one@example.test>")
+            assert (await client.append("INBOX", octets)).startswith(b"OK")
+            assert (await client.append("Sent", octets)).startswith(b"OK")
+        for command in (
+            'LIST "" * RETURN (STATUS (MESSAGES UNSEEN SIZE DELETED))',
+            "CREATE More",
+            "SUBSCRIBE More",
+            "RENAME More Less",
+            "SELECT INBOX",
+            "FETCH 1:* (FLAGS ENVELOPE BODYSTRUCTURE PREVIEW THREADID EMAILID)",
+            "FETCH 1,3 (BODY.PEEK[])",
+            "UID SEARCH TEXT Hello SUBJECT one",
+            "UID SORT (SUBJECT) UTF-8 ALL",
+            "UID THREAD REFERENCES UTF-8 ALL",
+            "STORE 1 +FLAGS (\\Seen $Label)",
+            "STORE 1:2 FLAGS (other)",
+            "COPY 1:2 Less",
+            "MOVE 3 Less",
+            "STORE 1 +FLAGS (\\Deleted)",
+            "EXPUNGE",
+            "DELETE Less",
+            "CHECK",
+        ):
+            await client.ok(command)
+    collected = {_shape(statement.sql) for statement in _collected()}
+    verbs = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH ")
+    statements = {_shape(sql) for sql in run if sql.startswith(verbs)}
+    assert len(statements) > 50
+    missed = sorted(statements - collected)
+    assert not missed, "\n".join(missed)
+
+
+def _shape(sql: str) -> str:
+    """Statements that fetch different columns of the same rows are one."""
+    return re.sub(r"(?<=^SELECT p.uid, p.message_id, c.message_id, ).* FROM ", "… FROM ", sql)
+
+
+def _use_as_program(root: Path) -> None:
+    with Store.open(root) as store:
+        ada, bob = store.mailbox(ADA), store.mailbox(BOB)
+        ada.send("The engine **runs**.", to=BOB, subject="News", attachments=[("plan.txt", b"Let it run.\n" * 1000)])
+        (summary,) = bob.messages(unread=True)
+        mail = bob.read(summary)
+        bob.set_flags(summary, "read", "todo")
+        bob.send("Splendid!", reply_to=mail)
+        bob.archive(summary)

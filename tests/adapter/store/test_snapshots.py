@@ -1,0 +1,240 @@
+"""Snapshots and compaction: what is written is what is loaded, and one damaged snapshot loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from adapter.store import index, snapshots
+from adapter.store.disk import Directories
+from adapter.store.journal import Journal, JournalDamaged
+from adapter.transport import compaction
+from adapter.transport import operations as op
+from adapter.transport import transport as transport_module
+from adapter.transport.recovery import rebuild
+from adapter.transport.transport import Transport
+from protocol.errors import MailError
+from tests.support.layers import assert_layers_agree
+from tests.support.messages import message
+from tests.support.scenario import steps
+from tests.support.stores import ADA, BOB, deliver, id_of, new_store
+from tests.support.tables import Tables, tables
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three snapshots taken on the way, the last one not at the end."""
+    root = tmp_path_factory.mktemp("snapshots") / "store"
+    with new_store(root, ADA, BOB) as store:
+        for number, _ in enumerate(steps(store)):
+            if number in (6, 14, 21):
+                store.snapshot()
+    return root
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "store", symlinks=True))
+
+
+def rebuilt(root: Path) -> Tables:
+    path = root.parent / "rebuilt.sqlite"
+    path.unlink(missing_ok=True)
+    with closing(Directories(str(root))) as directories, closing(Journal(directories)) as journal:
+        journal.refresh()
+        rebuild.build(directories, journal, str(path))
+    return tables(path)
+
+
+def snapshot_seqs(root: Path) -> list[int]:
+    return sorted(int(path.name) for path in (root / "snapshots").iterdir())
+
+
+def segments(root: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (root / "journal").glob("*.jsonl"))
+
+
+def test_what_is_written_is_what_is_loaded(root: Path, tmp_path: Path) -> None:
+    with Transport.open(root) as store:
+        seq = store.snapshot()
+        assert seq == store.index.applied_seq()
+    with (
+        closing(Directories(str(root))) as directories,
+        closing(index.create(str(tmp_path / "loaded.sqlite"), id_of(root))) as connection,
+    ):
+        assert snapshots.load_latest(directories, connection) == seq
+    assert tables(tmp_path / "loaded.sqlite") == tables(root / "index.sqlite")
+
+
+def test_two_snapshots_are_kept_and_the_journal_back_to_the_older(root: Path) -> None:
+    older, _ = snapshot_seqs(root)
+    assert segments(root)[0] <= older + 1
+    assert len([first for first in segments(root) if first <= older + 1]) == 1
+    assert rebuilt(root) == tables(root / "index.sqlite")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove a table", "remove the manifest", "empty manifest", "remove"])
+def test_a_damaged_snapshot_falls_back_to_the_older(root: Path, damage: str) -> None:
+    older, newer = snapshot_seqs(root)
+    directory = root / "snapshots" / f"{newer:016d}"
+    table, manifest = directory / "messages.parquet", directory / "manifest.json"
+    for path in (table, manifest):
+        path.chmod(0o644)
+    if damage == "flip":
+        data = bytearray(table.read_bytes())
+        data[len(data) // 2] ^= 1
+        table.write_bytes(data)
+    elif damage == "cut":
+        os.truncate(table, 10)
+    elif damage == "remove a table":
+        table.unlink()
+    elif damage == "remove the manifest":
+        manifest.unlink()
+    elif damage == "empty manifest":
+        manifest.write_bytes(b"{}")
+    else:
+        shutil.rmtree(directory)
+    with closing(Directories(str(root))) as directories:
+        assert not snapshots.verify(directories, newer)
+        assert snapshots.verify(directories, older)
+    assert rebuilt(root) == tables(root / "index.sqlite")
+
+
+def test_every_bit_of_a_manifest_counts(root: Path) -> None:
+    newest = snapshot_seqs(root)[-1]
+    manifest = root / "snapshots" / f"{newest:016d}" / "manifest.json"
+    manifest.chmod(0o644)
+    raw = manifest.read_bytes()
+    with closing(Directories(str(root))) as directories:
+        for at in range(len(raw) - 1):  # the line end is no part of what is said
+            manifest.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+            assert not snapshots.verify(directories, newest), raw[at - 10 : at + 10]
+        manifest.write_bytes(raw)
+        assert snapshots.verify(directories, newest)
+
+
+def test_without_any_good_snapshot_a_compacted_journal_is_not_enough(root: Path) -> None:
+    """Half an index must never be taken for a whole one."""
+    for seq in snapshot_seqs(root):
+        (root / "snapshots" / f"{seq:016d}" / "folders.parquet").unlink()
+    with pytest.raises(JournalDamaged, match="missing"):
+        rebuilt(root)
+
+
+def test_a_snapshot_without_news_changes_nothing(root: Path) -> None:
+    with Transport.open(root) as store:
+        store.snapshot()
+        before = (snapshot_seqs(root), segments(root))
+        store.snapshot()
+        assert (snapshot_seqs(root), segments(root)) == before
+        deliver(store, ADA)
+    assert rebuilt(root) == tables(root / "index.sqlite")
+
+
+def test_a_snapshot_of_an_empty_store(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store") as store:
+        assert store.snapshot() == 0
+        store.run(op.Register(ADA))
+        store.snapshot()
+    assert rebuilt(tmp_path / "store") == tables(tmp_path / "store" / "index.sqlite")
+
+
+def test_what_a_process_that_died_while_writing_left_is_removed(root: Path) -> None:
+    left = root / "snapshots" / ".0000000000000999.new"
+    left.mkdir()
+    (left / "folders.parquet").write_bytes(b"half")
+    with closing(Directories(str(root))) as directories:
+        assert 999 not in snapshots.available(directories)
+    Transport.open(root).close()
+    assert not left.exists()
+
+
+def test_one_who_only_looks_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Transport.open(root) as store, closing(Directories(str(root))) as directories:
+        with snapshots.writing_alone(directories):
+            monkeypatch.setattr(snapshots, "_PATIENCE", 0.0)
+            with pytest.raises(MailError, match="another process is taking a snapshot or a backup"):
+                store.snapshot()
+        looking = snapshots.writing_alone(directories)
+        assert looking.__enter__()
+        monkeypatch.setattr(snapshots, "_PATIENCE", PATIENCE)
+        threading.Timer(0.05, looking.__exit__, (None, None, None)).start()
+        assert store.snapshot() == store.index.applied_seq()
+
+
+def test_uidvalidity_does_not_go_back(tmp_path: Path) -> None:
+    """The greatest one ever given out may belong to a folder no snapshot knows any more."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as store:
+        last = 0
+        for number in range(4):
+            last = store.run(op.CreateFolder(ADA, f"f{number}")).uidvalidity
+            store.run(op.DeleteFolder(ADA, f"f{number}"))
+        store.snapshot()
+        store.snapshot()
+    assert ("last_uidvalidity", last) in rebuilt(root)["meta"]
+
+
+def test_all_values_come_through(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA) as store:
+        deliver(store, ADA, octets=message("Grüße \U0001f600 \u2028", body=""), sender="")
+        store.run(op.CreateFolder(ADA, "nul\x00 and more/\U0001f600"))
+        store.run(op.ChangeFlags(ADA, placed_folder(store), [1], "add", 8))
+        store.run(op.Expunge(ADA, placed_folder(store)))
+        store.snapshot()
+    assert rebuilt(root) == tables(root / "index.sqlite")
+
+
+def placed_folder(store: Transport) -> int:
+    with store.reading() as connection:
+        return int(connection.execute("SELECT folder_id FROM folders WHERE name = 'INBOX'").fetchone()[0])
+
+
+def test_snapshots_while_others_write(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA, BOB) as store, Transport.open(root) as other:
+        stop = threading.Event()
+        delivered: list[str] = []
+
+        def work(transport: Transport, address: str) -> None:
+            while not stop.is_set():
+                delivered.append(deliver(transport, address).message_id)
+
+        threads = [threading.Thread(target=work, args=work_of) for work_of in ((store, ADA), (other, BOB))]
+        for thread in threads:
+            thread.start()
+        seqs = [store.snapshot() for _ in range(4)]
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert seqs == sorted(seqs)
+        assert len(snapshot_seqs(root)) == min(2, len(set(seqs)))
+    assert_layers_agree(root, tmp_path / "scratch")
+    with closing(sqlite3.connect(root / "index.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM messages").fetchone() == (len(delivered),)
+
+
+def test_a_journal_that_has_grown_is_compacted_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    monkeypatch.setattr(transport_module, "CHECKPOINT_SECONDS", 3600.0)  # the only ones are those below
+    with new_store(root, ADA, BOB) as store, Transport.open(root) as other:
+        monkeypatch.setattr(compaction, "DUE_BYTES", 1000)
+        deliver(store, ADA)
+        store.checkpoint()
+        other.checkpoint()
+        snapshot = store._compactor._running
+        assert snapshot is not None
+        assert other._compactor._running is None  # one of them does it
+        assert snapshot.wait(60) == 0
+    assert len(snapshot_seqs(root)) == 1
+    assert_layers_agree(root, tmp_path / "scratch")

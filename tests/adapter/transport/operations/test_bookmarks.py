@@ -1,0 +1,154 @@
+"""Bookmarks, and the messages of another server that come with them: one commit, merged flags, replayed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from adapter.store import snapshots
+from adapter.store.disk import Directories
+from adapter.store.flags import Flag
+from adapter.store.locks import duty_lock
+from adapter.store.queries import bookmarks as bookmark_queries
+from adapter.transport import operations as op
+from adapter.transport.operations.mirror import Place
+from adapter.transport.transport import Transport
+from tests.support.layers import assert_layers_agree
+from tests.support.messages import message
+from tests.support.older_stores import forget_table
+from tests.support.paths import REPOSITORY
+from tests.support.stores import ADA, append, folder, new_store, rows
+from tests.support.tables import tables
+
+OWNER = "pull work INBOX"
+
+
+def bookmarks(transport: Transport, owner: str = OWNER) -> dict[str, str]:
+    with transport.reading() as connection:
+        return bookmark_queries.of_owner(connection, owner)
+
+
+def bring(transport: Transport, bookmark: str, octets: bytes | None = None, flags: int = 0, *words: str) -> bool:
+    item = op.AppendItem(transport.stage(octets or message(subject=bookmark)), flags, words, 1_000_000_000)
+    return transport.run(op.MirrorAppend(ADA, folder(transport).id, item, OWNER, bookmark)) is not None
+
+
+def test_a_bookmark_is_set_changed_and_removed(store: Transport) -> None:
+    store.run(op.SetBookmarks("hook a", {"cursor": "5", "other": "x"}))
+    store.run(op.SetBookmarks("hook b", {"cursor": "7"}))
+    seq = store.index.applied_seq()
+    store.run(op.SetBookmarks("hook a", {"cursor": "5", "gone": None}))
+    assert store.index.applied_seq() == seq  # nothing changed: nothing is written
+    store.run(op.SetBookmarks("hook a", {"cursor": "6", "other": None}))
+    assert bookmarks(store, "hook a") == {"cursor": "6"}
+    with store.reading() as connection:
+        assert bookmark_queries.owners(connection, "hook ") == ["hook a", "hook b"]
+        assert bookmark_queries.owners(connection, "pull ") == []
+
+
+def test_a_message_comes_once_with_its_bookmark(store: Transport) -> None:
+    assert bring(store, "1.1", None, Flag.READ, "$Todo")
+    assert not bring(store, "1.1")
+    (row,) = rows(store)
+    assert (row.flags, row.keywords, row.internal_date) == (Flag.READ, "$Todo", 1_000_000_000)
+    assert Place.decode(bookmarks(store)["1.1"]) == Place(folder(store).id, 1, Flag.READ, "$Todo")
+
+
+def test_what_changes_there_changes_here_and_nothing_else(store: Transport) -> None:
+    bring(store, "1.1", None, Flag.READ | Flag.ANSWERED, "old", "both")
+    inbox = folder(store).id
+    store.run(op.ChangeFlags(ADA, inbox, [1], "set", int(Flag.STARRED | Flag.ANSWERED), ("mine", "both")))
+    done = store.run(
+        op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.1", int(Flag.READ | Flag.DRAFT), ("both", "New"))])
+    )
+    assert (done.flagged, done.removed) == (1, 0)
+    (row,) = rows(store)
+    assert row.flags == Flag.STARRED | Flag.DRAFT  # Answered went there; Seen was taken away here and stays so
+    assert row.keywords == "both mine New"
+    assert Place.decode(bookmarks(store)["1.1"])[2:] == (Flag.READ | Flag.DRAFT, "both New")
+
+
+def test_what_goes_there_goes_here_once(store: Transport) -> None:
+    for number in (1, 2, 3):
+        bring(store, f"1.{number}")
+    store.run(op.ChangeFlags(ADA, folder(store).id, [2], "add", int(Flag.DELETED)))
+    store.run(op.Expunge(ADA, folder(store).id))
+    done = store.run(op.UpdateMirror(ADA, OWNER, gone=["1.1", "1.2"], bookmarks={"state": "x"}))
+    assert done.removed == 1  # the other one had gone before
+    assert [row.uid for row in rows(store)] == [3]
+    assert bookmarks(store).keys() == {"1.3", "state"}
+    done = store.run(op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.2", 1)], gone=["1.1"]))
+    assert (done.flagged, done.removed) == (0, 0)
+
+
+def test_a_message_that_lies_here_already_is_claimed(store: Transport) -> None:
+    append(store, "INBOX", message(), flags=Flag.STARRED)
+    inbox = folder(store).id
+    store.run(op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.1", int(Flag.READ), (), (inbox, 1))]))
+    assert rows(store)[0].flags == Flag.READ
+    store.run(op.ChangeFlags(ADA, inbox, [1], "add", int(Flag.ANSWERED)))
+    change = op.MirrorChange("2.9", int(Flag.READ | Flag.DRAFT), (), (inbox, 1), instead_of="1.1")
+    store.run(op.UpdateMirror(ADA, OWNER, [change]))
+    assert rows(store)[0].flags == Flag.READ | Flag.DRAFT | Flag.ANSWERED
+    assert bookmarks(store).keys() == {"2.9"}
+
+
+def test_a_folder_that_is_gone_here_harms_nothing(store: Transport) -> None:
+    store.run(op.CreateFolder(ADA, "Lists"))
+    lists = folder(store, "Lists").id
+    item = op.AppendItem(store.stage(message()))
+    store.run(op.MirrorAppend(ADA, lists, item, OWNER, "1.1"))
+    store.run(op.DeleteFolder(ADA, "Lists"))
+    done = store.run(op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.1", 1)]))
+    assert done.flagged == 0
+    assert store.run(op.UpdateMirror(ADA, OWNER, gone=["1.1"])).removed == 0
+    assert bookmarks(store) == {}
+
+
+def test_bookmarks_survive_compaction_and_the_loss_of_the_index(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        bring(transport, "1.1")
+        transport.snapshot()
+        bring(transport, "1.2")
+        transport.run(op.SetBookmarks("hook a", {"cursor": "5"}))
+        expected = tables(root / "index.sqlite")["bookmarks"]
+    assert len(expected) == 3
+    assert_layers_agree(root, tmp_path / "scratch")  # the replay of snapshot and journal gives the same rows
+
+
+def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        append(transport, "INBOX", message())
+        seq = transport.snapshot()
+    forget_table(root, seq, "bookmarks")
+    with closing(Directories(os.fspath(root))) as directories:
+        assert snapshots.verify(directories, seq)
+    with Transport.open(root) as transport:
+        assert bring(transport, "1.1")
+    assert_layers_agree(root, tmp_path / "scratch")
+
+
+def test_a_duty_is_one_process_s(tmp_path: Path) -> None:
+    holder = (
+        "import sys; from adapter.store.disk import Directories; from adapter.store.locks import duty_lock\n"
+        "with duty_lock(Directories(sys.argv[1]), 'pull-work') as ours:\n print(ours, flush=True); sys.stdin.read()"
+    )
+    with new_store(tmp_path / "store", ADA) as transport, closing(Directories(transport.root)) as directories:
+        with subprocess.Popen(
+            [sys.executable, "-c", holder, transport.root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=REPOSITORY,
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"True\n"
+            with duty_lock(directories, "pull-work") as ours, duty_lock(directories, "pull-home") as free:
+                assert (ours, free) == (False, True)
+            other.kill()
+        with duty_lock(directories, "pull-work") as ours:
+            assert ours

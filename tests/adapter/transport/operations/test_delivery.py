@@ -1,0 +1,276 @@
+"""Delivery and append: who gets what, under which UID, and what is written down about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapter.content import front_matter
+from adapter.store.flags import Flag
+from adapter.store.queries import mailboxes
+from adapter.transport import operations as op
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from tests.support.messages import message
+from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, placed, rows
+
+
+def recipients(store: Transport, message_id: str) -> dict[str, str]:
+    with store.reading() as connection:
+        found = connection.execute(
+            "SELECT address, kind FROM message_recipients WHERE message_id = ?", (message_id,)
+        ).fetchall()
+    return dict(found)
+
+
+def canonical_files(store: Transport) -> list[Path]:
+    return sorted(Path(store.root, "messages").rglob("*.md"))
+
+
+# --- delivery --------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_many_recipients_one_file(store: Transport) -> None:
+    others = [f"user{number}@example.test" for number in range(10)]
+    for address in others:
+        store.run(op.Register(address))
+    delivery = deliver(store, ADA, *others)
+    assert set(delivery.recipients) == {ADA, *others}
+    assert {placed(delivery, address).uid for address in delivery.recipients} == {1}
+    (file,) = canonical_files(store)
+    assert file.name == f"{delivery.message_id}.md"
+    for address in delivery.recipients:
+        (row,) = rows(store, address=address)
+        assert row.message_id == delivery.message_id
+        link = Path(store.root, "mailboxes", address, "inbox", f"1-{delivery.message_id}.md")
+        assert not os.readlink(link).startswith("/")
+        assert link.resolve() == file.resolve()
+        assert link.read_bytes() == file.read_bytes()
+
+
+def test_uids_and_modseqs_rise_one_by_one(store: Transport) -> None:
+    before = folder(store)
+    assert (before.uidnext, before.highestmodseq) == (1, 1)
+    found = [placed(deliver(store, ADA)) for _ in range(3)]
+    assert [place.uid for place in found] == [1, 2, 3]
+    assert [place.modseq for place in found] == [2, 3, 4]
+    assert {place.uidvalidity for place in found} == {before.uidvalidity}
+    assert {place.folder for place in found} == {before.id}
+    after = folder(store)
+    assert (after.uidnext, after.highestmodseq, after.messages, after.unseen) == (4, 4, 3, 3)
+    assert after.size == 3 * len(message())
+
+
+def test_unknown_and_deactivated_recipients_do_not_keep_the_others_from_getting_it(store: Transport) -> None:
+    store.run(op.Register("gone@example.test"))
+    store.run(op.Deregister("gone@example.test"))
+    delivery = deliver(store, "gone@example.test", ADA, "nobody@example.test")
+    gone, nobody = delivery.recipients["gone@example.test"], delivery.recipients["nobody@example.test"]
+    assert isinstance(gone, MailError)
+    assert gone.reason is Reason.INACTIVE_ADDRESS
+    assert isinstance(nobody, MailError)
+    assert nobody.reason is Reason.NO_SUCH_ADDRESS
+    assert placed(delivery).uid == 1
+    assert recipients(store, delivery.message_id) == {ADA: "to"}
+
+
+def test_a_message_nobody_gets_leaves_nothing(store: Transport) -> None:
+    before = store.index.applied_seq()
+    delivery = deliver(store, "nobody@example.test")
+    assert isinstance(delivery.recipients["nobody@example.test"], MailError)
+    assert canonical_files(store) == []
+    assert store.index.applied_seq() == before
+
+
+def test_a_recipient_named_twice_gets_one(store: Transport) -> None:
+    delivery = deliver(store, ADA, ADA)
+    assert placed(delivery).uid == 1
+    assert folder(store).messages == 1
+
+
+def test_what_is_noted_about_recipients_and_what_the_file_says(store: Transport) -> None:
+    store.run(op.Register("carol@example.test"))
+    octets = message(to="Ada <ADA@example.test>, someone@elsewhere.test", cc="carol@example.test")
+    delivery = deliver(store, ADA, "carol@example.test", BOB, octets=octets)
+    assert recipients(store, delivery.message_id) == {ADA: "to", "carol@example.test": "cc", BOB: "bcc"}
+    text = store.content.file(delivery.message_id).decode()
+    assert "bcc" not in text.lower()
+    matter = front_matter.read(text.encode())
+    assert BOB not in [person.address for person in (*matter.to, *matter.cc)]
+
+
+def test_a_folder_can_be_chosen_and_inbox_stands_in_for_one_that_is_not_there(store: Transport) -> None:
+    store.run(op.CreateFolder(ADA, "Lists/Announce"))
+    staged = store.stage(message())
+    chosen = {ADA: "lists/Announce", BOB: "Nowhere"}
+    delivery = store.run(op.Deliver(staged, "x@y.test", [ADA, BOB], chosen | {ADA: "Lists/Announce"}))
+    assert placed(delivery).folder_name == "Lists/Announce"
+    assert placed(delivery, BOB).folder_name == "INBOX"
+
+
+def test_the_sender_keeps_a_copy_that_is_read(store: Transport) -> None:
+    staged = store.stage(message())
+    delivery = store.run(op.Deliver(staged, BOB, [ADA], keep_sent=True))
+    assert delivery.sent is not None
+    assert (delivery.sent.address, delivery.sent.folder_name, delivery.sent.uid) == (BOB, "Sent", 1)
+    (row,) = rows(store, "Sent", BOB)
+    assert row.flags == Flag.READ
+    assert row.message_id == rows(store)[0].message_id
+    assert len(canonical_files(store)) == 1
+    assert recipients(store, delivery.message_id) == {ADA: "to"}
+
+
+def test_a_message_to_oneself_is_sent_and_received(store: Transport) -> None:
+    staged = store.stage(message())
+    delivery = store.run(op.Deliver(staged, ADA, [ADA], keep_sent=True))
+    assert delivery.sent is not None
+    assert placed(delivery).folder_name == "INBOX"
+    assert delivery.sent.folder_name == "Sent"
+
+
+def test_a_message_to_oneself_filed_under_sent_is_there_twice(store: Transport) -> None:
+    delivery = store.run(op.Deliver(store.stage(message()), ADA, [ADA], {ADA: "Sent"}, keep_sent=True))
+    assert delivery.sent is not None
+    assert (placed(delivery).uid, delivery.sent.uid) == (1, 2)
+
+
+def test_the_copy_goes_where_the_sent_folder_went(store: Transport) -> None:
+    store.run(op.RenameFolder(BOB, "Sent", "Gesendet"))
+    delivery = store.run(op.Deliver(store.stage(message()), BOB, [ADA], keep_sent=True))
+    assert delivery.sent is not None
+    assert delivery.sent.folder_name == "Gesendet"
+
+
+def test_without_a_sent_folder_the_message_still_goes_out(store: Transport) -> None:
+    store.run(op.DeleteFolder(BOB, "Sent"))
+    delivery = store.run(op.Deliver(store.stage(message()), BOB, [ADA], keep_sent=True))
+    assert delivery.sent is None
+    assert placed(delivery).uid == 1
+
+
+def test_a_sender_who_does_not_live_here_cannot_keep_a_copy(store: Transport) -> None:
+    with pytest.raises(MailError) as caught:
+        store.run(op.Deliver(store.stage(message()), "x@y.test", [ADA], keep_sent=True))
+    assert caught.value.reason is Reason.NO_SUCH_ADDRESS
+    assert folder(store).messages == 0
+
+
+@pytest.mark.parametrize("sender", ["", "Someone@Elsewhere.test"])
+def test_the_envelope_sender_is_kept_as_given(store: Transport, sender: str) -> None:
+    delivery = deliver(store, ADA, sender=sender)
+    with store.reading() as connection:
+        found = connection.execute(
+            "SELECT sender, header_from, subject, unlinked_at FROM messages WHERE message_id = ?",
+            (delivery.message_id,),
+        ).fetchall()
+    assert found == [(sender, "bob@example.test", "Hello", None)]
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b"\r\n",
+        b"\x00\xff\r\n\r\n\x00",
+        b"Subject: x\n\nbare line feeds\n",
+        message(body="Grüße\r\n" * 20_000),
+        message(attachments=[b"a" * 100, os.urandom(3000), b"a" * 100]),
+        message(attachments=[os.urandom(600_000)]),
+    ],
+    ids=["empty", "blank", "noise", "lf", "long text", "attachments", "large attachment"],
+)
+def test_what_goes_in_comes_out(store: Transport, octets: bytes) -> None:
+    delivery = deliver(store, ADA, octets=octets)
+    assert store.content.octets(delivery.message_id) == octets
+    assert rows(store)[0].size == len(octets)
+
+
+def test_a_blob_is_stored_once(store: Transport) -> None:
+    picture = os.urandom(5000)
+    for number in range(3):
+        deliver(store, ADA, octets=message(subject=str(number), attachments=[picture]))
+    assert len([path for path in Path(store.root, "attachments").rglob("*") if path.is_file()]) == 1
+
+
+def test_a_discarded_message_leaves_nothing(store: Transport) -> None:
+    store.discard(store.stage(message(attachments=[os.urandom(600_000), b"x" * 50])))
+    assert canonical_files(store) == []
+
+
+def test_a_spool_takes_any_size(store: Transport) -> None:
+    for size in (0, 10, 300_000, 1_500_000):
+        octets = message(body="0123456789abcd\r\n" * (size // 16))
+        spool = store.spool()
+        for start in range(0, len(octets), 65_536):
+            spool.write(octets[start : start + 65_536])
+        assert spool.size == len(octets)
+        delivery = store.run(op.Deliver(spool.stage(), "x@y.test", [ADA]))
+        assert store.content.octets(delivery.message_id) == octets
+    with store.spool() as spool:
+        spool.write(b"x" * 1_000_000)
+
+
+# --- append ----------------------------------------------------------------------------------------------------------
+
+
+def test_append_all_or_none(store: Transport) -> None:
+    found = append(store, "Drafts", message("a"), message("b"), flags=Flag.DRAFT | Flag.READ, keywords=("b", "A"))
+    assert [place.uid for place in found] == [1, 2]
+    assert [(row.flags, row.keywords) for row in rows(store, "Drafts")] == [(Flag.DRAFT | Flag.READ, "A b")] * 2
+    with pytest.raises(MailError) as caught:
+        append(store, "Nowhere", message("c"), message("d"))
+    assert caught.value.reason is Reason.NO_SUCH_FOLDER
+    assert len(canonical_files(store)) == 2
+
+
+def test_append_keeps_the_date_it_is_given(store: Transport) -> None:
+    item = op.AppendItem(store.stage(message()), internal_date=86_400)
+    store.run(op.Append(ADA, "INBOX", [item]))
+    (row,) = rows(store)
+    assert row.internal_date == 86_400
+    assert row.saved_at > 1_500_000_000
+    append(store, "INBOX", message())
+    assert rows(store)[1].internal_date == rows(store)[1].saved_at
+
+
+def test_append_can_replace_in_one_commit(store: Transport) -> None:
+    (old,) = append(store, "Drafts", message("first draft"))
+    before = store.index.applied_seq()
+    item = op.AppendItem(store.stage(message("second draft")))
+    (new,) = store.run(op.Append(ADA, "Drafts", [item], replaces=(old.folder, [old.uid])))
+    assert store.index.applied_seq() == before + 1
+    assert [row.uid for row in rows(store, "Drafts")] == [new.uid] == [2]
+    with store.reading() as connection:
+        assert mailboxes.expunged_since(connection, old.folder, 1) == ["1"]
+
+
+def test_archived_is_nobodys_to_set(store: Transport) -> None:
+    append(store, "INBOX", message(), flags=Flag.ARCHIVED | Flag.READ)
+    append(store, "Archive", message())
+    assert [row.flags for row in rows(store)] == [Flag.READ]
+    assert [row.flags for row in rows(store, "Archive")] == [Flag.ARCHIVED]
+
+
+def test_append_to_a_deactivated_account_is_refused(store: Transport) -> None:
+    store.run(op.Deregister(ADA))
+    with pytest.raises(MailError) as caught:
+        append(store, "INBOX", message())
+    assert caught.value.reason is Reason.INACTIVE_ADDRESS
+
+
+def test_a_folder_that_has_used_up_its_uids_says_so(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store", ADA) as store:
+        # Nobody delivers four billion messages in a test.
+        store.index.writer.execute("UPDATE folders SET uidnext = 4294967295")
+        (last,) = append(store, "INBOX", message())
+        assert last.uid == 0xFFFFFFFF
+        for attempt in (lambda: append(store, "INBOX", message()), lambda: copy_to_inbox(store)):
+            with pytest.raises(MailError) as caught:
+                attempt()
+            assert caught.value.reason is Reason.LIMIT
+
+
+def copy_to_inbox(store: Transport) -> None:
+    store.run(op.Copy(ADA, folder(store).id, [row.uid for row in rows(store)], "INBOX"))

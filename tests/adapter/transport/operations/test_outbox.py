@@ -1,0 +1,307 @@
+"""The outbox in the store: queued with the delivery, journaled, replayed, kept from collection, safe in a crash."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from pathlib import Path
+from sqlite3 import connect
+from typing import Any
+
+import pytest
+
+from adapter.store.disk import Directories
+from adapter.store.journal import Journal
+from adapter.store.locks import duty_lock
+from adapter.store.queries import outbox
+from adapter.transport import operations as op
+from adapter.transport.recovery import rebuild
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from protocol.smtp.params import Body, Ret
+from tests.support.layers import assert_layers_agree, disagreements
+from tests.support.messages import message
+from tests.support.relays import DAVE, ERIN, inbox, queue, send
+from tests.support.stores import ADA, BOB, folder, new_store, rows
+from tests.system.crash.lab import letters
+from tests.system.crash.lab.children import killed_at, no_background_checkpoints
+from tests.system.crash.lab.scenarios import Action, Scenario
+from tests.system.crash.lab.world import copy, remove
+
+FULL = op.RelayEnvelope(Ret.FULL, "env+id", Body.EIGHT_BIT, True, True, ADA, 3600)
+
+
+def table(path: Path | str) -> list[Any]:
+    with closing(connect(path)) as index:
+        return sorted(index.execute("SELECT * FROM outbox").fetchall())
+
+
+def replayed(root: Path, scratch: Path) -> list[Any]:
+    """The outbox as snapshot and journal tell it."""
+    scratch.unlink(missing_ok=True)
+    with closing(Directories(str(root))) as directories, closing(Journal(directories)) as journal:
+        journal.refresh()
+        rebuild.build(directories, journal, str(scratch))
+    return table(scratch)
+
+
+def contents(transport: Transport) -> dict[str, tuple[int | None, bool]]:
+    """Message id -> since when nobody needs it, and whether its content is there."""
+    with transport.reading() as connection:
+        found = connection.execute("SELECT message_id, unlinked_at, file_sha256 <> '' FROM messages").fetchall()
+    return {row[0]: (row[1], bool(row[2])) for row in found}
+
+
+def collect(transport: Transport) -> int:
+    return transport.run(op.Collect(int(time.time()) + 10))
+
+
+# --- queueing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_delivery_queues_what_is_for_others(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA, BOB) as transport:
+        staged = transport.stage(message(to=f"{BOB}, {DAVE.lower()}"))
+        recipients = [
+            op.RelayRecipient(DAVE, frozenset({"SUCCESS", "FAILURE"}), "rfc822;dave@far.test"),
+            op.RelayRecipient(ERIN, frozenset()),
+            op.RelayRecipient("nobody@far.test"),
+        ]
+        before = int(time.time())
+        delivery = transport.run(
+            op.Deliver(staged, ADA, [BOB], keep_sent=True, relay=recipients, envelope=FULL),
+        )
+        assert [row.message_id for row in rows(transport, address=BOB)] == [delivery.message_id]
+        assert [row.message_id for row in rows(transport, "Sent")] == [delivery.message_id]
+        found = {row.recipient: row for row in queue(transport)}
+        assert {address: row.queue_id for address, row in found.items()} == delivery.queued
+        dave = found[DAVE]
+        assert (dave.message_id, dave.sender, dave.return_to) == (delivery.message_id, ADA, ADA)
+        assert (dave.notify, dave.orcpt) == ("FAILURE,SUCCESS", "rfc822;dave@far.test")
+        assert (dave.ret, dave.envid, dave.body, dave.smtputf8, dave.requiretls) == ("FULL", "env+id", "8BITMIME", 1, 1)
+        assert before <= dave.created_at == dave.next_attempt_at == dave.expires_at - 3600
+        assert (dave.attempts, dave.delay_warned, dave.last_status) == (0, 0, "")
+        assert (found[ERIN].notify, found["nobody@far.test"].notify) == ("NEVER", None)
+        with transport.reading() as connection:
+            history = dict(connection.execute("SELECT address, kind FROM message_recipients").fetchall())
+        assert history == {BOB: "to", DAVE: "to", ERIN: "bcc", "nobody@far.test": "bcc"}
+    assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
+
+
+def test_local_recipients_that_fail_do_not_keep_the_others_from_being_queued(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        staged = transport.stage(message())
+        delivery = transport.run(op.Deliver(staged, ADA, [BOB], relay=[op.RelayRecipient(DAVE)]))
+        assert isinstance(delivery.recipients[BOB], MailError)
+        assert [row.recipient for row in queue(transport)] == [DAVE]
+
+
+def test_one_row_for_one_recipient(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        assert len(send(transport, DAVE, DAVE).queued) == len(queue(transport)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sender", "recipient"),
+    [
+        (ADA, op.RelayRecipient("dave@far.test> NOTIFY=NEVER")),
+        (ADA, op.RelayRecipient("dave@far.test\r\nRSET")),
+        (ADA, op.RelayRecipient("@route.test:dave@far.test")),
+        (ADA, op.RelayRecipient("dave")),
+        (ADA, op.RelayRecipient("")),
+        ("ada@example.test> X", op.RelayRecipient(DAVE)),
+        (ADA, op.RelayRecipient(DAVE, frozenset({"ALWAYS"}))),
+        (ADA, op.RelayRecipient(DAVE, None, "rfc822;x NOTIFY=NEVER")),
+        (ADA, op.RelayRecipient(DAVE, None, "rfc822;x\r\n")),
+    ],
+)
+def test_what_would_not_be_one_command_is_refused(tmp_path: Path, sender: str, recipient: op.RelayRecipient) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        with pytest.raises(MailError) as raised:
+            send(transport, recipient, sender=sender)
+        assert raised.value.reason is Reason.BAD_ADDRESS
+        assert queue(transport) == []
+    assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_updates_change_what_they_name(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        ids = send(transport, DAVE, ERIN).queued
+        later = op.Requeued(ids[DAVE], 4_000_000_000, 2, "450 4.2.1 büsy", True)
+        assert transport.run(op.UpdateQueue([later, op.Requeued("q-gone", 1)])) == [ids[DAVE]]
+        assert transport.run(op.UpdateQueue([op.Requeued(ids[DAVE], 7)])) == [ids[DAVE]]
+        found = {row.recipient: row for row in queue(transport)}
+        dave, erin = found[DAVE], found[ERIN]
+        assert (dave.next_attempt_at, dave.attempts, dave.last_status, dave.delay_warned) == (7, 2, "450 4.2.1 büsy", 1)
+        assert (erin.attempts, erin.last_status, erin.delay_warned) == (0, "", 0)
+        with transport.reading() as connection:
+            assert [row.recipient for row in outbox.due(connection, erin.created_at, 10)] == [DAVE, ERIN]
+            assert [row.recipient for row in outbox.due(connection, 7, 10)] == [DAVE]
+            assert outbox.next_due(connection, 7) == erin.created_at
+            assert outbox.next_due(connection, erin.created_at) is None
+        assert transport.run(op.UpdateQueue([op.Requeued("q-gone", 1)])) == []
+
+
+def test_a_report_comes_with_the_removal_or_not_at_all(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        ids = send(transport).queued
+        items = [op.Finished(each, "failed", "550 no") for each in ids.values()]
+
+        def report(address: str = ADA) -> op.QueueReport:
+            return op.QueueReport(transport.stage(b"Subject: returned\r\n\r\n"), address)
+
+        with pytest.raises(MailError) as raised:
+            transport.run(op.FinishQueue(items, report(BOB)))
+        assert raised.value.reason is Reason.NO_SUCH_ADDRESS
+        assert len(queue(transport)) == 1
+        assert transport.run(op.FinishQueue(items, report())) == list(ids.values())
+        assert queue(transport) == []
+        assert transport.run(op.FinishQueue(items, report())) == []  # already gone: nothing to tell
+        assert len(inbox(transport)) == 1
+    assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
+
+
+def test_the_journal_remembers_how_it_ended(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        sent = send(transport)
+        transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed", "250 2.0.0 taken")]))
+    with closing(Directories(str(tmp_path / "s"))) as directories, closing(Journal(directories)) as journal:
+        [effect] = [each for record in journal.records(0) for each in record.effects if each["do"] == "dequeue"]
+    assert effect["items"] == [[sent.queued[DAVE], sent.message_id, DAVE, "relayed", "250 2.0.0 taken"]]
+
+
+# --- collection ------------------------------------------------------------------------------------------------------
+
+
+def test_queued_content_is_kept_and_collected_after_its_last_row(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        sent = send(transport, DAVE, ERIN, octets=message(attachments=[b"file"]))
+        assert collect(transport) == 0
+        transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed")]))
+        assert contents(transport) == {sent.message_id: (None, True)}
+        assert collect(transport) == 0
+        transport.run(op.FinishQueue([op.Finished(sent.queued[ERIN], "dropped")]))
+        assert contents(transport)[sent.message_id][0] is not None
+        assert collect(transport) == 1
+        assert contents(transport) == {sent.message_id: (None, False)}
+    assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
+
+
+def test_content_that_a_folder_shows_outlives_the_queue(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        staged = transport.stage(message())
+        sent = transport.run(op.Deliver(staged, ADA, [], keep_sent=True, relay=[op.RelayRecipient(DAVE)]))
+        transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed")]))
+        assert contents(transport) == {sent.message_id: (None, True)}
+        assert collect(transport) == 0
+
+
+def test_the_queue_outlives_the_folder_that_showed_it(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", ADA, BOB) as transport:
+        staged = transport.stage(message())
+        sent = transport.run(op.Deliver(staged, ADA, [BOB], keep_sent=True, relay=[op.RelayRecipient(DAVE)]))
+        transport.run(op.ChangeFlags(ADA, folder(transport, "Sent").id, [1], "add", 8))
+        transport.run(op.Expunge(ADA, folder(transport, "Sent").id))
+        transport.run(op.Deregister(BOB, "purge"))
+        assert contents(transport) == {sent.message_id: (None, True)}
+        assert transport.content.octets(sent.message_id) == message()
+        assert_layers_agree(tmp_path / "s", tmp_path / "scratch", open_stores=1)
+        transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed")]))
+        assert collect(transport) == 1
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_snapshot_and_journal_give_the_same_table(tmp_path: Path, snapshot: bool) -> None:
+    with new_store(tmp_path / "s", ADA) as transport:
+        first = send(transport, DAVE, ERIN, envelope=FULL).queued
+        if snapshot:
+            transport.snapshot()
+        second = send(transport, op.RelayRecipient(DAVE, frozenset(), "utf-8;d\\x{F6}rte@far.test"), ERIN).queued
+        transport.run(op.UpdateQueue([op.Requeued(first[DAVE], 99, 3, "451 4.4.1 — no", True)]))
+        transport.run(op.FinishQueue([op.Finished(second[ERIN], "dropped")]))
+        if snapshot:
+            transport.snapshot()
+        transport.run(op.UpdateQueue([op.Requeued(second[DAVE], 100, 1, "450 x", False)]))
+    live = table(tmp_path / "s" / "index.sqlite")
+    assert len(live) == 3
+    assert replayed(tmp_path / "s", tmp_path / "replayed.sqlite") == live
+    assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def queueing(octets: bytes) -> Action:
+    return lambda transport: op.Deliver(
+        transport.stage(octets), ADA, [ADA], relay=[op.RelayRecipient(DAVE), op.RelayRecipient(ERIN)]
+    )
+
+
+def updating(transport: Transport) -> op.UpdateQueue:
+    report = op.QueueReport(transport.stage(letters.plain(201)), ADA)
+    return op.UpdateQueue([op.Requeued(row.queue_id, 9, 1, "450 x", True) for row in queue(transport)], report)
+
+
+def finishing(transport: Transport) -> op.FinishQueue:
+    report = op.QueueReport(transport.stage(letters.plain(202)), ADA)
+    return op.FinishQueue([op.Finished(row.queue_id, "failed", "550 x") for row in queue(transport)], report)
+
+
+def see(transport: Transport) -> tuple[list[tuple[str, int, str]], int]:
+    return sorted((row.recipient, row.attempts, row.last_status) for row in queue(transport)), len(inbox(transport))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "action"),
+    [
+        ([], queueing(letters.plain(200))),
+        ([], queueing(letters.with_files(200, letters.noise(1, 300_000)))),
+        ([queueing(letters.plain(200))], updating),
+        ([queueing(letters.plain(200))], finishing),
+    ],
+    ids=["enqueue", "enqueue large", "update", "finish"],
+)
+def test_killed_before_each_step(
+    tmp_path: Path, prepare: list[Action], action: Action, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "adapter")  # what it recovers is no news here
+    base = str(tmp_path / "base")
+    scenario = Scenario("outbox", [action])
+    with no_background_checkpoints():
+        with new_store(base, ADA) as transport:
+            for each in prepare:
+                operation = each(transport)
+                assert operation is not None
+                transport.run(operation)
+            before = see(transport)
+        reference = copy(base, str(tmp_path / "reference"))
+        report = killed_at(reference, scenario, None)
+        with Transport.open(reference) as transport:
+            after = see(transport)
+        assert before != after
+        for step in range(report.closing):
+            root = copy(base, str(tmp_path / f"killed-{step}"))
+            killed = killed_at(root, scenario, step)
+            assert killed.killed
+            with Transport.open(root) as transport:
+                assert see(transport) in ([after] if killed.acknowledged else [before, after])
+            assert disagreements(root, tmp_path / "scratch") == [], report.steps[step]
+            remove(root)
+
+
+# --- one process relays ----------------------------------------------------------------------------------------------
+
+
+def test_one_holder_of_the_relay_lock(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s") as transport, closing(Directories(transport.root)) as directories:
+        with duty_lock(directories, "relay") as first, duty_lock(directories, "relay") as second:
+            assert (first, second) == (True, False)
+        with duty_lock(directories, "relay") as again:
+            assert again

@@ -1,0 +1,112 @@
+"""Commits from the event loop: what is small goes together, what is large holds it up not, and trouble is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.transport import operations as op
+from adapter.transport.commit_queue import Commits
+from adapter.transport.operations.base import Operation
+from adapter.transport.staging import SPOOL_MEMORY
+from adapter.transport.transport import Transport
+from protocol.errors import MailError, Reason
+from tests.support.layers import assert_layers_agree
+from tests.support.messages import message
+from tests.support.stores import ADA, new_store, rows
+from tests.support.waiting import PATIENCE, until
+
+
+@contextlib.asynccontextmanager
+async def open_commits(root: Path) -> AsyncIterator[tuple[Transport, Commits]]:
+    with new_store(root / "store", ADA) as transport:
+        commits = Commits(transport, 1)
+        try:
+            yield transport, commits
+        finally:
+            await asyncio.to_thread(commits.close)
+    assert_layers_agree(root / "store", root / "scratch")
+
+
+def delivery(transport: Transport, subject: str, gate: threading.Event | None = None) -> Callable[[], op.Deliver]:
+    def prepare() -> op.Deliver:
+        assert gate is None or gate.wait(PATIENCE)
+        return op.Deliver(transport.stage(message(subject=subject)), "", [ADA])
+
+    return prepare
+
+
+async def test_what_waits_is_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+    gate = threading.Event()
+    async with open_commits(tmp_path) as (transport, commits):
+        real = transport.commit_all
+
+        def counting(operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
+            batches.append(len(operations))
+            return real(operations)
+
+        monkeypatch.setattr(transport, "commit_all", counting)
+        monkeypatch.setattr("adapter.transport.commit_queue._LONGEST_STAGING", PATIENCE)
+        tasks = [asyncio.create_task(commits.run(delivery(transport, str(n), gate), 2000)) for n in range(9)]
+        await until(lambda: commits._small.qsize() == 8)
+        gate.set()
+        done = await asyncio.gather(*tasks)
+        assert batches == [9]
+        assert len({each.message_id for each in done}) == len(rows(transport)) == 9
+
+
+async def test_large_messages_hold_up_no_small_ones(tmp_path: Path) -> None:
+    gate = threading.Event()
+    async with open_commits(tmp_path) as (transport, commits):
+        large = asyncio.create_task(commits.run(delivery(transport, "large", gate), SPOOL_MEMORY + 1))
+        await commits.run(delivery(transport, "small"), SPOOL_MEMORY)
+        assert not large.done()
+        gate.set()
+        await large
+        assert len(rows(transport)) == 2
+
+
+async def test_trouble_of_one_is_not_that_of_others(tmp_path: Path) -> None:
+    def broken() -> op.Deliver:
+        raise MemoryError
+
+    async with open_commits(tmp_path) as (transport, commits):
+        outcomes = await asyncio.gather(
+            commits.run(broken, 0),
+            commits.run(delivery(transport, "x"), 0),
+            commits.run(broken, SPOOL_MEMORY + 1),
+            return_exceptions=True,
+        )
+        assert [isinstance(each, MailError) and each.temporary for each in outcomes] == [True, False, True]
+
+
+@pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
+async def test_a_store_that_is_closed_takes_nothing_more(tmp_path: Path, size: int) -> None:
+    gate = threading.Event()
+    async with open_commits(tmp_path) as (transport, commits):
+        waiting = asyncio.create_task(commits.run(delivery(transport, "late", gate), size))
+        await asyncio.to_thread(transport._writer.close)
+        gate.set()
+        with pytest.raises(MailError) as caught:
+            await waiting
+        assert caught.value.reason is Reason.MAINTENANCE
+        assert rows(transport) == []
+
+
+@pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
+async def test_nobody_waits_for_commits_that_are_closed(tmp_path: Path, size: int) -> None:
+    with new_store(tmp_path / "store", ADA) as transport:
+        commits = Commits(transport, 1)
+        await asyncio.to_thread(commits.close)
+        with pytest.raises(MailError) as caught:
+            async with asyncio.timeout(PATIENCE):
+                await commits.run(delivery(transport, "late"), size)
+        assert caught.value.reason is Reason.MAINTENANCE

@@ -1,0 +1,27 @@
+"""Faults that keep files from being read now: nothing leaves the store because of them."""
+
+from __future__ import annotations
+
+from adapter.store import layout
+from tests.system.maintenance.lab.faults import fault
+from tests.system.maintenance.lab.victims import Victims
+
+
+@fault("disk", "unreadable")
+def message_unreadable(v: Victims) -> None:
+    v.make_unreadable(v.file_path(v.content(journaled=False)))
+
+
+@fault("disk", "unreadable")
+def blob_unreadable(v: Victims) -> None:
+    v.make_unreadable(v.blob_path(v.any_part()))
+
+
+@fault("disk", "unreadable")
+def folder_identity_unreadable(v: Victims) -> None:
+    v.make_unreadable(v.folder_path(v.directory()) / layout.IDENTITY_FILE)
+
+
+@fault("disk", "unreadable")
+def folder_closed(v: Victims) -> None:
+    v.make_unreadable(v.folder_path(v.directory()))

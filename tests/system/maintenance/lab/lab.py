@@ -1,0 +1,141 @@
+"""A damaged store and what becomes of it: one Spark session for all tests of a process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from adapter.maintenance import gate, pipeline, spark
+from adapter.store import layout
+from adapter.store.queries import mailboxes as queries
+from adapter.transport.transport import Transport
+from tests.system.maintenance.lab import failing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[2]"
+Folder = dict[int, tuple[str, int, str, str]]
+Seen = dict[tuple[str, str], Folder]
+
+
+def memory() -> str | None:
+    """A directory in memory, where there is one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@cache
+def session() -> SparkSession:
+    scratch = tempfile.mkdtemp(prefix="markpost-spark-", dir=memory())
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = failing.environment()
+    try:
+        started = spark.start(MASTER, scratch)
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    atexit.register(started.stop)
+    return started
+
+
+@dataclass
+class Result:
+    report: dict[str, Any]
+    needs_attention: bool = False  # makes the exit status of repair 1
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        counts: dict[str, int] = self.report["counts"]
+        return counts
+
+    def items(self, kind: str) -> list[dict[str, Any]]:
+        return [item for item in self.report["items"] if item["kind"] == kind]
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def check(root: Path, say: Callable[[str], None] = _quiet, decisions: dict[str, str] | None = None) -> Result:
+    with pipeline.running(str(root), "check", MASTER, say, session=session()) as (run, report, _):
+        run.check(report, decisions or {})
+        return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
+
+
+def repair(root: Path, decisions: dict[str, str] | None = None, elsewhere: Path | None = None) -> Result:
+    """``elsewhere``: the directory of scratch files, if not the store."""
+    scratch = str(elsewhere) if elsewhere else None
+    with (
+        pipeline.running(str(root), "repair", MASTER, _quiet, elsewhere=scratch, session=session()) as (run, report, _),
+        gate.offline(str(root), reason="a test", deadline=5) as held,
+    ):
+        run.repair(held, report, decisions or {})
+        return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
+
+
+def path(root: Path, *parts: str) -> Path:
+    return Path(layout.absolute(str(root), *parts))
+
+
+def index(root: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path(root, layout.INDEX_FILE), isolation_level=None)
+
+
+def view(root: Path) -> dict[str, Any]:
+    """What a mail client sees, and what is on record."""
+    connection = index(root)
+    try:
+        queries = {
+            "registrations": "SELECT registration_id, address, status FROM mailbox_registrations ORDER BY 1",
+            "folders": "SELECT folder_id, registration_id, name, special_use, uidvalidity, uidnext, messages, unseen,"
+            " deleted, size FROM folders ORDER BY 1",
+            "rows": "SELECT p.folder_id, p.uid, p.message_id, p.internal_date, s.flags, s.keywords, s.modseq"
+            " FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) ORDER BY 1, 2",
+            "subscriptions": "SELECT registration_id, name FROM subscriptions ORDER BY 1, 2",
+            "history": "SELECT message_id, sender, thread_id, size, wire_sha256 FROM messages ORDER BY 1",
+            "recipients": "SELECT message_id, address, kind FROM message_recipients ORDER BY 1, 2",
+            "threads": "SELECT registration_id, thread_id, messages, unread, latest_message_id FROM thread_summaries"
+            " ORDER BY 1, 2",
+            "expunged": "SELECT folder_id, modseq, uids FROM expunged ORDER BY 1, 2",
+        }
+        return {name: connection.execute(sql).fetchall() for name, sql in queries.items()}
+    finally:
+        connection.close()
+
+
+def links(root: Path) -> dict[str, str]:
+    """Every projection on disk and where it points."""
+    top = path(root, *layout.MAILBOXES)
+    return {str(each.relative_to(top)): os.readlink(each) for each in sorted(top.rglob("*.md")) if each.is_symlink()}
+
+
+def seen(root: Path) -> Seen:
+    """What a mail client sees: account and folder -> UID -> message, flags, keywords, and the hash of its octets.
+
+    A folder is there even if it is empty; its UIDVALIDITY and UIDNEXT stand under UID 0.
+    """
+    found: Seen = {}
+    with Transport.open(root) as transport, transport.reading() as connection:
+        for registration in queries.registrations(connection):
+            owner = registration.address if registration.status == "active" else registration.id
+            for folder in queries.folders(connection, registration.id):
+                shown = found.setdefault((owner, folder.name), {})
+                shown[0] = (f"{folder.uidvalidity} {folder.uidnext}", folder.messages, folder.special_use, "")
+                for row in queries.rows(connection, folder.id):
+                    octets = transport.content.octets(row.message_id)
+                    shown[row.uid] = (row.message_id, row.flags, row.keywords, sha256(octets).hexdigest())
+    return found

@@ -1,0 +1,217 @@
+"""Every fault of the catalogue, all at once and in random sets: found exactly, mended, and the mail is as before."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.maintenance.diff.index import COMPARED
+from adapter.maintenance.findings import KINDS
+from adapter.store import layout, names, snapshots
+from tests.support.paths import REPOSITORY
+from tests.support.stores import tree
+from tests.system.maintenance.lab import failing, lab, lab_stores
+from tests.system.maintenance.lab.catalogue import CATALOGUE, compatible, damage
+from tests.system.maintenance.lab.victims import Victims
+
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
+_README = REPOSITORY / "adapter" / "maintenance" / "README.md"
+_LOSSES = (lab_stores.CAROL, lab_stores.LOSSES)
+_EXAMPLES = {"ci": 3, "default": 3}.get(settings.get_current_profile_name(), 200)
+
+
+def test_the_catalogue_covers_every_kind() -> None:
+    lasting = {"owner-foreign"}  # a repair leaves it: test_maintenance_tree.py
+    assert {kind for fault in CATALOGUE.values() for kind in fault.kinds} == KINDS.keys() - lasting
+
+
+def test_every_kind_is_documented() -> None:
+    text = _README.read_text()
+    assert not [kind for kind in KINDS if f"`{kind}`" not in text]
+
+
+def test_every_table_is_compared() -> None:
+    assert COMPARED.keys() == set(snapshots.TABLES)
+
+
+@pytest.fixture(autouse=True)
+def _readable_afterwards() -> Iterator[None]:
+    yield
+    failing.clear()
+
+
+class _Before:
+    """A healthy store, to be compared with what repair makes of it."""
+
+    def __init__(self, root: Path, victims: Victims) -> None:
+        self._root = root
+        self._victims = victims
+        self._seen, self._view, self._links = lab.seen(root), lab.view(root), lab.links(root)
+
+    def is_back(self) -> None:
+        """Everything, but for what nothing held any more: that is taken out of its folders, or has a placeholder."""
+        seen = lab.seen(self._root)
+        self._are_renewed(seen)
+        assert {place: self._comparable(place, own) for place, own in self._without_new(seen).items()} == {
+            place: self._comparable(place, self._left(own)) for place, own in self._seen.items()
+        }
+        assert self._same(lab.view(self._root)) == self._same(self._without_lost())
+        new = {layout.absolute(*layout.folder_directory(names.address_entry(owner), name)[1:])
+               for owner, name in self._victims.new_folders}  # fmt: skip
+        links = lab.links(self._root)
+        gone = self._victims.lost | self._victims.renewed
+        assert {
+            link: target
+            for link, target in links.items()
+            if str(Path(link).parent) not in new and Path(target).stem not in self._victims.renewed
+        } == {link: target for link, target in self._links.items() if Path(target).stem not in gone}
+
+    def _are_renewed(self, seen: lab.Seen) -> None:
+        """What came back is shown once where it was, exact, with its flags, under a UID that nothing had before."""
+        wire = {row[0]: row[4] for row in self._view["history"]}
+        for message in self._victims.renewed:
+            (found,) = [(uid, row) for uid, row in seen[_LOSSES].items() if uid and row[0] == message]
+            assert found[1][1:3] == (5, "once")
+            assert found[1][3] == wire[message] or message in self._victims.damaged
+            assert found[0] >= int(self._seen[_LOSSES][0][0].split()[1])
+
+    def _comparable(self, place: tuple[str, str], shown: lab.Folder) -> lab.Folder:
+        """Without what came back; octets of what is damaged now need not be what they were."""
+        if self._victims.renewed and place == _LOSSES:
+            numbers = shown[0]
+            shown = {uid: row for uid, row in shown.items() if row[0] not in self._victims.renewed}
+            shown[0] = (numbers[0].split()[0], 0, numbers[2], numbers[3])
+        return {
+            uid: (*row[:3], "damaged") if uid and row[0] in self._victims.damaged else row for uid, row in shown.items()
+        }
+
+    def _left(self, shown: lab.Folder) -> lab.Folder:
+        left = {uid: row for uid, row in shown.items() if not uid or row[0] not in self._victims.lost}
+        numbers, messages, use, none = left[0]
+        return {**left, 0: (numbers, messages - len(shown) + len(left), use, none)}
+
+    def _without_lost(self) -> dict[str, Any]:
+        """The tables with what is lost taken out of its folders; that it was delivered stays on record."""
+        view, lost = dict(self._view), self._victims.lost
+        sizes = {row[0]: row[3] for row in view["history"]}
+        folders = {row[0]: list(row) for row in view["folders"]}
+        for folder, _, message, _, flags, _, _ in (row for row in view["rows"] if row[2] in lost):
+            counts = (1, 1 - (flags & 1), (flags >> 3) & 1, sizes[message])
+            folders[folder][6:] = [before - less for before, less in zip(folders[folder][6:], counts)]
+        view["folders"] = [tuple(row) for row in folders.values()]
+        view["rows"] = [row for row in view["rows"] if row[2] not in lost]
+        return view
+
+    def _without_new(self, seen: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+        new = self._victims
+        return {
+            (owner, name): shown
+            for (owner, name), shown in seen.items()
+            if owner not in new.new_accounts and (owner, name) not in new.new_folders
+        }
+
+    def _same(self, view: dict[str, Any]) -> dict[str, Any]:
+        """What must not change, of the tables: without accounts and folders that repair had to make."""
+        new = self._victims
+        address = {row[0]: row[1] for row in view["registrations"]}
+        accounts = {registration for registration, owner in address.items() if owner in new.new_accounts}
+        folders = {
+            row[0] for row in view["folders"]
+            if row[1] in accounts or (address.get(row[1]), row[2]) in new.new_folders
+        }  # fmt: skip
+        poorer = {row[0] for row in self._view["rows"] if row[2] in new.lost}
+        other = {row[0] for row in view["folders"] if new.renewed and row[2] == lab_stores.LOSSES}
+        poorer |= other
+        folders |= other
+        other_threads = {owner for owner, _ in new.new_folders}
+        other_threads |= {address[row[1]] for row in self._view["folders"] if row[0] in poorer}
+        gone = accounts | folders
+        return {
+            table: [
+                row for row in rows
+                if row[0] not in gone
+                and not (table == "subscriptions" and (address.get(row[0]), row[1]) in new.new_folders)
+                and not (table == "threads" and address.get(row[0]) in other_threads)
+                and not (table == "expunged" and row[0] in poorer)
+            ]
+            for table, rows in view.items()
+        }  # fmt: skip
+
+
+_REPORT = {
+    "schema", "command", "root", "master", "started", "finished", "source", "scanned", "phases", "memory", "seconds",
+    "verified", "counts", "severities", "items", "recorded",
+}  # fmt: skip
+_ITEM = {"kind", "subject", "seen", "detail", "authority", "severity", "outcome", "decide"}
+
+
+def _is_documented(report: dict[str, Any]) -> None:
+    """The form that programs rely on."""
+    assert report["schema"] == 1
+    assert report.keys() == _REPORT
+    assert all(item.keys() == _ITEM for item in report["items"])
+    assert report["severities"].keys() == {"harmless", "repaired", "conflict", "loss", "unreadable"}
+    assert sum(report["severities"].values()) == sum(report["counts"].values()) == len(report["items"])
+    assert report["scanned"].keys() == {"messages", "blobs", "links", "folders", "accounts"}
+    text = _README.read_text().partition("## The report")[2]
+    assert not [key for key in (*_REPORT, *_ITEM) if key not in text]
+
+
+def _mends(root: Path, victims: Victims, wanted: Iterable[str]) -> list[str]:
+    before = _Before(root, victims)
+    expected, applied = damage(victims, wanted)
+    damaged = tree(root)
+    looked = lab.check(root)
+    assert looked.kinds == expected, applied
+    assert looked.report["severities"]["loss"] == victims.losses, looked.report["items"]
+    assert tree(root) == damaged, "a look changes nothing"
+    _is_documented(looked.report)
+    repaired = lab.repair(root)
+    _is_documented(repaired.report)
+    assert repaired.kinds == expected, applied
+    assert repaired.report["severities"] == looked.report["severities"], "it was foretold"
+    assert repaired.report["severities"]["conflict"] == 0, repaired.report["items"]
+    assert repaired.report["verified"], (repaired.report.get("left"), applied)
+    assert repaired.report["severities"]["unreadable"] == victims.unreadable
+    if victims.unreadable:
+        assert lab.check(root).kinds == {"unreadable": victims.unreadable}, "and nothing else is left"
+        victims.make_readable()
+    before.is_back()
+    assert lab.check(root).kinds == {}
+    return applied
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lab_stores.build(root, snapshot=True, losses=True)
+    victims = Victims(root, random.Random(1))
+    wanted = [name for name, fault in CATALOGUE.items() if fault.layer in ("disk", "rows")]
+    assert _mends(root, victims, wanted) == wanted
+
+
+@pytest.mark.parametrize("whole", [name for name, fault in CATALOGUE.items() if fault.layer in ("index", "journal")])
+def test_everything_on_disk_and(whole: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lab_stores.build(root, losses=True)
+    victims = Victims(root, random.Random(2))
+    wanted = [name for name, fault in CATALOGUE.items() if fault.layer == "disk"]
+    applied = _mends(root, victims, [*wanted, whole])
+    assert set(compatible([*wanted, whole])) - set(applied) <= {"snapshot_overwritten"}
+    assert whole in applied
+
+
+@settings(max_examples=_EXAMPLES)
+@given(st.sets(st.sampled_from(sorted(CATALOGUE)), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_random_faults_in_random_stores(wanted: set[str], chance: random.Random) -> None:
+    with tempfile.TemporaryDirectory(dir=lab.memory()) as place:
+        root = Path(place) / "store"
+        lab_stores.build_random(root, chance, losses=True)
+        _mends(root, Victims(root, chance), wanted)

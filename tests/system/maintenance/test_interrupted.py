@@ -1,0 +1,71 @@
+"""Ctrl-C while check starts Spark, and while Spark works: soon nothing is left, and one line says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapter.maintenance import processes, spark
+from tests.support.paths import REPOSITORY
+from tests.support.process_tree import is_alive
+from tests.support.stores import ADA, new_store
+from tests.support.waiting import PATIENCE, wait_until
+
+
+def _commands(process: int) -> dict[int, str]:
+    """What runs below a process."""
+    found = {}
+    for each in processes.descendants(process):
+        try:
+            found[each] = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+@pytest.mark.parametrize("moment", ["org.apache.spark.deploy.SparkSubmit", "pyspark.daemon"])
+def test_nothing_is_left_behind(tmp_path: Path, moment: str) -> None:
+    root = tmp_path / "store"
+    with new_store(root, ADA):
+        pass
+    checking = subprocess.Popen(
+        [sys.executable, "-m", "adapter.cli", "check", "--root", str(root)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    below: dict[int, str] = {}
+    try:
+        wait_until(lambda: any(moment in command for command in _commands(checking.pid).values()))
+        below = _commands(checking.pid)
+        os.killpg(checking.pid, signal.SIGINT)
+        said, _ = checking.communicate(timeout=PATIENCE)
+        assert (checking.returncode, said) == (1, "\nAborted!\n")
+        assert not [command for process, command in below.items() if is_alive(process)]
+        assert not [*root.glob("maintenance/run-*")]
+    finally:
+        for process in (checking.pid, *below):
+            if is_alive(process):
+                os.kill(process, signal.SIGKILL)
+        checking.wait()
+
+
+def _fail_on_the_way_out() -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise RuntimeError("the answer is empty")
+
+
+def test_what_fails_because_of_it_is_known() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        _fail_on_the_way_out()
+    assert spark.is_interrupted(caught.value)
+    assert not spark.is_interrupted(RuntimeError("an executor was lost"))

@@ -1,0 +1,46 @@
+"""The property of all repair: nothing that is readable after any damage is taken away."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.system.maintenance.lab import failing, inventory, lab, lab_stores
+from tests.system.maintenance.lab.rough_damage import ROUGH
+
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
+_EXAMPLES = {"ci": 1, "default": 1}.get(settings.get_current_profile_name(), 200)
+#: Index and journal tell flags and UIDs: with both damaged, messages keep their folders only.
+_INDEX, _JOURNAL = {"index_removed", "index_overwritten"}, {"journal_removed"}
+
+
+@settings(max_examples=_EXAMPLES)
+@given(st.sets(st.sampled_from(sorted(ROUGH)), min_size=1, max_size=5), st.integers(0, 2**32))
+@example({"content_removed", "content_cut", "content_edited", "content_unreadable", "links_removed"}, 1)
+@example({"content_edited", "content_removed", "index_removed", "journal_removed"}, 2)
+def test_nothing_readable_is_ever_taken_away(wanted: set[str], seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory(dir=lab.memory()) as place:
+        root = Path(place) / "store"
+        lab_stores.build_random(root, chance, losses=True)
+        before = inventory.take(root)
+        for name in sorted(wanted):
+            ROUGH[name](root, chance)
+        readable = inventory.readable_digests(root)
+        moved = bool(wanted & _INDEX and wanted & _JOURNAL)
+        try:
+            repaired = lab.repair(root)
+            assert repaired.report["verified"], (sorted(wanted), repaired.report.get("left"))
+            kinds = lab.check(root).kinds
+            assert kinds.keys() <= {"unreadable"}, (sorted(wanted), kinds)
+        finally:
+            failing.clear()
+        if "content_unreadable" in wanted:  # it may be damaged as well, or not be indexed yet
+            assert lab.repair(root).report["verified"]
+        assert not inventory.taken_away(before, readable, root, moved=moved), sorted(wanted)

@@ -1,0 +1,138 @@
+"""Files and directories that cannot be read now: each is a finding, and nothing leaves the store because of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.maintenance.scan import executor, unreadable
+from adapter.store import disk, layout
+from tests.support.messages import message
+from tests.support.other_users import as_nobody, only_for_root
+from tests.support.stores import ADA, append, new_store, tree
+from tests.system.maintenance.lab import failing, lab, lab_stores
+
+pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def _readable_afterwards() -> Iterator[None]:
+    yield
+    failing.clear()
+
+
+def _mail(root: Path) -> dict[str, object]:
+    """Everything in the store but what maintenance, locks and staging leave behind."""
+    aside = ("maintenance", "locks", "staging")
+    return {name: value for name, value in tree(root).items() if not name.startswith(aside)}
+
+
+def test_an_io_error_while_reading_is_told_from_damage() -> None:
+    with open("/proc/self/mem", "rb") as file:  # its first octet cannot be read by anybody
+        for read in (executor._read, executor._digest):
+            with pytest.raises(OSError, match="Input/output error"):
+                read(file.fileno())
+
+
+@only_for_root
+def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "closed").write_bytes(b"x")
+    (tmp_path / "closed").chmod(0o600)
+
+    def causes(place: Path) -> str:
+        directory = os.open(place, os.O_RDONLY)
+        said = []
+        for name in ("closed", "missing"):
+            try:
+                disk.read_file(directory, name)
+            except OSError as error:
+                said.append(unreadable.cause(error))
+        return "|".join(said)
+
+    tmp_path.chmod(0o755)
+    closed, missing = as_nobody(tmp_path, causes).split("|")
+    assert closed.startswith("Permission denied: ")
+    assert missing == ""
+
+
+def test_closed_directories_lose_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lab_stores.build(root)
+    before, seen = _mail(root), lab.seen(root)
+    day = next(each for each in lab.path(root, *layout.MESSAGES).iterdir())
+    prefix = next(each for each in lab.path(root, *layout.ATTACHMENTS).iterdir() if any(each.iterdir()))
+    mailbox = lab.path(root, *layout.mailbox_directory("bob@example.test"))
+    assert mailbox.is_dir()
+    closed = {day: errno.EACCES, prefix: errno.EIO, mailbox: errno.EACCES}
+    for path, error in closed.items():
+        failing.fail(path, error)
+    checked, repaired = lab.check(root), lab.repair(root)
+    for result in (checked, repaired):
+        assert {item["subject"] for item in result.items("unreadable")} == {
+            str(path.relative_to(root)) for path in closed
+        }
+        assert result.kinds == {"unreadable": 3}
+        details = {item["subject"]: item["detail"] for item in result.items("unreadable")}
+        assert "Permission denied" in details[str(day.relative_to(root))]
+        assert "chmod" in details[str(day.relative_to(root))]
+        assert "Input/output error" in details[str(prefix.relative_to(root))]
+    assert repaired.needs_attention
+    failing.clear()
+    assert _mail(root).keys() == before.keys()
+    assert lab.seen(root) == seen
+    assert lab.check(root).kinds == {}
+
+
+def test_unreadable_journal_decides_nothing(tmp_path: Path) -> None:
+    """Another fault is left alone until the journal can be read."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        append(transport, "INBOX", message("one"), flags=5, keywords=("k",))
+    seen = lab.seen(root)
+    (link,) = (each for each in lab.path(root, *layout.MAILBOXES).rglob("*.md"))
+    link.unlink()
+    before = _mail(root)
+    segment = lab.path(root, *layout.JOURNAL, layout.journal_segment(1))
+    failing.fail(segment, errno.EACCES)
+    assert lab.check(root).kinds == {"unreadable": 1}
+    repaired = lab.repair(root)
+    assert repaired.kinds == {"unreadable": 1}
+    assert repaired.report["verified"] is False
+    assert repaired.needs_attention
+    failing.clear()
+    assert _mail(root) == before
+    assert lab.repair(root).kinds == {"projection-missing": 1}
+    assert lab.seen(root) == seen
+
+
+def test_message_that_only_its_unreadable_file_holds_is_shown_later(tmp_path: Path) -> None:
+    """Index and journal are gone: neither the file nor its blobs nor its links leave."""
+    root = tmp_path / "store"
+    with new_store(root, ADA) as transport:
+        append(transport, "INBOX", message("one", attachments=[b"its part"]), message("two"))
+        append(transport, "Archive", message("three"))
+    before = lab.seen(root)
+    lab.path(root, layout.INDEX_FILE).unlink()
+    for place in (layout.JOURNAL, layout.SNAPSHOTS):
+        shutil.rmtree(lab.path(root, *place))
+        lab.path(root, *place).mkdir()
+    files = lab.path(root, *layout.MESSAGES).rglob("*.md")
+    file = next(each for each in files if "\nattachments:" in each.read_text())
+    failing.fail(file, errno.EIO)
+    first = lab.repair(root)
+    assert [item["subject"] for item in first.items("unreadable")] == [os.path.relpath(file, root)]
+    assert first.report["verified"], first.report
+    assert first.report["severities"]["loss"] == 0
+    failing.clear()
+    second = lab.repair(root)
+    assert second.report["verified"], second.report
+    assert not second.needs_attention
+    after = lab.seen(root)
+    for name in ("INBOX", "Archive"):
+        octets = [{row[3] for uid, row in seen[ADA, name].items() if uid} for seen in (before, after)]
+        assert octets[0] == octets[1]

@@ -1,0 +1,181 @@
+"""The supervisor alone, as a process with workers that do what a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter.server.service_manager import Overseer
+from adapter.server.supervisor import Supervisor, WorkerLink
+from tests.support.process_tree import children, is_alive
+from tests.support.waiting import PATIENCE, wait_until
+
+
+@contextlib.contextmanager
+def _supervised(
+    work: Callable[[WorkerLink], None],
+    count: int = 1,
+    silent: float = 60.0,
+    stopped: float = 60.0,
+    hung: float = 60.0,
+    holds_lock: Callable[[int], bool] = lambda _: False,
+) -> Iterator[int]:
+    """A supervisor in a process of its own; its id."""
+    process = os.fork()
+    if process == 0:
+        try:
+            Supervisor(
+                count,
+                work,
+                Overseer(),
+                let_go=lambda: None,
+                died=lambda _: None,
+                longest_end=lambda: 0.2,
+                silent=silent,
+                stopped=stopped,
+                hung=hung,
+                holds_lock=holds_lock,
+            ).run()
+        finally:
+            os._exit(0)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def dies(link: WorkerLink) -> None:
+        link.ready()
+        with births.open("a") as file:
+            file.write(f"{time.monotonic()}\n")
+
+    with _supervised(dies):
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 5)
+    moments = [float(each) for each in births.read_text().split()][:5]
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
+
+
+def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+
+    def hangs(link: WorkerLink) -> None:
+        with births.open("a") as file:
+            file.write("x\n")
+        link.ready()
+        time.sleep(60)
+
+    with _supervised(hangs, silent=0.5):
+        wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
+
+
+def test_a_stopped_worker_is_killed_and_its_lock_is_free(tmp_path: Path) -> None:
+    lock, stopped, taken = tmp_path / "lock", tmp_path / "stopped", tmp_path / "taken"
+    lock.touch()
+
+    def work(link: WorkerLink) -> None:
+        file = lock.open()
+        if not stopped.exists() and link.number == 0:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            stopped.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            link.alive()
+            with contextlib.suppress(BlockingIOError):
+                if stopped.exists():
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    taken.touch()
+            time.sleep(0.1)
+
+    with _supervised(work, count=2, stopped=0.5):
+        wait_until(stopped.exists)
+        began = time.monotonic()
+        wait_until(taken.exists)
+        assert time.monotonic() - began < 10
+
+
+def test_a_worker_that_hangs_is_killed_early_only_if_it_holds_the_lock(tmp_path: Path) -> None:
+    births = tmp_path / "births"
+    births.touch()
+
+    def born(number: int) -> list[int]:
+        lines = [line.split() for line in births.read_text().splitlines()]
+        return [int(process) for place, process in lines if int(place) == number]
+
+    def work(link: WorkerLink) -> None:
+        with births.open("a") as file:
+            file.write(f"{link.number} {os.getpid()}\n")
+        while link.number == 2:  # holds the lock as well, and works
+            pass
+        time.sleep(PATIENCE)
+
+    with _supervised(work, count=3, stopped=0.5, hung=1.0, holds_lock=lambda process: process not in born(1)):
+        wait_until(lambda: len(born(0)) == 3)
+        assert (len(born(1)), len(born(2))) == (1, 1)
+
+
+def test_time_in_which_the_supervisor_did_not_run_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-Z, which stops workers and supervisor alike."""
+    now, killed = 1000.0, []
+    monkeypatch.setattr("adapter.server.supervisor.time.monotonic", lambda: now)
+    monkeypatch.setattr("adapter.server.supervisor.os.kill", lambda process, _: killed.append(process))
+    supervisor = Supervisor(1, print, Overseer(), let_go=print, died=print, longest_end=lambda: 0.0)
+    supervisor._places[0].process = os.getpid()
+    now += 3600.0
+    supervisor._look_after()
+    assert killed == []
+    for _ in range(121):
+        now += 0.5
+        supervisor._look_after()
+    assert killed == [os.getpid()]
+
+
+def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.server.supervisor._SPARE", 0.3)
+    born = tmp_path / "born"
+
+    def stays(link: WorkerLink) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        born.write_text("")
+        while True:
+            time.sleep(1)
+
+    with _supervised(stays) as supervisor:
+        wait_until(born.exists)
+        worker = children(supervisor)[0]
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: not is_alive(supervisor) and not is_alive(worker))
+
+
+def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapter.server.supervisor._LONGEST_PAUSE", 0.3)
+    born = tmp_path / "born"
+    fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
+
+    def no_more() -> int:
+        if next(failures, False):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    def works(link: WorkerLink) -> None:
+        born.write_text("")
+        time.sleep(60)
+
+    monkeypatch.setattr(os, "fork", no_more)
+    with _supervised(works) as supervisor:
+        wait_until(born.exists)
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: not is_alive(supervisor))

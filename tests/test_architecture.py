@@ -1,0 +1,446 @@
+"""The import and path rules of the code, read from its syntax trees. Each rule is also shown to catch an offender."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+
+ROOT = REPOSITORY
+MAX_LINES = 450
+
+# --- reading the code ------------------------------------------------------------------------------------------------
+
+
+def _modules(package: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py"))
+
+
+ADAPTER = _modules("adapter")
+PROTOCOL = _modules("protocol")
+
+
+def _source(module: str) -> str:
+    return (ROOT / module).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _tree(source: str) -> ast.Module:
+    """Every rule reads every module."""
+    return ast.parse(source)
+
+
+def _only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _imports(tree: ast.AST, *, for_types: bool) -> Iterator[tuple[str, str]]:
+    """(module, name) for everything imported; name is "" for ``import module``."""
+    typed = {id(inner) for node in ast.walk(tree) if _only_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in typed and not for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _docstrings(tree: ast.AST) -> set[int]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                found.add(id(first.value))
+    return found
+
+
+# --- the rules: each takes a module's path and source, and returns what breaks it ---------------------------------
+
+_IMPURE = {
+    "asyncio", "filelock", "mmap", "multiprocessing", "os", "pathlib", "select", "shutil", "socket", "sqlite3",
+    "ssl", "subprocess", "tempfile", "threading", "time", "adapter",
+}  # fmt: skip
+
+
+def impure_imports(module: str, source: str) -> list[str]:
+    """``protocol/`` knows what bytes mean and nothing of files, sockets, threads or clocks."""
+    tree = _tree(source)
+    bad = [name for name, _ in _imports(tree, for_types=False) if name.split(".")[0] in _IMPURE]
+    bad += [
+        name
+        for name, _ in _imports(tree, for_types=True)
+        if name.split(".")[0] in _IMPURE - {"mmap"} and name not in bad
+    ]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return bad + [f"{name}()" for call in calls if (name := _dotted(call.func)) in ("open", "io.open")]
+
+
+_OS_MUTATORS = {
+    "chmod", "chown", "copy_file_range", "fallocate", "fchmod", "fchown", "fdatasync", "fsync", "ftruncate", "lchown",
+    "link", "makedirs", "mkdir", "mkfifo", "mknod", "posix_fallocate", "pwrite", "pwritev", "remove", "removedirs",
+    "rename", "renames", "replace", "rmdir", "sendfile", "setxattr", "symlink", "sync", "truncate", "unlink", "utime",
+    "write", "writev",
+}  # fmt: skip
+_READ_FLAGS = {"O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_PATH", "O_NONBLOCK", "O_NOATIME"}
+_PATH_MUTATORS = {
+    "chmod", "hardlink_to", "mkdir", "rename", "rmdir", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
+}  # fmt: skip
+
+#: module -> what it may do itself, and why that does not break "only store/disk.py changes the store".
+MAY_MUTATE = {
+    "adapter/store/disk.py": {"*"},
+    # Lock files hold no data. The probe for working locks is made and removed before the store is open.
+    "adapter/store/locks.py": {"os.open", "os.unlink"},
+    # SQLite writes its own file; nobody else opens the index.
+    "adapter/store/index.py": {"sqlite3.connect"},
+    # A database in memory, to compare with.
+    "adapter/store/index_schema.py": {"sqlite3.connect"},
+    # The same for a cache that can be made anew.
+    "adapter/store/queries/recent_marks.py": {"sqlite3.connect"},
+    "adapter/store/queries/text_index.py": {"sqlite3.connect"},
+    # Buffered writing to a descriptor that disk.open_new made and announced.
+    "adapter/store/snapshots.py": {"open"},
+    # A staged file becomes read-only through the descriptor that disk.open_new made.
+    "adapter/transport/staging.py": {"os.fchmod"},
+    # Exports are written outside the store; nothing here knows where a store is.
+    "adapter/exchange/output.py": {
+        "open",
+        "os.makedirs",
+        "os.mkdir",
+        "os.open",
+        "os.rename",
+        "os.sync",
+        "os.unlink",
+        "os.utime",
+    },
+    # Nothing is changed: standard streams that are closed become /dev/null.
+    "adapter/cli/__init__.py": {"os.fdopen", "os.open"},
+    # Unix sockets of listeners, beside the store.
+    "adapter/net/endpoints.py": {"os.unlink"},
+    # Backups, and stores made from them, which are none yet; nothing here knows where a store in use is.
+    "adapter/backup/writer.py": {
+        "open",
+        "os.fchmod",
+        "os.fsync",
+        "os.link",
+        "os.makedirs",
+        "os.mkdir",
+        "os.open",
+        "os.rename",
+        "os.sendfile",
+        "os.symlink",
+        "os.unlink",
+        "os.utime",
+        "shutil",
+    },
+    # The index's copy in a backup.
+    "adapter/backup/create.py": {"sqlite3.connect"},
+    "adapter/backup/content_check.py": {"sqlite3.connect"},
+    # The demo's certificate, beside its store, which gets its name when it is whole.
+    "adapter/demo/certificate_authority.py": {"open", "os.makedirs", "os.open"},
+    "adapter/demo/store.py": {"os.makedirs", "os.rename", "shutil"},
+    # The root of a new store, before it is one; and a private copy of the index in the session's staging directory.
+    "adapter/transport/transport.py": {"os.makedirs", "sqlite3.connect"},
+}
+
+
+def mutations(module: str, source: str) -> list[str]:
+    """System calls that change files, made anywhere but in ``store/disk.py``."""
+    tree = _tree(source)
+    imported = set(_imports(tree, for_types=False))
+    uses_pathlib = any(name == "pathlib" for name, _ in imported)
+    bad = [f"os.{name}" for module_name, name in imported if module_name == "os" and name in _OS_MUTATORS]
+    bad += [name for name, _ in imported if name == "shutil"]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = _dotted(call.func)
+        method = name.rpartition(".")[2]
+        if name.startswith("os.") and method in _OS_MUTATORS:
+            bad.append(name)
+        elif name == "os.open":
+            flags = {_dotted(node).removeprefix("os.") for node in ast.walk(call.args[1])} - {"os", "?"}
+            if not flags <= _READ_FLAGS:
+                bad.append(name)
+        elif name in ("open", "os.fdopen", "io.open"):
+            mode = (
+                call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
+            )
+            if mode is not None and (not isinstance(mode, ast.Constant) or set(str(mode.value)) & set("wax+")):
+                bad.append(name)
+        elif name == "sqlite3.connect":
+            bad.append(name)
+        elif uses_pathlib and method in _PATH_MUTATORS:
+            bad.append(f"Path.{method}")
+    allowed = MAY_MUTATE.get(module, set())
+    return [] if "*" in allowed else sorted(set(bad) - allowed)
+
+
+def _disk_mutators() -> set[str]:
+    """The functions of ``disk`` that announce a step, directly or through one another."""
+    functions = [node for node in ast.parse(_source("adapter/store/disk.py")).body if isinstance(node, ast.FunctionDef)]
+    called = {
+        function.name: {_dotted(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+        for function in functions
+    }
+    found = {"step", "write_all", "os.open"}
+    while grown := {name for name, calls in called.items() if calls & (found - {"os.open"})} - found:
+        found |= grown
+    return found - {"os.open"}
+
+
+_MAY_CALL_DISK = (
+    "adapter/store/",
+    "adapter/transport/",
+    "adapter/maintenance/",
+    "adapter/accounts/credentials.py",  # a file of its own below the root, under its own lock
+    "adapter/accounts/login_records.py",  # the same directory, under the same lock
+)
+
+
+def foreign_disk_calls(module: str, source: str) -> list[str]:
+    """Mutating functions of ``disk`` used outside the store, the transport and maintenance."""
+    if module.startswith(_MAY_CALL_DISK):
+        return []
+    tree = _tree(source)
+    mutators = _disk_mutators()
+    bad = [name for m, name in _imports(tree, for_types=False) if m == "adapter.store.disk" and name in mutators]
+    uses = [_dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return bad + [use for use in uses if use.startswith("disk.") and use.removeprefix("disk.") in mutators]
+
+
+#: Names that mean nothing but a place in the store; and words that may also name a table, a field or a key.
+_PLACES = {
+    "protocol-version.txt", "index.sqlite", "mailboxes", "snapshots", "staging", "locks", "addresses", "maintenance",
+    "index-backups", "quarantine", "removing", "checkpoint.json", "manifest.json", "index.lock", "service.lock",
+    "offline.lock", ".mailbox", ".name",
+}  # fmt: skip
+_WORDS = {"messages", "attachments", "journal", "credentials", "passwd", "offline"}
+_MAY_NAME_PLACES = {
+    "adapter/store/layout.py": _PLACES | _WORDS,
+    "adapter/store/snapshots.py": {"messages", "attachments"},  # tables
+    "adapter/cli/__init__.py": {"maintenance"},  # a command
+    "adapter/cli/maintenance.py": {"maintenance"},  # a reason
+    # The kernel's view of processes and locks, not the store's.
+    "adapter/store/locks.py": {"/proc/locks", "f-string with /"},
+}
+_OF_THE_STORE = ("adapter/store/", "adapter/transport/")
+
+
+def path_building(module: str, source: str) -> list[str]:
+    """Names of places in the store, or paths put together, outside ``store/layout.py``."""
+    if module == "adapter/store/layout.py":
+        return []
+    tree = _tree(source)
+    documentation = _docstrings(tree)
+    bad = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            levels = set(node.value.split("/"))
+            if node.value in _PLACES or (len(levels) > 1 and " " not in node.value and levels & (_PLACES | _WORDS)):
+                bad.append(node.value)
+        elif isinstance(node, ast.Tuple | ast.List):
+            bad += [item.value for item in node.elts if isinstance(item, ast.Constant) and item.value in _WORDS]
+        if not module.startswith(_OF_THE_STORE):
+            continue
+        if isinstance(node, ast.JoinedStr):
+            bad += ["f-string with /" for left, right in zip(node.values, node.values[1:]) if _is_joint(left, right)]
+        elif isinstance(node, ast.Call):
+            called = _dotted(node.func)
+            if called.startswith("os.path.") or (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr == "join"
+                and isinstance(node.func.value, ast.Constant)
+                and node.func.value.value == "/"
+            ):
+                bad.append(f"{called}()")
+    return sorted(set(bad) - _MAY_NAME_PLACES.get(module, set()))
+
+
+def _is_joint(left: ast.expr, right: ast.expr) -> bool:
+    """Whether two pieces of an f-string meet in a slash: ``{root}/…`` or ``…/{name}``."""
+    return (
+        isinstance(left, ast.FormattedValue)
+        and isinstance(right, ast.Constant)
+        and str(right.value).startswith("/")
+        and " " not in str(right.value)
+    )
+
+
+def foreign_filelock(module: str, source: str) -> list[str]:
+    """One module knows how locks are taken."""
+    if module == "adapter/store/locks.py":
+        return []
+    return [name for name, _ in _imports(_tree(source), for_types=True) if name.split(".")[0] == "filelock"]
+
+
+#: Two that hand a reader out, and one that reads a spool.
+_READING_OTHERWISE = {"adapter/store/index.py", "adapter/transport/transport.py", "adapter/transport/staging.py"}
+#: These have the store, or its writing transaction, to themselves.
+_ALONE = ("adapter/maintenance/", "adapter/transport/apply/")
+_LONG_WORK = {"commit", "file", "octets", "result", "run", "section", "sleep", "stage", "stream", "submit"}
+
+
+def slow_readers(module: str, source: str) -> list[str]:
+    """An open cursor or read transaction keeps writers out: rows are fetched whole, and a block only asks."""
+    tree = _tree(source)
+    loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension)]
+    bad = ["rows are not fetched" for rows in loops if isinstance(rows, ast.Call) and _is_call_of(rows, {"execute"})]
+    for block in (node for node in ast.walk(tree) if isinstance(node, ast.With)):
+        opened = [item.context_expr for item in block.items]
+        if module in _READING_OTHERWISE or not any(_is_call_of(each, {"reading"}) for each in opened):
+            continue
+        inside = [node for statement in block.body for node in ast.walk(statement)]
+        bad += ["waits" for node in inside if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom)]
+        bad += ["works" for node in inside if _is_call_of(node, _LONG_WORK)]
+    return bad
+
+
+def _is_call_of(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def too_long(module: str, source: str) -> list[str]:
+    lines = source.count("\n")
+    return [f"{lines} lines"] if lines > MAX_LINES else []
+
+
+def undocumented(module: str, source: str) -> list[str]:
+    return [] if not source.strip() or ast.get_docstring(_tree(source)) else ["no docstring"]
+
+
+Rule = Callable[[str, str], list[str]]
+_POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\})\+")
+
+
+def possessive_groups(module: str, source: str) -> list[str]:
+    """Python before 3.11.5, which Debian 12 has, matches ``(?:…)*+`` wrongly; ``(?>(?:…)*)`` says the same."""
+    texts = [node.value for node in ast.walk(_tree(source)) if isinstance(node, ast.Constant)]
+    patterns = [text.decode("latin-1") if isinstance(text, bytes) else text for text in texts]
+    return [text for text in patterns if isinstance(text, str) and _POSSESSIVE_GROUP.search(text)]
+
+
+RULES: list[tuple[Rule, list[str]]] = [
+    (impure_imports, PROTOCOL),
+    (mutations, ADAPTER),
+    (foreign_disk_calls, ADAPTER),
+    (path_building, ADAPTER),
+    (foreign_filelock, ADAPTER + PROTOCOL),
+    (slow_readers, [module for module in ADAPTER if not module.startswith(_ALONE)]),
+    (too_long, ADAPTER + PROTOCOL),
+    (undocumented, ADAPTER + PROTOCOL),
+    (possessive_groups, ADAPTER + PROTOCOL),
+]
+
+
+@pytest.mark.parametrize(("rule", "modules"), RULES, ids=[rule.__name__ for rule, _ in RULES])
+def test_the_code_keeps_the_rule(rule: Rule, modules: list[str]) -> None:
+    assert modules
+    broken = {module: found for module in modules if (found := rule(module, _source(module)))}
+    assert not broken
+
+
+def test_no_exception_is_left_over() -> None:
+    """What a module is allowed to do, it does."""
+    for module, allowed in MAY_MUTATE.items():
+        if "*" not in allowed:
+            found = mutations("adapter/other.py", _source(module))
+            assert allowed <= set(found), (module, allowed - set(found))
+
+
+OFFENDERS: list[tuple[Rule, str, str]] = [
+    (possessive_groups, "protocol/x.py", "WORDS = re.compile(rb'(?:[a-z]+ ?)*+')"),
+    (impure_imports, "protocol/x.py", "import os"),
+    (impure_imports, "protocol/x.py", "from os import path"),
+    (impure_imports, "protocol/x.py", "def f():\n    import sqlite3.dbapi2"),
+    (impure_imports, "protocol/x.py", "import mmap"),
+    (impure_imports, "protocol/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import socket"),
+    (impure_imports, "protocol/x.py", "from adapter.store import names"),
+    (impure_imports, "protocol/x.py", "text = open('x').read()"),
+    (mutations, "adapter/x.py", "import os\nos.rename('a', 'b')"),
+    (mutations, "adapter/x.py", "from os import unlink"),
+    (mutations, "adapter/x.py", "import os\nos.open('a', os.O_RDONLY | os.O_CREAT)"),
+    (mutations, "adapter/x.py", "import os\nos.open('a', FLAGS)"),
+    (mutations, "adapter/x.py", "open('a', 'w')"),
+    (mutations, "adapter/x.py", "open('a', mode='ab')"),
+    (mutations, "adapter/x.py", "open('a', how)"),
+    (mutations, "adapter/x.py", "import shutil"),
+    (mutations, "adapter/x.py", "from pathlib import Path\nPath('a').write_text('b')"),
+    (mutations, "adapter/x.py", "import sqlite3\nsqlite3.connect('a')"),
+    (foreign_disk_calls, "adapter/server/x.py", "from adapter.store.disk import rename"),
+    (foreign_disk_calls, "adapter/server/x.py", "from adapter.store import disk\ndisk.replace_file(1, 'a', b'')"),
+    (path_building, "adapter/transport/x.py", "place = 'mailboxes'"),
+    (path_building, "adapter/server/x.py", "place = ('messages', day)"),
+    (path_building, "adapter/server/x.py", "place = f'{root}/messages/{day}'"),
+    (path_building, "adapter/transport/x.py", "place = f'{root}/{name}'"),
+    (path_building, "adapter/transport/x.py", "place = '/'.join(parts)"),
+    (path_building, "adapter/transport/x.py", "import os\nos.path.join(a, b)"),
+    (foreign_filelock, "adapter/x.py", "from filelock import FileLock"),
+    (foreign_filelock, "adapter/x.py", "import filelock"),
+    (slow_readers, "adapter/x.py", "for row in connection.execute('SELECT 1'):\n    pass"),
+    (slow_readers, "adapter/x.py", "async def f():\n    with store.reading() as c:\n        await g(c)"),
+    (slow_readers, "adapter/x.py", "with store.reading() as c:\n    store.run(change(c))"),
+    (too_long, "adapter/x.py", "x = 1\n" * (MAX_LINES + 1)),
+    (undocumented, "adapter/x.py", "x = 1"),
+]
+
+
+@pytest.mark.parametrize(("rule", "module", "source"), OFFENDERS)
+def test_the_rule_catches_an_offender(rule: Rule, module: str, source: str) -> None:
+    assert rule(module, source)
+
+
+INNOCENT: list[tuple[Rule, str, str]] = [
+    (possessive_groups, "protocol/x.py", "WORDS = re.compile(r'(?>(?:[a-z]++ ?)*)\\)++')"),
+    (impure_imports, "protocol/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mmap"),
+    (mutations, "adapter/x.py", "import os\nos.open('a', os.O_RDONLY | os.O_NOFOLLOW)\nopen('a')\nopen('a', 'rb')"),
+    (mutations, "adapter/x.py", "'a'.replace('b', 'c')"),
+    (foreign_disk_calls, "adapter/server/x.py", "from adapter.store import disk\ndisk.read_file(1, 'a')"),
+    (path_building, "adapter/transport/x.py", "effect['messages']\nsay(f'{done} of {total} messages')"),
+    (path_building, "adapter/transport/x.py", '"""About messages/ and mailboxes."""'),
+    (slow_readers, "adapter/x.py", "with store.reading() as c:\n    rows = queries.rows(c)\nstore.run(change(rows))"),
+    (undocumented, "adapter/x/__init__.py", ""),
+]
+
+
+@pytest.mark.parametrize(("rule", "module", "source"), INNOCENT)
+def test_the_rule_lets_the_innocent_pass(rule: Rule, module: str, source: str) -> None:
+
+    assert rule(module, source) == []
+
+
+def test_the_mutating_functions_of_disk_are_found() -> None:
+    found = _disk_mutators()
+    assert {"rename", "link", "symlink", "unlink", "write_new", "write_at", "truncate", "replace_file"} <= found
+    assert not {"read_file", "open_read", "exists", "boot_id"} & found
+
+
+# --- the overviews ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["adapter", "adapter/server", "protocol"])
+def test_the_readme_names_every_module(folder: str) -> None:
+    """And no other: whoever looks for something finds the file."""
+    listing = re.search(r"^```\n(.*?)^```$", (ROOT / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert listing is not None
+    inner = folder == "protocol"  # its packages are listed module by module
+    modules = [path for path in (ROOT / folder).glob("**/*.py" if inner else "*.py") if path.stem != "__init__"]
+    packages = [path.parent for path in (ROOT / folder).glob("*/__init__.py")]
+    named = listing[1].replace("parse_*", " ".join(path.stem for path in modules if path.stem.startswith("parse_")))
+    words = set(re.findall(r"\w+", named))
+    assert not {path.stem for path in modules} - words
+    assert not {path.name for path in packages} - set(re.findall(r"(\w+)/", named))
+    known = {path.stem for path in (*modules, *packages)}
+    first = re.findall(r"^(\w+)(?:\.py|/)?\b", named, re.MULTILINE)
+    assert not set(first) - known
