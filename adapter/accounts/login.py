@@ -24,7 +24,7 @@ from adapter.accounts.dovecot.auth_socket import UnavailableError
 from adapter.accounts.dovecot.lookup import OnThread
 from adapter.accounts.login_queue import Bounds, CrowdedError, FairQueue
 from adapter.accounts.login_records import LoginRecords
-from adapter.accounts.provisioning import Newcomers
+from adapter.accounts.provisioning import Provisioner
 from adapter.accounts.throttle import Attempt, Throttle
 from adapter.accounts.tokens import TokenCheck, TokenCheckFailedError
 from adapter.config.schema import Settings
@@ -95,7 +95,7 @@ class Authenticator:
         passwords: PasswordSource,
         is_active: Callable[[str], bool],
         counts: SharedCounts | None = None,
-        newcomers: Newcomers | None = None,
+        newcomers: Provisioner | None = None,
         records: LoginRecords | None = None,
     ) -> None:
         self._passwords = passwords
@@ -130,7 +130,7 @@ class Authenticator:
         self.mechanisms = tuple(name for name in wanted if name in mechanisms.MECHANISMS)
 
     @property
-    def _elsewhere(self) -> Newcomers | None:
+    def _elsewhere(self) -> Provisioner | None:
         """Whom to ask about those who have no password here."""
         return self._newcomers if self._newcomers is not None and self._newcomers.users.has_passwords else None
 
@@ -239,7 +239,7 @@ class Authenticator:
         return _Checked(account, lasting=True) if right and account else Failure(Trouble.REFUSED)
 
     async def _verify_elsewhere(
-        self, newcomers: Newcomers, user: str, password: str, peer: Peer, on_thread: OnThread
+        self, newcomers: Provisioner, user: str, password: str, peer: Peer, on_thread: OnThread
     ) -> _Checked | Failure:
         try:
             proven = await newcomers.users.prove(user, password, peer.address, on_thread)

@@ -20,7 +20,7 @@ from protocol.smtp.paths import Path
 _log = logging.getLogger(__name__)
 
 
-class Newcomers:
+class Provisioner:
     def __init__(self, settings: Settings, transport: Transport, recipients: Recipients) -> None:
         self._transport = transport
         self._recipients = recipients

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from adapter.read_model.mailboxes import CacheLimits, Mailboxes
-from adapter.sessions.context import Store
+from adapter.sessions.context import OpenStore
 from adapter.transport.transport import Transport
 
 Result = TypeVar("Result")
 
 
 class Backend:
-    def __init__(self, store: Store, limits: CacheLimits) -> None:
+    def __init__(self, store: OpenStore, limits: CacheLimits) -> None:
         self.store = store
         self.mailboxes = Mailboxes(store.transport, store.commits, limits)
 

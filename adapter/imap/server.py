@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adapter.config.schema import Settings
     from adapter.net.tls import Certificates
     from adapter.sessions.admission import Admission
-    from adapter.sessions.context import Services
+    from adapter.sessions.context import ServerContext
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _TICK = 1.0
 _LINGER = 5.0
 
 
-def imap_server(services: Services) -> ImapServer:
+def imap_server(services: ServerContext) -> ImapServer:
     """The one server of a process, for all its IMAP listeners."""
     if services.imap is None:
         services.imap = ImapServer(services)
@@ -43,7 +43,7 @@ def imap_server(services: Services) -> ImapServer:
 
 
 class ImapServer:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ServerContext) -> None:
         self.services = services
         self.loop = asyncio.get_running_loop()
         self._sessions: set[Session] = set()

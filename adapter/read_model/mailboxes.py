@@ -51,7 +51,7 @@ from adapter.store.journal import Effect, Record
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.changes import Subscription
-from adapter.transport.commit_queue import Commits
+from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport
@@ -88,7 +88,7 @@ class CacheLimits:
 
 
 class Mailboxes:
-    def __init__(self, transport: Transport, commits: Commits, limits: CacheLimits | None = None) -> None:
+    def __init__(self, transport: Transport, commits: CommitQueue, limits: CacheLimits | None = None) -> None:
         self._transport = transport
         self._commits = commits
         self._limits = limits or CacheLimits()

@@ -18,15 +18,15 @@ from adapter.mirror import follow
 from adapter.mirror.limits import Limits
 from adapter.relay import relay
 from adapter.server.reload import run_anew_when_changed
-from adapter.sessions.context import Services, Store
+from adapter.sessions.context import OpenStore, ServerContext
 from adapter.store.quotas import Quotas
 
 _log = logging.getLogger(__name__)
 
-Job = Callable[[Services, Store, asyncio.Event], Awaitable[None]]
+Job = Callable[[ServerContext, OpenStore, asyncio.Event], Awaitable[None]]
 
 
-async def _relay(services: Services, store: Store, stop: asyncio.Event) -> None:
+async def _relay(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
     await run_anew_when_changed(
         services,
         stop,
@@ -41,7 +41,7 @@ async def _relay(services: Services, store: Store, stop: asyncio.Event) -> None:
     )
 
 
-async def _hooks(services: Services, store: Store, stop: asyncio.Event) -> None:
+async def _hooks(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
     await run_anew_when_changed(
         services,
         stop,
@@ -50,7 +50,7 @@ async def _hooks(services: Services, store: Store, stop: asyncio.Event) -> None:
     )
 
 
-async def _pull(services: Services, store: Store, stop: asyncio.Event) -> None:
+async def _pull(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
     await run_anew_when_changed(
         services,
         stop,
@@ -76,7 +76,7 @@ JOBS: dict[str, Job] = {"relay": _relay, "hooks": _hooks, "pull": _pull}
 class Background:
     """The jobs of one open store."""
 
-    def __init__(self, services: Services, store: Store) -> None:
+    def __init__(self, services: ServerContext, store: OpenStore) -> None:
         self._stop = asyncio.Event()
         self._tasks = {
             name: asyncio.ensure_future(self._run(name, job(services, store, self._stop))) for name, job in JOBS.items()

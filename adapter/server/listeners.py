@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from adapter.smtp.listener_config import Edge, make_edge
 from adapter.smtp.session import SmtpSession
 from protocol.smtp.states import Service
 
 #: Makes the protocol of one connection.
 NewConnection = Callable[[], asyncio.BaseProtocol]
-Factory = Callable[[Services], NewConnection]
+Factory = Callable[[ServerContext], NewConnection]
 
 #: TLS from the first octet: of no use without a certificate.
 IMPLICIT_TLS = frozenset({"imaps", "submissions"})
 
 
 def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
-    def factory(services: Services) -> NewConnection:
+    def factory(services: ServerContext) -> NewConnection:
         edge = make_edge(services, service, implicit_tls=implicit_tls)
         settings = services.settings
         loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
 
 
 def _imap(*, implicit_tls: bool = False) -> Factory:
-    def factory(services: Services) -> NewConnection:
+    def factory(services: ServerContext) -> NewConnection:
         # Here, not above: a server without IMAP starts sooner and needs less memory.
         from adapter.imap.server import imap_server
 

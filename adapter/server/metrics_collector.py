@@ -11,7 +11,7 @@ import time
 
 from adapter.observability import metrics
 from adapter.server.metrics_shm import Board
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from adapter.store import stats
 from adapter.store.disk import Directories
 from protocol.errors import MailError
@@ -26,7 +26,7 @@ _PAGE = resource.getpagesize()
 class Figures:
     """Keeps a worker's place on the board fresh."""
 
-    def __init__(self, services: Services, board: Board, directories: Directories) -> None:
+    def __init__(self, services: ServerContext, board: Board, directories: Directories) -> None:
         self._services = services
         self._board = board
         self._directories = directories

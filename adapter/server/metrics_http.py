@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from adapter.observability import prometheus
 from adapter.server.metrics_shm import Board
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 
 #: The kind of listener these are on.
 HEALTH = "metrics"
@@ -36,7 +36,7 @@ class _Page(NamedTuple):
 class Health:
     """``refresh`` puts up this worker's figures."""
 
-    def __init__(self, services: Services, board: Board, refresh: Callable[[], None]) -> None:
+    def __init__(self, services: ServerContext, board: Board, refresh: Callable[[], None]) -> None:
         self._services = services
         self._board = board
         self._refresh = refresh

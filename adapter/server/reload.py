@@ -20,7 +20,7 @@ from adapter.config.schema import Settings
 from adapter.net.tls import TlsError
 from adapter.observability import logging as logs
 from adapter.server.service_manager import Overseer
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class SettingsSource:
 
 
 class Reloader:
-    def __init__(self, services: Services, source: SettingsSource, overseer: Overseer | None = None) -> None:
+    def __init__(self, services: ServerContext, source: SettingsSource, overseer: Overseer | None = None) -> None:
         self._services = services
         self._source = source
         self._overseer = overseer or Overseer()
@@ -121,7 +121,7 @@ class Reloader:
             _log.warning("a restart is needed for: %s", _told(waiting))
 
 
-def apply(services: Services, settings: Settings, hostname: str) -> None:
+def apply(services: ServerContext, settings: Settings, hostname: str) -> None:
     """Everything goes by these settings from now on. They have been checked."""
     services.hostname = hostname
     services.admission.apply(settings.limits)
@@ -138,7 +138,7 @@ def apply(services: Services, settings: Settings, hostname: str) -> None:
 
 
 async def run_anew_when_changed(
-    services: Services,
+    services: ServerContext,
     stop: asyncio.Event,
     concerns: Callable[[], object],
     job: Callable[[asyncio.Event], Awaitable[None]],

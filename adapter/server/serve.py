@@ -36,7 +36,7 @@ from adapter.server.store_lifecycle import StoreKeeper, longest_close
 from adapter.server.supervisor import Supervisor, WorkerLink
 from adapter.sessions import budgets
 from adapter.sessions.admission import Admission
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from adapter.store import locks
 from adapter.store.disk import Directories
 from protocol.errors import MailError
@@ -136,7 +136,7 @@ def _serve(common: _Common, settings: Settings, overseer: Overseer) -> None:
 
 
 async def _serve_until_told(common: _Common, settings: Settings, overseer: Overseer) -> None:
-    services = Services(
+    services = ServerContext(
         settings=settings,
         hostname=settings.server.hostname or socket.getfqdn(),
         certificates=Certificates(settings.tls),
@@ -186,7 +186,7 @@ async def _serve_until_told(common: _Common, settings: Settings, overseer: Overs
     _log.info("stopped")
 
 
-def _fuller(services: Services) -> Callable[[], bool] | None:
+def _fuller(services: ServerContext) -> Callable[[], bool] | None:
     """Whether another worker has fewer connections than this one; None: there is no other."""
     column = services.admission.counts.column
 

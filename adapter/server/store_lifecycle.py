@@ -8,7 +8,7 @@ import sqlite3
 
 from adapter.server.jobs import Background
 from adapter.server.service_manager import Overseer
-from adapter.sessions.context import Services, Store, close_store, open_store
+from adapter.sessions.context import OpenStore, ServerContext, close_store, open_store
 from adapter.store.disk import Directories
 from adapter.transport.recovery.opening import offline_reason
 from protocol.errors import MailError, Reason
@@ -27,13 +27,13 @@ def longest_close(drain: float) -> float:
 
 class StoreKeeper:
     def __init__(
-        self, root: str, services: Services, directories: Directories, overseer: Overseer | None = None
+        self, root: str, services: ServerContext, directories: Directories, overseer: Overseer | None = None
     ) -> None:
         self._root = root
         self._services = services
         self._directories = directories
         self._overseer = overseer or Overseer()
-        self._store: Store | None = None
+        self._store: OpenStore | None = None
         self._background: Background | None = None
 
     async def open(self) -> None:

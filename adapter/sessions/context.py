@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from adapter.accounts.credentials import Credentials
 from adapter.accounts.login import Authenticator
 from adapter.accounts.login_records import LoginRecords
-from adapter.accounts.provisioning import Newcomers
+from adapter.accounts.provisioning import Provisioner
 from adapter.accounts.recipients import Recipients
 from adapter.config.schema import Settings
 from adapter.hooks import runner as hooks
 from adapter.net.shared_counts import SharedCounts
 from adapter.net.tls import Certificates
 from adapter.sessions.admission import Admission
-from adapter.transport.commit_queue import Commits
+from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.sent_copy import SentCopies
 from adapter.transport.transport import Transport
 
@@ -81,28 +81,28 @@ class Connections:
 
 
 @dataclass(slots=True)
-class Store:
+class OpenStore:
     """An open store and everything that lives and ends with it."""
 
     settings: Settings  # replaced when they are read again
     transport: Transport
     recipients: Recipients
-    newcomers: Newcomers
+    newcomers: Provisioner
     credentials: Credentials
     authenticator: Authenticator
     records: LoginRecords
     pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
-    commits: Commits
+    commits: CommitQueue
     sent_copies: SentCopies
 
 
 @dataclass(slots=True)
-class Services:
+class ServerContext:
     settings: Settings
     hostname: str
     certificates: Certificates
     admission: Admission
-    store: Store | None = None
+    store: OpenStore | None = None
     #: No new connection is served: the process is about to end.
     ending: bool = False
     connections: Connections = field(default_factory=Connections)
@@ -114,12 +114,12 @@ class Services:
     imap: ImapServer | None = None
 
 
-def open_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> Store:
+def open_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> OpenStore:
     """Blocks. Raises MailError, and ConfigError for settings that contradict themselves."""
     transport = Transport.open(root)
     try:
         recipients = Recipients(settings, transport)
-        newcomers = Newcomers(settings, transport, recipients)
+        newcomers = Provisioner(settings, transport, recipients)
         credentials = Credentials.open(transport)
         counts = counts or SharedCounts()
         records = LoginRecords(transport.root, counts.secret)
@@ -129,14 +129,14 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
         transport.close()
         raise
     pool = ThreadPoolExecutor(settings.server.threads, thread_name_prefix="markpost-pool")
-    commits = Commits(transport, settings.server.threads)
+    commits = CommitQueue(transport, settings.server.threads)
     sent_copies = SentCopies(transport)
-    return Store(
+    return OpenStore(
         settings, transport, recipients, newcomers, credentials, authenticator, records, pool, commits, sent_copies
     )
 
 
-def close_store(store: Store) -> None:
+def close_store(store: OpenStore) -> None:
     """Finish what was begun, then let go of the store. Blocks."""
     store.commits.close()
     store.pool.shutdown(wait=True)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from adapter.net.networks import Peer
-from adapter.sessions.context import Store
+from adapter.sessions.context import OpenStore
 from adapter.smtp.spool import Incoming
 from adapter.smtp.transaction import Recipient, Transaction
 from adapter.store.disk_errors import disk_cause
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 async def deliver(
-    store: Store,
+    store: OpenStore,
     transaction: Transaction,
     incoming: Incoming,
     peer: Peer,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from adapter.config.schema import Lmtp, Smtp, Submission
 from adapter.net import networks
 from adapter.net.networks import Networks
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from protocol.smtp import replies
 from protocol.smtp.intake import LineEnds
 from protocol.smtp.limits import Limits
@@ -35,7 +35,7 @@ def fresh_session_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    services: Services
+    services: ServerContext
     service: Service
     implicit_tls: bool
     limits: Limits  # of one message
@@ -66,7 +66,7 @@ class Edge:
         return proof and self.service is Service.LMTP and peer != networks.UNIX
 
 
-def make_edge(services: Services, service: Service, *, implicit_tls: bool = False) -> Edge:
+def make_edge(services: ServerContext, service: Service, *, implicit_tls: bool = False) -> Edge:
     settings = services.settings
     sections: dict[Service, Smtp | Submission | Lmtp] = {
         Service.MX: settings.smtp,

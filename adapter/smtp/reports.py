@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from adapter.sessions.context import Store
+from adapter.sessions.context import OpenStore
 from adapter.smtp.transaction import Recipient, Transaction
 from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver
@@ -29,7 +29,7 @@ def wanted(transaction: Transaction) -> list[Recipient]:
 
 
 async def report(
-    store: Store, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
+    store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
     """Tell the sender that these recipients have the message. Raises nothing: they have it all the same."""
     try:
@@ -41,7 +41,7 @@ async def report(
 
 
 async def _report(
-    store: Store, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
+    store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
     try:
         targets = store.recipients.find(transaction.mail.path)

@@ -18,7 +18,7 @@ from time import perf_counter
 from adapter.net.networks import Peer, canonical
 from adapter.observability.metrics import COMMAND_SECONDS, COMMANDS
 from adapter.sessions.admission import Stage, Ticket
-from adapter.sessions.context import Store
+from adapter.sessions.context import OpenStore
 from adapter.smtp.commands import HANDLERS, Answer, Commands
 from adapter.smtp.listener_config import Edge, fresh_session_id
 from adapter.smtp.pace import TooSlowError
@@ -54,7 +54,7 @@ class SmtpSession(Stream):
         self.transaction: Transaction | None = None
         self.in_step = True  # what comes next from the client is a command
         self.ticket: Ticket | None = None
-        self._store: Store | None = None
+        self._store: OpenStore | None = None
         self._exempt = False
         self._finishing = False
         self._errors = 0
@@ -67,7 +67,7 @@ class SmtpSession(Stream):
         self.limits = self.edge.services.settings.limits
 
     @property
-    def store(self) -> Store:
+    def store(self) -> OpenStore:
         if self._store is None:
             raise MailError(Reason.MAINTENANCE)
         return self._store

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from adapter.sessions.context import Store
+from adapter.sessions.context import OpenStore
 from adapter.transport.commit_queue import as_mail_error
 from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
 from protocol.mime.parser import Buffer
@@ -33,7 +33,7 @@ class Incoming:
 
     def __init__(
         self,
-        store: Store,
+        store: OpenStore,
         intake: Intake,
         trace: bytes,
         edit: EditHeader,

@@ -1,4 +1,4 @@
-"""Commits from the event loop: staging on a thread, then the store's writer, then back.
+"""CommitQueue from the event loop: staging on a thread, then the store's writer, then back.
 
 An executor and a future for each step would cost more than the step. So threads of our own take jobs from a queue, and
 the loop is woken once for a batch that ends together.
@@ -45,7 +45,7 @@ _Jobs = queue.SimpleQueue[_Job | None]
 _Prepared = tuple[_Job, Operation[Any]]
 
 
-class Commits:
+class CommitQueue:
     def __init__(self, transport: Transport, threads: int) -> None:
         self._transport = transport
         self._small: _Jobs = queue.SimpleQueue()

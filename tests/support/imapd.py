@@ -22,7 +22,7 @@ from adapter.server.acceptor import Acceptor
 from adapter.server.listeners import LISTENERS
 from adapter.server.store_lifecycle import StoreKeeper
 from adapter.sessions.admission import Admission
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
@@ -36,7 +36,7 @@ _LITERAL = re.compile(rb"\{(\d+)\}\r\n\Z")
 class Running:
     """A server on loopback."""
 
-    services: Services
+    services: ServerContext
     keeper: StoreKeeper
     port: int
     tls_port: int
@@ -80,7 +80,7 @@ def make_store(root: str | os.PathLike[str], *accounts: str) -> None:
 @contextlib.asynccontextmanager
 async def serving(root: str | os.PathLike[str], settings: Settings | None = None) -> AsyncIterator[Running]:
     settings = settings or Settings()
-    services = Services(
+    services = ServerContext(
         settings=settings,
         hostname="mail.example.test",
         certificates=Certificates(settings.tls),

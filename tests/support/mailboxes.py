@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from adapter.read_model.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
-from adapter.transport.commit_queue import Commits
+from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.transport import Transport
 from protocol.imap.commands.fetch_items import FetchItem
 from protocol.imap.session_view import FolderChange, Rows
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 @contextlib.asynccontextmanager
 async def open_mailboxes(transport: Transport, limits: CacheLimits | None = None) -> AsyncIterator[Mailboxes]:
-    commits = Commits(transport, 1)
+    commits = CommitQueue(transport, 1)
     mailboxes = Mailboxes(transport, commits, limits)
     await mailboxes.start()
     try:

@@ -21,7 +21,7 @@ from adapter.server.acceptor import Acceptor
 from adapter.server.listeners import LISTENERS
 from adapter.server.store_lifecycle import StoreKeeper
 from adapter.sessions.admission import Admission
-from adapter.sessions.context import Services
+from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
@@ -51,7 +51,7 @@ class ConnectionEnded(Exception):  # noqa: N818 - not an error of the tests
 
 @dataclass
 class Running:
-    services: Services
+    services: ServerContext
     keeper: StoreKeeper
     ports: dict[str, int]
 
@@ -97,7 +97,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     settings = settings or Settings()
     settings = dataclasses.replace(settings, server=dataclasses.replace(settings.server, drain=Seconds(0.5)))
-    services = Services(
+    services = ServerContext(
         settings=settings,
         hostname=HOST,
         certificates=Certificates(settings.tls),

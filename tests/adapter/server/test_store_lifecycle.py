@@ -15,7 +15,7 @@ from adapter.net.tls import Certificates
 from adapter.server import store_lifecycle as keeping
 from adapter.server.store_lifecycle import StoreKeeper
 from adapter.sessions.admission import Admission
-from adapter.sessions.context import Services, Store, open_store
+from adapter.sessions.context import OpenStore, ServerContext, open_store
 from adapter.store import offline_marker
 from adapter.store.disk import Directories
 from tests.support.layers import assert_layers_agree
@@ -28,10 +28,10 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
     with new_store(root, ADA):
         pass
     settings = Settings()
-    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    services = ServerContext(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
     opening, go_on, stop = threading.Event(), threading.Event(), asyncio.Event()
 
-    def slowly(root: str, settings: Settings, counts: SharedCounts | None) -> Store:
+    def slowly(root: str, settings: Settings, counts: SharedCounts | None) -> OpenStore:
         opening.set()
         assert go_on.wait(PATIENCE)
         return open_store(root, settings, counts)
@@ -59,7 +59,7 @@ async def test_the_store_is_let_go_of_whatever_happens_before(tmp_path: Path, tr
     with new_store(root, ADA):
         pass
     settings = Settings()
-    services = Services(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
+    services = ServerContext(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
     troubles = [trouble]
     stop = asyncio.Event()
 

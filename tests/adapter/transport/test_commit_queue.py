@@ -1,4 +1,4 @@
-"""Commits from the event loop: what is small goes together, what is large holds it up not, and trouble is told."""
+"""CommitQueue from the event loop: what is small goes together, what is large holds it up not, and trouble is told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adapter.transport import operations as op
-from adapter.transport.commit_queue import Commits
+from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.operations.base import Operation
 from adapter.transport.staging import SPOOL_MEMORY
 from adapter.transport.transport import Transport
@@ -25,9 +25,9 @@ from tests.support.waiting import PATIENCE, until
 
 
 @contextlib.asynccontextmanager
-async def open_commits(root: Path) -> AsyncIterator[tuple[Transport, Commits]]:
+async def open_commits(root: Path) -> AsyncIterator[tuple[Transport, CommitQueue]]:
     with new_store(root / "store", ADA) as transport:
-        commits = Commits(transport, 1)
+        commits = CommitQueue(transport, 1)
         try:
             yield transport, commits
         finally:
@@ -104,7 +104,7 @@ async def test_a_store_that_is_closed_takes_nothing_more(tmp_path: Path, size: i
 @pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
 async def test_nobody_waits_for_commits_that_are_closed(tmp_path: Path, size: int) -> None:
     with new_store(tmp_path / "store", ADA) as transport:
-        commits = Commits(transport, 1)
+        commits = CommitQueue(transport, 1)
         await asyncio.to_thread(commits.close)
         with pytest.raises(MailError) as caught:
             async with asyncio.timeout(PATIENCE):
