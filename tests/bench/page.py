@@ -10,6 +10,7 @@ from tests.bench.report import OURS, REFERENCE, Result, figures, ratio, show_qua
 
 _COLOURS = {
     "markpost-1": "#0b5fa5", "markpost-2": "#5aa9e6", "dovecot-maildir": "#b5460f", "dovecot-sdbox": "#e6a15a",
+    "cyrus": "#5b8c3a",
 }  # fmt: skip
 _OTHER_COLOUR = "#555555"
 _STYLE = """

@@ -24,8 +24,8 @@ ADA = "ada@example.test"
 PASSWORD = "secret"
 _REPOSITORY = REPOSITORY
 _STOP_SECONDS = 120
-_FIRST_DATE = 1_736_146_800  # INTERNALDATE of the first message; the others follow by five minutes
-_STEP_SECONDS = 300
+FIRST_DATE = 1_736_146_800  # INTERNALDATE of the first message; the others follow by five minutes
+STEP_SECONDS = 300
 
 
 class Syncs(Protocol):
@@ -156,7 +156,7 @@ class Markpost(Peer):
                     waiting.pop(0).result()
 
             for number, octets in enumerate(messages):
-                date = _FIRST_DATE + number * _STEP_SECONDS
+                date = FIRST_DATE + number * STEP_SECONDS
                 items.append(op.AppendItem(transport.stage(octets), internal_date=date))
                 if len(items) == 100:
                     flush()
@@ -258,7 +258,7 @@ class Dovecot(Peer):
         for path in (f"{self.directory}/mail", self._home):
             os.makedirs(path)
             shutil.chown(path, "mail", "mail")
-        _let_others_pass(self.directory)
+        let_other_users_pass(self.directory)
 
     def add_accounts(self, addresses: Sequence[str]) -> None:
         """Dovecot accepts every address here, and makes its mailbox at the first delivery."""
@@ -305,7 +305,7 @@ def _write_maildir(place: str, messages: Iterable[bytes]) -> None:
         os.mkdir(path)
         os.chown(path, owner.pw_uid, owner.pw_gid)
     for number, octets in enumerate(messages):
-        date = _FIRST_DATE + number * _STEP_SECONDS
+        date = FIRST_DATE + number * STEP_SECONDS
         path = f"{place}/cur/{date}.M{number}P1.bench,S={len(octets)},W={len(octets)}:2,"
         with open(path, "wb") as file:
             file.write(octets)
@@ -313,8 +313,8 @@ def _write_maildir(place: str, messages: Iterable[bytes]) -> None:
         os.utime(path, (date, date))
 
 
-def _let_others_pass(path: str) -> None:
-    """Dovecot reads mail as another user, which must be able to reach it."""
+def let_other_users_pass(path: str) -> None:
+    """Let servers that run as another user reach this directory."""
     while path != "/":
         mode = os.stat(path).st_mode
         if not mode & 0o001:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.bench.arena import FULL, Arena, Effort, make_arenas
+from tests.bench.cyrus import Cyrus
 from tests.bench.measure import Sample, SyncCounter, Watch, build_sync_counter
 from tests.bench.peers import Dovecot, Markpost, Peer
 from tests.bench.rows import Row
 from tests.support.real_mail import RealMail
 
-PEERS = ("markpost-1", "markpost-2", "dovecot-maildir", "dovecot-sdbox")
+PEERS = ("markpost-1", "markpost-2", "dovecot-maildir", "dovecot-sdbox", "cyrus")
 QUICK_PEERS = ("markpost-1", "dovecot-maildir")
 
 
@@ -52,11 +53,8 @@ def select_rows(rows: Sequence[Row], patterns: str) -> list[Row]:
 
 def missing_peers() -> dict[str, str]:
     """Peers that cannot run here, and why."""
-    missing = {"cyrus": "not supported by this bench"}
-    reason = Dovecot.missing()
-    if reason is not None:
-        missing |= {name: reason for name in PEERS if name.startswith("dovecot")}
-    return missing
+    reasons = {"dovecot": Dovecot.missing(), "cyrus": Cyrus.missing()}
+    return {name: reason for name in PEERS if (reason := reasons.get(name.partition("-")[0])) is not None}
 
 
 def make_peer(name: str, directory: str, library: str | None) -> Peer:
@@ -66,7 +64,7 @@ def make_peer(name: str, directory: str, library: str | None) -> Peer:
     kind, _, variant = name.partition("-")
     if kind == "markpost":
         return Markpost(place, syncs, workers=int(variant))
-    return Dovecot(place, syncs, storage=variant)
+    return Cyrus(place, syncs) if kind == "cyrus" else Dovecot(place, syncs, storage=variant)
 
 
 @contextlib.contextmanager
