@@ -14,6 +14,8 @@ from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged
 from adapter.store.segments import Header
 
+_ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
+
 
 def header_of(directories: Directories, first: int) -> Header | None:
     """The header of a segment; None if it is damaged."""
@@ -75,3 +77,14 @@ def is_tail(directories: Directories, first: int, line: bytes) -> bool:
                 return False
         seen = seen or other == line
     return True
+
+
+def contains_abort(directories: Directories, first: int) -> bool:
+    """Whether a record of the segment rolls back other records."""
+    with open_segment(directories, first) as file:
+        previous = b""
+        while chunk := file.read(1 << 20):
+            if _ABORTED in previous + chunk:
+                return True
+            previous = chunk[-len(_ABORTED) :]
+    return False

@@ -22,16 +22,8 @@ import orjson
 
 from adapter.maintenance import workspace
 from adapter.maintenance.diff import index_copy
-from adapter.maintenance.expected import normalise, salvage, set_aside, tables
+from adapter.maintenance.expected import journal_segments, normalise, salvage, set_aside, tables
 from adapter.maintenance.expected.bulk_replay import Bulk
-from adapter.maintenance.expected.journal_segments import (
-    checksum_at,
-    header_of,
-    is_header,
-    is_tail,
-    open_segment,
-    segment_trouble,
-)
 from adapter.maintenance.expected.store_facts import FACTS, Facts, read_facts
 from adapter.maintenance.expected.tables import NOTES
 from adapter.maintenance.scan import unreadable
@@ -46,7 +38,6 @@ BASE, COPY = "base.sqlite", "index-copy.sqlite"
 AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
 _STARTS = 5
 _BATCH = 2000  # records of one transaction, where it may have to be taken back
-_ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
 #: What a record that belongs to another state, or is not one of ours, gives.
 _UNREPLAYABLE = (sqlite3.Error, KeyError, TypeError, IndexError, ValueError)
 
@@ -137,7 +128,7 @@ class Replay:
 
     def _checksum_at(self, seq: int) -> str | None:
         with contextlib.suppress(OSError):  # what cannot be read is noted when it is replayed
-            return checksum_at(self.directories, self._segments(), seq)
+            return journal_segments.checksum_at(self.directories, self._segments(), seq)
         return None
 
     def _fill(self, base: str, limit: int | None) -> None:
@@ -312,7 +303,7 @@ class Replay:
     def _is_foreign(self, first: int) -> bool:
         """Whether a segment belongs to another store; noted if so."""
         with self._seeing(first):
-            header = header_of(self.directories, first)
+            header = journal_segments.header_of(self.directories, first)
         if header is None or header.store == self.store:
             return False
         self.facts.foreign_segments[layout.journal_segment(first)] = header.store
@@ -320,7 +311,7 @@ class Replay:
 
     def _check_header(self, first: int, before: str | None, *, wanted: bool) -> None:
         """Note a header that is damaged, or does not follow the record before. ``wanted``: its records matter."""
-        header = header_of(self.directories, first)
+        header = journal_segments.header_of(self.directories, first)
         name = layout.journal_segment(first)
         if header is None:
             self.facts.damaged_segments[name] = "its header does not verify"
@@ -343,7 +334,7 @@ class Replay:
         reached = 0
         read, checksum = (start, before) if known else (0, "")  # the record read last
         for number, first in enumerate(segments):
-            name = layout.journal_segment(first)
+            name, is_last = layout.journal_segment(first), first == segments[-1]
             reached = max(reached, first - 1)
             if name in known and name != max(known):
                 continue
@@ -352,22 +343,22 @@ class Replay:
                     self._gap(f"records {expected} to {first - 1} are missing")
                 expected = first if number == 0 or first > expected else expected
             with self._seeing(first):
-                trouble = segment_trouble(self.directories, first)
+                trouble = journal_segments.segment_trouble(self.directories, first)
             if trouble:
                 facts.damaged_segments[name] = trouble
                 facts.next_seq = max(facts.next_seq, first)
-                if first == segments[-1] or segments[number + 1] > start + 1:
+                if is_last or segments[number + 1] > start + 1:
                     self._gap(f"{name} {trouble}")
                 continue
             if name not in known:
                 follows = before if first == start + 1 else checksum if first == read + 1 and read else None
-                wanted = first == segments[-1] or segments[number + 1] > start + 1
+                wanted = is_last or segments[number + 1] > start + 1
                 self._check_header(first, follows, wanted=wanted)
             for line in self._lines(first):
                 try:
                     record = journal.decode(line)
                 except JournalDamaged:
-                    if first == segments[-1] and expected > durable and is_tail(self.directories, first, line):
+                    if is_last and expected > durable and journal_segments.is_tail(self.directories, first, line):
                         facts.torn = name
                         break
                     facts.damaged_segments[name] = f"record {expected} does not verify"
@@ -394,10 +385,10 @@ class Replay:
                     if record.seq > facts.last_seq:
                         facts.last_seq, facts.last_checksum = record.seq, checksum
                     yield record
-            if first == segments[-1] and first - 1 > facts.last_seq:
-                header = header_of(self.directories, first)
+            if is_last and first - 1 > facts.last_seq:
+                header = journal_segments.header_of(self.directories, first)
                 facts.last_seq, facts.last_checksum = first - 1, header.after if header else BEGINNING
-            if first == segments[-1]:
+            if is_last:
                 facts.next_seq = max(facts.next_seq, first)
         facts.behind = reached < start and not known
 
@@ -416,28 +407,24 @@ class Replay:
         """Whether any batch was taken back: only then records have to wait for those that follow them."""
         for first in self._segments():
             with self._seeing(first):
-                if segment_trouble(self.directories, first):
+                if journal_segments.segment_trouble(self.directories, first):
                     continue
-            with self._seeing(first), open_segment(self.directories, first) as file:
-                before = b""
-                while data := file.read(1 << 20):
-                    if _ABORTED in before + data:
-                        return True
-                    before = data[-len(_ABORTED) :]
+                if journal_segments.contains_abort(self.directories, first):
+                    return True
         return False
 
     def _lines(self, first: int) -> Iterator[bytes]:
         """Lines of a segment that were not read before; notes how far it was read."""
         name = layout.journal_segment(first)
         _, at = self.facts.read.get(name, (0, 0))
-        with self._seeing(first), open_segment(self.directories, first) as file:
+        with self._seeing(first), journal_segments.open_segment(self.directories, first) as file:
             inode = os.fstat(file.fileno()).st_ino
             file.seek(at)
             place = at
             for line in file:
                 place += len(line)
                 if line.strip(journal.PADDING):
-                    skip = not at and is_header(line)
+                    skip = not at and journal_segments.is_header(line)
                     at = place
                     if not skip:
                         yield line
