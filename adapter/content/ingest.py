@@ -29,9 +29,8 @@ from adapter.content.summary import headline
 from adapter.content.wire import BLOB, Recipe, Segment, segment_octets
 from protocol.errors import MailError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
-from protocol.mime.bodystructure import structure
-from protocol.mime.envelope import envelope
 from protocol.mime.parser import Buffer, Part, scan
+from protocol.mime.structure import envelope, structure
 from protocol.mime.text import decode_text
 
 __all__ = [

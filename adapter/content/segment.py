@@ -20,8 +20,8 @@ from adapter.content.text_segments import coded_text, is_literal, newline_of, te
 from adapter.content.wire import BLOB, BODY, TEXT
 from adapter.content.wire_encoding import Piece
 from adapter.content.yaml import fits_yaml
+from protocol.mime.encoding import decode_base64
 from protocol.mime.parser import Buffer, Part
-from protocol.mime.transfer import decode_base64
 
 #: A text part of at most this many octets stays in the file.
 SMALL_TEXT = 8 * 1024

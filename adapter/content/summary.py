@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from protocol.mime.addresses import Address, Mailbox
 from protocol.mime.dates import parse_date
-from protocol.mime.envelope import Envelope
-from protocol.mime.words import decode_words
+from protocol.mime.encoding import decode_words
+from protocol.mime.structure import Envelope
 
 MAX_PEOPLE = 500
 MAX_REFERENCES = 100

@@ -25,10 +25,9 @@ from adapter.read_model.thread_pool import Threads
 from adapter.transport import cache_fill
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from protocol.mime import transfer
-from protocol.mime.header_fields import header_fields
+from protocol.mime.encoding import decode_transfer
 from protocol.mime.parser import Part
-from protocol.mime.sections import Section, find_part, partial, section_ranges
+from protocol.mime.sections import Section, find_part, header_fields, partial, section_ranges
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ def binary_of(octets: bytes, root: Part, path: Sequence[int]) -> bytes | None:
     if found is None:
         return None
     start, end, encoding = found
-    return transfer.decode(octets, encoding, start, end) if encoding else octets[start:end]
+    return decode_transfer(octets, encoding, start, end) if encoding else octets[start:end]
 
 
 class Reading:

@@ -1,11 +1,11 @@
-"""Transfer encodings undone a chunk at a time, with the result of :mod:`protocol.mime.transfer` for the whole."""
+"""Transfer encodings undone a chunk at a time, with the result of :mod:`protocol.mime.encoding` for the whole."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-from protocol.mime.transfer import decode_base64, decode_quoted_printable
+from protocol.mime.encoding import decode_base64, decode_quoted_printable
 
 _NOT_BASE64 = bytes(
     octet for octet in range(256) if octet not in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="

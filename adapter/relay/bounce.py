@@ -20,7 +20,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.smtp import dsn, trace
-from protocol.smtp.params import OriginalRecipient, Ret, parse_rcpt
+from protocol.smtp.commands import OriginalRecipient, Ret, parse_rcpt
 from protocol.smtp.replies import SmtpError
 
 Event = Literal["FAILURE", "DELAY", "SUCCESS"]

@@ -24,7 +24,7 @@ from adapter.relay.replies import Answer, Verdict
 from adapter.store.queries.outbox import QueueRow
 from protocol.errors import MailError
 from protocol.idna import to_ascii
-from protocol.smtp import xtext
+from protocol.smtp.commands import encode_xtext
 
 _log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class Smarthost:
             if row.ret:
                 options.append(f"RET={row.ret}")
             if row.envid:
-                options.append(f"ENVID={xtext.encode(row.envid.encode())}")
+                options.append(f"ENVID={encode_xtext(row.envid.encode())}")
         return [option.encode() for option in options]
 
     def _path(self, address: str) -> bytes:

@@ -21,7 +21,7 @@ from adapter.smtp.submission import check_sender
 from adapter.smtp.transaction import Recipient, Transaction
 from protocol.errors import MailError
 from protocol.sasl import mechanisms
-from protocol.smtp import ehlo, params, replies
+from protocol.smtp import commands, ehlo, replies
 from protocol.smtp.data import ChunkReader, DataReader, parse_bdat
 from protocol.smtp.lines import AUTH_LIMIT
 from protocol.smtp.paths import Path
@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 Answer = Reply | list[Reply] | None
 
 # The same few senders and recipients come again and again; what was parsed is immutable.
-_parse_mail = functools.lru_cache(512)(params.parse_mail)
-_parse_rcpt = functools.lru_cache(512)(params.parse_rcpt)
+_parse_mail = functools.lru_cache(512)(commands.parse_mail)
+_parse_rcpt = functools.lru_cache(512)(commands.parse_rcpt)
 
 
 class Commands:
@@ -58,7 +58,7 @@ class Commands:
 
     async def _greet(self, argument: bytes, *, extended: bool) -> Reply:
         session = self._session
-        name = params.parse_hello(argument)
+        name = commands.parse_hello(argument)
         await session.end_transaction()
         session.renew()
         session.hello = name
@@ -224,7 +224,7 @@ class Commands:
 
     async def auth(self, argument: bytes) -> Reply:
         session = self._session
-        mechanism, response = params.parse_auth(argument)
+        mechanism, response = commands.parse_auth(argument)
         initial = None if response is None else mechanisms.decode_initial(response)
         if isinstance(initial, mechanisms.Failure):
             return replies.AUTH_TROUBLES[initial.trouble]

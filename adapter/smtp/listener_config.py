@@ -11,10 +11,9 @@ from adapter.net import networks
 from adapter.net.networks import Networks
 from adapter.sessions.context import ServerContext
 from protocol.smtp import replies
-from protocol.smtp.intake import LineEnds
-from protocol.smtp.limits import Limits
+from protocol.smtp.data import LineEnds, MessageLimits
 from protocol.smtp.replies import Reply
-from protocol.smtp.states import Service, Session
+from protocol.smtp.states import Service, SessionState
 
 _run = os.urandom(3).hex()
 _numbers = itertools.count(1)
@@ -38,18 +37,18 @@ class Edge:
     services: ServerContext
     service: Service
     implicit_tls: bool
-    limits: Limits  # of one message
+    limits: MessageLimits  # of one message
     line_ends: LineEnds
     proxies: Networks
     welcome: Networks | None  # None: everybody
     xclient: Networks
     greeting: Reply
 
-    def new_session(self, peer: str) -> Session:
+    def new_session(self, peer: str) -> SessionState:
         """What the protocol knows of a connection from ``peer`` before a word is said."""
         submission = self.service is Service.SUBMISSION
         store = self.services.store
-        return Session(
+        return SessionState(
             self.service,
             tls_available=self.services.certificates.context is not None,
             tls_required=self._must_prove(peer),
@@ -80,7 +79,7 @@ def make_edge(services: ServerContext, service: Service, *, implicit_tls: bool =
         services=services,
         service=service,
         implicit_tls=implicit_tls,
-        limits=Limits(limits.message_size, limits.header_size, limits.hops, limits.recipients),
+        limits=MessageLimits(limits.message_size, limits.header_size, limits.hops, limits.recipients),
         line_ends=LineEnds(section.line_ends),
         proxies=Networks(section.proxy_from),
         welcome=Networks(lmtp.trusted) if lmtp else None,

@@ -16,8 +16,8 @@ from adapter.smtp.pace import Pace, TooSlowError
 from adapter.smtp.spool import Incoming
 from adapter.smtp.submission import header_editor
 from adapter.smtp.transaction import Transaction
-from protocol.smtp import lmtp, trace
-from protocol.smtp.intake import Intake, LineEnds
+from protocol.smtp import replies, trace
+from protocol.smtp.data import Intake, LineEnds
 from protocol.smtp.replies import INTERNAL_ERROR, Reply
 from protocol.smtp.states import Event, Service
 
@@ -128,7 +128,7 @@ async def complete(session: SmtpSession, transaction: Transaction, incoming: Inc
 
 def replies_to(session: SmtpSession, transaction: Transaction, outcome: Reply | dict[str, Reply]) -> list[Reply]:
     if session.edge.service is Service.LMTP:
-        return lmtp.final_replies([recipient.address for recipient in transaction.recipients], outcome)
+        return replies.lmtp_replies([recipient.address for recipient in transaction.recipients], outcome)
     return [outcome if isinstance(outcome, Reply) else one_reply(outcome)]
 
 

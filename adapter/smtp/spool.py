@@ -15,7 +15,7 @@ from adapter.transport.commit_queue import as_mail_error
 from adapter.transport.staging import SPOOL_MEMORY, Spool, Staged
 from protocol.mime.parser import Buffer
 from protocol.smtp import replies
-from protocol.smtp.intake import Intake
+from protocol.smtp.data import Intake
 from protocol.smtp.replies import Reply, SmtpError
 
 #: Only messages smaller than this are ever rewritten as a whole.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from adapter.accounts.recipients import Target
 from adapter.smtp.spool import Incoming
-from protocol.smtp.params import Body, MailCommand, RcptCommand
+from protocol.smtp.commands import Body, MailCommand, RcptCommand
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from adapter.transport.content import ContentReader
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
-from protocol.mime.bodystructure import structure
-from protocol.mime.envelope import envelope
 from protocol.mime.parser import scan
+from protocol.mime.structure import envelope, structure
 
 
 class CacheRow(NamedTuple):

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from protocol.mime.charsets import decode_octets
-from protocol.mime.words import clean, decode_words
+from protocol.mime.encoding import clean, decode_words
 
 
 class Address(NamedTuple):

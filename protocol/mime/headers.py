@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.mime.charsets import decode_charset, decode_octets
-from protocol.mime.words import decode_words
+from protocol.mime.encoding import decode_words
 
 if TYPE_CHECKING:
     from protocol.mime.parser import Buffer

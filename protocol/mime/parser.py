@@ -43,7 +43,7 @@ _HEADER_BUDGET = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ParserLimits:
     """What a message may make us keep; ``header_bytes`` is what is parsed of one header block."""
 
     depth: int = 32
@@ -51,7 +51,7 @@ class Limits:
     header_bytes: int = 1 << 20
 
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_LIMITS = ParserLimits()
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Open(NamedTuple):
     level: int
 
 
-def scan(buffer: Buffer, limits: Limits = _DEFAULT_LIMITS) -> Part:
+def scan(buffer: Buffer, limits: ParserLimits = _DEFAULT_LIMITS) -> Part:
     """The part tree of a whole message."""
     size = len(buffer)
     blank = _BLANK_FIRST_LINE.match(buffer) or _BLANK_LINE.search(buffer)
@@ -121,7 +121,7 @@ def walk(part: Part) -> Iterator[Part]:
 class _Scan:
     """One pass over everything below a root that is a multipart or a message."""
 
-    def __init__(self, buffer: Buffer, size: int, limits: Limits, root: Part) -> None:
+    def __init__(self, buffer: Buffer, size: int, limits: ParserLimits, root: Part) -> None:
         self.buffer = buffer
         self.size = size
         self.limits = limits

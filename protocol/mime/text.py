@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mime import transfer
 from protocol.mime.charsets import codec_of, decode_charset
-from protocol.mime.flowed import unflow
+from protocol.mime.encoding import decode_transfer
 
 if TYPE_CHECKING:
     from protocol.mime.parser import Buffer, Part
@@ -15,11 +14,12 @@ __all__ = ["decode_body", "decode_charset", "decode_text"]
 
 _BYTE_ORDER_MARK = "\ufeff"
 _REPLACEMENT = "\ufffd"
+_SIGNATURE = "-- "
 
 
 def decode_body(buffer: Buffer, part: Part, limit: int | None = None) -> bytes:
     """The transfer-decoded octets of a body, at most ``limit`` of them."""
-    return transfer.decode(buffer, part.encoding, part.body, part.end, limit)
+    return decode_transfer(buffer, part.encoding, part.body, part.end, limit)
 
 
 def decode_text(buffer: Buffer, part: Part, limit: int | None = None) -> str:
@@ -51,3 +51,34 @@ def _loose_utf8(tail: bytes) -> int:
         needed = 2 if octet & 0xE0 == 0xC0 else 3 if octet & 0xF0 == 0xE0 else 4 if octet & 0xF8 == 0xF0 else 1
         return back if needed > back else 0
     return 0
+
+
+def unflow(text: str, *, delete_space: bool) -> str:
+    """Join format=flowed lines of the same quote depth (RFC 3676); ``delete_space`` is DelSp=yes (section 4.1)."""
+    lines: list[str] = []
+    paragraph: list[str] = []  # the flowed lines read so far
+    paragraph_depth = 0
+    for line in text.split("\n"):
+        content = line.lstrip(">")
+        depth = len(line) - len(content)
+        # Section 4.4: one space was stuffed in front.
+        content = content.removeprefix(" ")
+        is_signature = content == _SIGNATURE
+        # Section 4.5 for the depth. An empty line ends a paragraph, though its last line should not have flowed.
+        if paragraph and (is_signature or not content or depth != paragraph_depth):
+            lines.append(_quoted("".join(paragraph), paragraph_depth))
+            paragraph.clear()
+        paragraph_depth = depth
+        if content.endswith(" ") and not is_signature:
+            paragraph.append(content[:-1] if delete_space else content)
+            continue
+        paragraph.append(content)
+        lines.append(_quoted("".join(paragraph), depth))
+        paragraph.clear()
+    if paragraph:
+        lines.append(_quoted("".join(paragraph), paragraph_depth))
+    return "\n".join(lines)
+
+
+def _quoted(content: str, depth: int) -> str:
+    return ">" * depth + " " + content if depth else content

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import Enum
 
 from protocol.mime.headers import parse_headers
-from protocol.smtp.params import OriginalRecipient, Ret
+from protocol.smtp.commands import OriginalRecipient, Ret
 from protocol.smtp.trace import format_date
 
 #: A returned message larger than this is represented by its header.

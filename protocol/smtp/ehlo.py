@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from protocol.smtp.limits import Limits
-from protocol.smtp.states import Session
+from protocol.smtp.data import MessageLimits
+from protocol.smtp.states import SessionState
 
 
-def _always(session: Session) -> bool:
+def _always(session: SessionState) -> bool:
     return True
 
 
 class Extension(NamedTuple):
     keyword: str
     rfc: str
-    offered: Callable[[Session], bool] = _always
-    value: Callable[[Session, Limits], str] | None = None
+    offered: Callable[[SessionState], bool] = _always
+    value: Callable[[SessionState, MessageLimits], str] | None = None
     mail: frozenset[str] = frozenset()
     rcpt: frozenset[str] = frozenset()
 
@@ -63,7 +63,7 @@ EXTENSIONS: tuple[Extension, ...] = (
 )
 
 
-def keywords(session: Session, limits: Limits) -> list[str]:
+def keywords(session: SessionState, limits: MessageLimits) -> list[str]:
     """The lines after the host name in the answer to EHLO or LHLO."""
     return [
         extension.keyword if extension.value is None else f"{extension.keyword} {extension.value(session, limits)}"
@@ -72,17 +72,17 @@ def keywords(session: Session, limits: Limits) -> list[str]:
     ]
 
 
-def mail_parameters(session: Session) -> frozenset[str]:
+def mail_parameters(session: SessionState) -> frozenset[str]:
     """The parameters MAIL may have; none after HELO."""
     return _parameters(session, lambda extension: extension.mail)
 
 
-def rcpt_parameters(session: Session) -> frozenset[str]:
+def rcpt_parameters(session: SessionState) -> frozenset[str]:
     """The parameters RCPT may have; none after HELO."""
     return _parameters(session, lambda extension: extension.rcpt)
 
 
-def _parameters(session: Session, which: Callable[[Extension], frozenset[str]]) -> frozenset[str]:
+def _parameters(session: SessionState, which: Callable[[Extension], frozenset[str]]) -> frozenset[str]:
     if not session.extended:
         return frozenset()
     return frozenset().union(*(which(extension) for extension in EXTENSIONS if extension.offered(session)))

@@ -8,7 +8,7 @@ HELO, EHLO and LHLO, 334 and 354 carry no enhanced code (RFC 2034 sections 3 and
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import MailError, ProtocolError, Reason
@@ -174,3 +174,20 @@ def hello(hostname: str, keywords: Iterable[str] = ()) -> Reply:
 def challenge(data: bytes) -> bytes:
     """RFC 4954 section 4: the space is there even if the challenge is empty; the line has no 512 limit."""
     return b"334 " + base64.b64encode(data) + b"\r\n"
+
+
+def lmtp_replies(recipients: Sequence[str], outcome: Reply | Mapping[str, Reply]) -> list[Reply]:
+    """RFC 2033 4.2: the replies after DATA, or after BDAT with LAST.
+
+    ``outcome`` is one reply for all (a message refused as a whole), or one by recipient. A recipient that was
+    forgotten is told to try again: nothing is lost by it.
+    """
+    by_recipient = {} if isinstance(outcome, Reply) else outcome
+    default = outcome if isinstance(outcome, Reply) else INTERNAL_ERROR
+    return [_for_recipient(by_recipient.get(recipient, default), recipient) for recipient in recipients]
+
+
+def _for_recipient(reply: Reply, recipient: str) -> Reply:
+    # 421 would end the session before the other recipients are answered.
+    code = 451 if reply.code == 421 else reply.code
+    return Reply(code, reply.enhanced, f"<{recipient[:256]}> {reply.text}")

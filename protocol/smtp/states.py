@@ -1,6 +1,6 @@
 """Which command is allowed when, and what is answered otherwise: one table for commands, one for events.
 
-Invariants: a refused command changes nothing; the phase changes through :meth:`Session.advance` alone.
+Invariants: a refused command changes nothing; the phase changes through :meth:`SessionState.advance` alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Event(Enum):
 
 
 @dataclass(slots=True)
-class Session:
+class SessionState:
     """What the protocol knows of one connection."""
 
     service: Service
@@ -85,19 +85,19 @@ TRANSITIONS: Mapping[tuple[Phase, Event], Phase] = {
     (Phase.CHUNKS, Event.CHUNK_FAILED): Phase.BROKEN,
 }
 
-Guard = Callable[[Session], Reply | None]
+Guard = Callable[[SessionState], Reply | None]
 
 
-def _not_lmtp(session: Session) -> Reply | None:
+def _not_lmtp(session: SessionState) -> Reply | None:
     """RFC 2033 4.1: LMTP knows neither HELO nor EHLO."""
     return replies.UNKNOWN_COMMAND if session.service is Service.LMTP else None
 
 
-def _only_lmtp(session: Session) -> Reply | None:
+def _only_lmtp(session: SessionState) -> Reply | None:
     return None if session.service is Service.LMTP else replies.UNKNOWN_COMMAND
 
 
-def _sender_known(session: Session) -> Reply | None:
+def _sender_known(session: SessionState) -> Reply | None:
     """RFC 6409 4.3: submission needs authentication, which may need TLS first. RFC 3207 section 4: so may others."""
     if session.tls_required and not session.tls:
         return replies.TLS_REQUIRED
@@ -108,16 +108,16 @@ def _sender_known(session: Session) -> Reply | None:
     return replies.AUTH_REQUIRED
 
 
-def _not_binary(session: Session) -> Reply | None:
+def _not_binary(session: SessionState) -> Reply | None:
     """RFC 3030 section 3: BINARYMIME cannot be sent with DATA."""
     return replies.BINARY_NEEDS_BDAT if session.binary else None
 
 
-def _extended(session: Session) -> Reply | None:
+def _extended(session: SessionState) -> Reply | None:
     return None if session.extended else replies.EHLO_FIRST
 
 
-def _tls_possible(session: Session) -> Reply | None:
+def _tls_possible(session: SessionState) -> Reply | None:
     """RFC 3207 section 4; and what was authenticated in the clear must not move into TLS."""
     if session.tls:
         return replies.ALREADY_TLS
@@ -126,7 +126,7 @@ def _tls_possible(session: Session) -> Reply | None:
     return replies.ALREADY_AUTHENTICATED if session.authenticated else None
 
 
-def _auth_possible(session: Session) -> Reply | None:
+def _auth_possible(session: SessionState) -> Reply | None:
     """RFC 4954 section 4."""
     if not session.mechanisms:
         return replies.NOT_IMPLEMENTED
@@ -135,11 +135,11 @@ def _auth_possible(session: Session) -> Reply | None:
     return None if session.auth_open else replies.ENCRYPTION_REQUIRED
 
 
-def _xclient_trusted(session: Session) -> Reply | None:
+def _xclient_trusted(session: SessionState) -> Reply | None:
     return None if session.xclient_trusted else replies.UNKNOWN_COMMAND
 
 
-def _never(session: Session) -> Reply | None:
+def _never(session: SessionState) -> Reply | None:
     return replies.NOT_IMPLEMENTED
 
 
@@ -201,7 +201,7 @@ RULES: Mapping[str, Rule] = {
 NOT_MAIL = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 
 
-def refusal(session: Session, command: str) -> Reply | None:
+def refusal(session: SessionState, command: str) -> Reply | None:
     """What to answer instead of doing ``command`` (upper case), or None if it is allowed now."""
     rule = RULES.get(command)
     if rule is None:

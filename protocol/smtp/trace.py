@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from protocol.mime.addresses import mailboxes
 from protocol.mime.headers import HeaderBlock, parse_headers
-from protocol.smtp.states import Service, Session
+from protocol.smtp.states import Service, SessionState
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -43,7 +43,7 @@ def format_date(moment: datetime) -> str:
     )
 
 
-def with_keyword(session: Session, *, smtputf8: bool = False) -> str:
+def with_keyword(session: SessionState, *, smtputf8: bool = False) -> str:
     """What follows ``with`` in Received (RFC 3848, RFC 6531 4.3)."""
     if not session.extended:
         return "SMTP"

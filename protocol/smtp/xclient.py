@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from protocol.smtp import replies, xtext
+from protocol.smtp import replies
+from protocol.smtp.commands import decode_xtext
 from protocol.smtp.replies import SmtpError
 
 _UNKNOWN = frozenset({"[UNAVAILABLE]", "[TEMPUNAVAIL]"})
@@ -35,7 +36,7 @@ def parse_xclient(argument: bytes) -> ClientOverride:
     for pair in argument.split():
         name, equals, raw = pair.partition(b"=")
         key = name.decode("latin-1").upper()
-        decoded = xtext.decode(raw)
+        decoded = decode_xtext(raw)
         if not equals or key not in _ATTRIBUTES or key in values or decoded is None or len(decoded) > 255:
             raise SmtpError(replies.BAD_SYNTAX)
         try:

@@ -19,9 +19,8 @@ from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
 from protocol.mime.addresses import mailboxes
-from protocol.mime.bodystructure import structure
-from protocol.mime.envelope import envelope
 from protocol.mime.parser import scan
+from protocol.mime.structure import envelope, structure
 
 _ATTACHMENTS = b"\nattachments:\n"
 _ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)

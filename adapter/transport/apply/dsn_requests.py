@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from adapter.store.journal import Effect
 from adapter.transport.apply.outbox import notify_parameter
-from protocol.smtp.params import Ret
+from protocol.smtp.commands import Ret
 
 INSERT = "INSERT INTO dsn_requests VALUES (?, ?, ?, ?, ?, ?)"
 

@@ -14,7 +14,7 @@ from typing import Literal
 import orjson
 
 from adapter.store.journal import Effect
-from protocol.smtp.params import Body, Ret
+from protocol.smtp.commands import Body, Ret
 
 #: queue id, attempts, next attempt (seconds), last status, whether a delay was reported
 Update = tuple[str, int, int, str, bool]

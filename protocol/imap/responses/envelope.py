@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from protocol.mime.addresses import Address
-    from protocol.mime.bodystructure import Structure
-    from protocol.mime.envelope import Envelope
+    from protocol.mime.structure import Envelope, Structure
 
 # Longer strings could be quoted too, but lines of any length are more than some clients read.
 _is_plain = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{0,1000}").fullmatch

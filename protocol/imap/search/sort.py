@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from protocol.imap.search.collation import collation_key
 from protocol.imap.search.subject import base_subject
 from protocol.mime.addresses import Address
-from protocol.mime.words import decode_words
+from protocol.mime.encoding import decode_words
 
 
 class SortKey(Enum):

@@ -29,12 +29,10 @@ from protocol.imap.responses.envelope import encode_envelope, encode_structure
 from protocol.imap.responses.plain_structure import plain_structure
 from protocol.imap.session_view import FolderChange, Rows, View
 from protocol.imap.wire.lexer import PLAIN, Dialect
-from protocol.mime.bodystructure import structure
-from protocol.mime.envelope import envelope
-from protocol.mime.header_fields import header_fields
+from protocol.mime.encoding import decode_transfer
 from protocol.mime.parser import scan
-from protocol.mime.sections import parse_section, section_bytes
-from protocol.mime.transfer import decode
+from protocol.mime.sections import header_fields, parse_section, section_bytes
+from protocol.mime.structure import envelope, structure
 from tests.support.mailboxes import all_rows, fetched, open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.stores import ADA, append, rows
@@ -160,7 +158,7 @@ async def test_binary_is_decoded(store: Transport, size: int) -> None:
                     root = scan(octets)
                     try:
                         where = bodies.binary_part(root, path)
-                        value = None if where is None else decode(octets, where[2], where[0], where[1])
+                        value = None if where is None else decode_transfer(octets, where[2], where[0], where[1])
                     except bodies.UnknownEncodingError:
                         value = None
                         strange.append(number)
@@ -437,7 +435,7 @@ def test_streams_decode_as_the_whole_does(data: bytes, cuts: list[int], encoding
     for raw in (encoded, encoded.replace(b"\n", b"\r\n"), data, encoded + b"==" + encoded):
         edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
         chunks = [raw[start:end] for start, end in pairwise(edges)]
-        assert b"".join(transfer_stream.decode(chunks, encoding)) == decode(raw, encoding, 0, len(raw))
+        assert b"".join(transfer_stream.decode(chunks, encoding)) == decode_transfer(raw, encoding, 0, len(raw))
 
 
 @given(st.lists(st.binary(max_size=20)), st.integers(0, 40), st.integers(0, 60), st.integers(1, 9))

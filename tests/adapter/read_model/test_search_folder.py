@@ -33,8 +33,8 @@ from protocol.imap.search.program import compile_search
 from protocol.imap.search.sort import SortCriterion, SortKey
 from protocol.imap.session_view import View
 from protocol.imap.wire.lexer import PLAIN
-from protocol.mime.envelope import envelope
 from protocol.mime.parser import scan
+from protocol.mime.structure import envelope
 from tests.support.mailboxes import open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.processes import run_elsewhere

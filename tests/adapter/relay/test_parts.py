@@ -15,9 +15,7 @@ from adapter.relay import replies, retry_policy
 from adapter.relay.message_source import DataEncoder, Nature, examine
 from adapter.relay.replies import Verdict
 from adapter.store.queries.outbox import QueueRow
-from protocol.smtp.data import DataReader
-from protocol.smtp.intake import Intake, LineEnds
-from protocol.smtp.limits import Limits
+from protocol.smtp.data import DataReader, Intake, LineEnds, MessageLimits
 
 DEFAULT = RelaySettings()
 CREATED = 1_794_800_000
@@ -178,7 +176,7 @@ def test_data_ends_once_and_says_what_was_said(chunks: list[bytes]) -> None:
 def test_our_own_server_reads_it_as_it_was_meant(chunks: list[bytes]) -> None:
     encoder = DataEncoder()
     wire = b"".join(encoder.feed(chunk) for chunk in chunks) + encoder.finish()
-    intake = Intake(Limits(), LineEnds.KEEP)
+    intake = Intake(MessageLimits(), LineEnds.KEEP)
     reader = DataReader(intake)
     body = reader.feed(wire)
     assert reader.done

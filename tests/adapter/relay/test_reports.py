@@ -20,7 +20,7 @@ from adapter.store.queries.outbox import QueueRow
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
-from protocol.smtp.params import OriginalRecipient, Ret
+from protocol.smtp.commands import OriginalRecipient, Ret
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, HOST, inbox, queue, read_report, relaying, send, settings
 from tests.support.sink import Script, Sink

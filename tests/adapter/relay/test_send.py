@@ -13,7 +13,7 @@ from adapter.config.relay import RelaySettings
 from adapter.relay import relay
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from protocol.smtp.params import Body, Ret
+from protocol.smtp.commands import Body, Ret
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings
 from tests.support.sink import HangUp, Sink

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from adapter.config.schema import Limits, Settings
 from protocol.smtp import states
-from protocol.smtp.states import Phase, Service, Session
+from protocol.smtp.states import Phase, Service, SessionState
 from tests.support.messages import message
 from tests.support.smtpd import HOST, PASSWORD, ConnectionEnded, Running, SmtpClient, make_store, serving
 from tests.support.stores import ADA, BOB, rows
@@ -184,7 +184,7 @@ _WAYS = [
 
 def _expected(service: Service, phase: Phase, command: str, logged_in: bool) -> int:
     mechanisms = ("PLAIN",) if service is Service.SUBMISSION else ()
-    session = Session(service, plaintext_auth=True, mechanisms=mechanisms, authenticated=logged_in)
+    session = SessionState(service, plaintext_auth=True, mechanisms=mechanisms, authenticated=logged_in)
     session.extended = phase is not Phase.CONNECTED
     session.phase = phase
     refusal = states.refusal(session, command)

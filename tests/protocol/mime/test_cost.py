@@ -9,12 +9,11 @@ import pytest
 
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
 from protocol.mime.addresses import mailboxes
-from protocol.mime.bodystructure import structure
 from protocol.mime.dates import parse_date
-from protocol.mime.envelope import envelope
 from protocol.mime.headers import decode_words, parse_headers, parse_parameters
-from protocol.mime.parser import Limits, scan, walk
+from protocol.mime.parser import ParserLimits, scan, walk
 from protocol.mime.sections import Section, section_bytes
+from protocol.mime.structure import envelope, structure
 from protocol.mime.text import decode_charset, decode_text
 
 _FACTOR = 16
@@ -41,7 +40,7 @@ def _assert_linear(work: Callable[[bytes], object], make: Callable[[int], bytes]
 
 
 def _everything(raw: bytes) -> None:
-    root = scan(raw, Limits(depth=500, parts=100_000))
+    root = scan(raw, ParserLimits(depth=500, parts=100_000))
     encode_envelope(envelope(root.headers))
     encode_structure(structure(raw, root), True)
     for part in walk(root):

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from protocol.mime.parser import Buffer, Limits, Part, scan, walk
+from protocol.mime.parser import Buffer, ParserLimits, Part, scan, walk
 
 Tree = tuple[str, list["Tree"]]
 
@@ -273,14 +273,14 @@ def test_encoded_message_is_a_leaf() -> None:
 
 def test_depth_limit() -> None:
     message = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(50))
-    assert max(part.number.count(".") for part in walk(scan(message, Limits(depth=5)))) == 4
+    assert max(part.number.count(".") for part in walk(scan(message, ParserLimits(depth=5)))) == 4
     nested = b"Content-Type: message/rfc822\n\n" * 50
-    assert len(list(walk(scan(nested, Limits(depth=5))))) == 6
+    assert len(list(walk(scan(nested, ParserLimits(depth=5))))) == 6
 
 
 def test_parts_limit_makes_the_rest_epilogue() -> None:
     message = b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\nx\n" * 50
-    root = scan(message, Limits(parts=10))
+    root = scan(message, ParserLimits(parts=10))
     assert len(root.children) == 9
     assert body(message, root.children[-1]) == b"x"
     assert root.end == len(message)
@@ -288,7 +288,7 @@ def test_parts_limit_makes_the_rest_epilogue() -> None:
 
 def test_header_limit_keeps_whole_lines_and_the_true_body() -> None:
     message = b"A: 1\r\n" + b"Long: " + b"x" * 500 + b"\r\nB: 2\r\n\r\nbody"
-    part = scan(message, Limits(header_bytes=100))
+    part = scan(message, ParserLimits(header_bytes=100))
     assert [field.name for field in part.headers.fields] == ["A"]
     assert body(message, part) == b"body"
 

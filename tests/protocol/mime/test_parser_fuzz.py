@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure, nstring
 from protocol.mime.addresses import mailboxes, parse_addresses
-from protocol.mime.bodystructure import structure
 from protocol.mime.dates import parse_date
-from protocol.mime.envelope import envelope
 from protocol.mime.headers import decode_words, parse_headers, parse_parameters
-from protocol.mime.parser import Limits, Part, scan, walk
+from protocol.mime.parser import ParserLimits, Part, scan, walk
 from protocol.mime.sections import Section, parse_section, section_bytes
+from protocol.mime.structure import envelope, structure
 from protocol.mime.text import decode_body, decode_charset, decode_text
 
 _PIECES = [
@@ -45,8 +44,8 @@ _MESSAGES = st.one_of(
     st.binary(max_size=200),
 )
 _LIMITS = st.one_of(
-    st.just(Limits()),
-    st.builds(Limits, depth=st.integers(0, 4), parts=st.integers(1, 6), header_bytes=st.integers(0, 80)),
+    st.just(ParserLimits()),
+    st.builds(ParserLimits, depth=st.integers(0, 4), parts=st.integers(1, 6), header_bytes=st.integers(0, 80)),
 )
 _HEADER_PIECES = (
     b'" \\ ( ) < > @ , ; : . [ ] = =? ?= =?utf-8?Q? =?x?b? * *0 *0* % %41 a b.c a@b \xc3\xbc \xff \r\n \t'.split(b" ")
@@ -76,7 +75,7 @@ def _check_tree(message: bytes, root: Part) -> None:
 
 
 @given(_MESSAGES, _LIMITS)
-def test_scan(message: bytes, limits: Limits) -> None:
+def test_scan(message: bytes, limits: ParserLimits) -> None:
     root = scan(message, limits)
     _check_tree(message, root)
     parts = list(walk(root))
@@ -87,7 +86,7 @@ def test_scan(message: bytes, limits: Limits) -> None:
 
 
 @given(_MESSAGES, _LIMITS)
-def test_structure_and_envelope_are_valid_imap(message: bytes, limits: Limits) -> None:
+def test_structure_and_envelope_are_valid_imap(message: bytes, limits: ParserLimits) -> None:
     root = scan(message, limits)
     check_envelope(read_value(encode_envelope(envelope(root.headers))))
     described = structure(message, root)

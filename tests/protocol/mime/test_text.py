@@ -9,9 +9,8 @@ import tracemalloc
 
 import pytest
 
-from protocol.mime.flowed import unflow
 from protocol.mime.parser import scan
-from protocol.mime.text import decode_body, decode_charset, decode_text
+from protocol.mime.text import decode_body, decode_charset, decode_text, unflow
 
 
 def text_of(head: bytes, body: bytes, limit: int | None = None) -> str:

@@ -5,18 +5,16 @@ import time
 import pytest
 
 from protocol.smtp import replies
-from protocol.smtp.data import Chunk, ChunkReader, DataReader, parse_bdat
-from protocol.smtp.intake import Intake, LineEnds, count_hops
-from protocol.smtp.limits import Limits
+from protocol.smtp.data import Chunk, ChunkReader, DataReader, Intake, LineEnds, MessageLimits, count_hops, parse_bdat
 from protocol.smtp.replies import Reply, SmtpError
 
 MESSAGE = b"From: a@example.test\r\nSubject: x\r\n\r\nHello\r\n"
 
 
 def read(
-    stream: bytes, policy: LineEnds = LineEnds.REJECT, limits: Limits | None = None
+    stream: bytes, policy: LineEnds = LineEnds.REJECT, limits: MessageLimits | None = None
 ) -> tuple[DataReader, Intake, bytes]:
-    intake = Intake(limits or Limits(), policy)
+    intake = Intake(limits or MessageLimits(), policy)
     reader = DataReader(intake)
     return reader, intake, reader.feed(stream)
 
@@ -86,7 +84,7 @@ def test_bare_line_ends_can_be_normalised_or_kept() -> None:
 
 
 def test_too_big_is_consumed_and_discarded() -> None:
-    limits = Limits(message_size=1000)
+    limits = MessageLimits(message_size=1000)
     intake = Intake(limits, LineEnds.REJECT)
     reader = DataReader(intake)
     assert reader.feed(b"Subject: x\r\n\r\n") == b""
@@ -99,14 +97,14 @@ def test_too_big_is_consumed_and_discarded() -> None:
 
 
 def test_size_limit_is_exact() -> None:
-    assert read(MESSAGE + b".\r\n", limits=Limits(message_size=len(MESSAGE)))[1].refusal is None
-    assert read(MESSAGE + b".\r\n", limits=Limits(message_size=len(MESSAGE) - 1))[1].refusal == replies.TOO_BIG
+    assert read(MESSAGE + b".\r\n", limits=MessageLimits(message_size=len(MESSAGE)))[1].refusal is None
+    assert read(MESSAGE + b".\r\n", limits=MessageLimits(message_size=len(MESSAGE) - 1))[1].refusal == replies.TOO_BIG
 
 
 def test_header_limit() -> None:
     header = b"X: " + b"y" * 100 + b"\r\n\r\n"
-    assert read(header + b"z" * 500 + b"\r\n.\r\n", limits=Limits(header_size=len(header)))[1].refusal is None
-    refusal = read(header + b".\r\n", limits=Limits(header_size=len(header) - 1))[1].refusal
+    assert read(header + b"z" * 500 + b"\r\n.\r\n", limits=MessageLimits(header_size=len(header)))[1].refusal is None
+    refusal = read(header + b".\r\n", limits=MessageLimits(header_size=len(header) - 1))[1].refusal
     assert refusal == replies.HEADER_TOO_BIG
 
 
@@ -114,8 +112,8 @@ def test_hops() -> None:
     header = b"Received: a\r\n b\r\nRECEIVED: c\r\nX: \r\n received: no\r\nX-Received: no\r\n\r\n"
     assert count_hops(header) == 2
     body = b"Received: not me\r\n"
-    assert read(header + body + b".\r\n", limits=Limits(hops=2))[1].refusal is None
-    assert read(header + body + b".\r\n", limits=Limits(hops=1))[1].refusal == replies.MAIL_LOOP
+    assert read(header + body + b".\r\n", limits=MessageLimits(hops=2))[1].refusal is None
+    assert read(header + body + b".\r\n", limits=MessageLimits(hops=1))[1].refusal == replies.MAIL_LOOP
 
 
 @pytest.mark.parametrize(
@@ -143,13 +141,13 @@ def test_bdat_pipelined_and_skipped() -> None:
 
 
 def test_bdat_dots_are_data_and_limits_hold() -> None:
-    def run(data: bytes, limits: Limits) -> tuple[bytes, Reply | None]:
+    def run(data: bytes, limits: MessageLimits) -> tuple[bytes, Reply | None]:
         intake = Intake(limits, LineEnds.KEEP)
         body = ChunkReader(Chunk(len(data), True), intake).feed(data)
         return body, intake.refusal
 
-    assert run(b"\r\n.\r\n..\r\n", Limits()) == (b".\r\n..\r\n", None)
-    assert run(b"\r\n" + b"x" * 100, Limits(message_size=50)) == (b"", replies.TOO_BIG)
+    assert run(b"\r\n.\r\n..\r\n", MessageLimits()) == (b".\r\n..\r\n", None)
+    assert run(b"\r\n" + b"x" * 100, MessageLimits(message_size=50)) == (b"", replies.TOO_BIG)
 
 
 @pytest.mark.parametrize("unit", [b"A. line...\r\n", b"..\r\n", b"\r\n", b"\r", b"\n", b"\r\n.\r", b"."])
@@ -157,7 +155,7 @@ def test_bdat_dots_are_data_and_limits_hold() -> None:
 def test_cost_is_linear(unit: bytes, step: int) -> None:
     """8 MB take a fraction of a second in packets or at once; quadratic work would take minutes."""
     stream = b"Subject: x\r\n\r\n" + unit * (8_000_000 // len(unit)) + b"\r\n.\r\n"
-    reader = DataReader(Intake(Limits(), LineEnds.NORMALISE))
+    reader = DataReader(Intake(MessageLimits(), LineEnds.NORMALISE))
     begin = time.process_time()
     for at in range(0, len(stream), step):
         reader.feed(stream[at : at + step])

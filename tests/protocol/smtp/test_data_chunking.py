@@ -8,18 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.smtp import replies
-from protocol.smtp.data import Chunk, ChunkReader, DataReader
-from protocol.smtp.intake import Intake, LineEnds
-from protocol.smtp.limits import Limits
+from protocol.smtp.data import Chunk, ChunkReader, DataReader, Intake, LineEnds, MessageLimits
 
 # An alphabet in which every interesting sequence is likely.
 WORDS = [b"\r", b"\n", b"\r\n", b".", b"\r\n.", b"a", b"\r\n.\r\n", b"Received: x\r\n", b"\x00\xff"]
 STREAMS = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
-LIMITS = Limits(message_size=60, header_size=30, hops=1)
+LIMITS = MessageLimits(message_size=60, header_size=30, hops=1)
 Outcome = tuple[bytes | None, bytes, int, replies.Reply | None, bytes]
 
 
-def read(pieces: list[bytes], policy: LineEnds, limits: Limits) -> Outcome:
+def read(pieces: list[bytes], policy: LineEnds, limits: MessageLimits) -> Outcome:
     intake = Intake(limits, policy)
     reader = DataReader(intake)
     body = b""
@@ -56,7 +54,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=8), st.sampled_from(LineEnds), st.booleans())
 def test_cutting_changes_nothing(data: bytes, places: list[int], policy: LineEnds, tight: bool) -> None:
     stream = data + b"\r\n.\r\n" + b"QUIT\r\n"
-    limits = LIMITS if tight else Limits()
+    limits = LIMITS if tight else MessageLimits()
     whole = read([stream], policy, limits)
     assert read(cut(stream, places), policy, limits) == whole
     assert read([stream[i : i + 1] for i in range(len(stream))], policy, limits) == whole
@@ -67,7 +65,7 @@ def test_cutting_changes_nothing(data: bytes, places: list[int], policy: LineEnd
 def test_agrees_with_a_line_by_line_reader(data: bytes) -> None:
     stream = data + b"\r\n.\r\n"
     message, rest = reference(stream)
-    header, body, size, refusal, leftover = read([stream], LineEnds.KEEP, Limits())
+    header, body, size, refusal, leftover = read([stream], LineEnds.KEEP, MessageLimits())
     assert refusal is None
     assert (header or b"") + body == message
     assert leftover == rest
@@ -81,9 +79,9 @@ def test_bare_line_ends_are_seen_and_mended(data: bytes) -> None:
     message, _ = reference(stream)
     pairs = message.count(b"\r\n")
     bare = message.count(b"\r") != pairs or message.count(b"\n") != pairs
-    refusal = read([stream], LineEnds.REJECT, Limits())[3]
+    refusal = read([stream], LineEnds.REJECT, MessageLimits())[3]
     assert refusal == (replies.BARE_LINE_END if bare else None)
-    header, body, *_ = read([stream], LineEnds.NORMALISE, Limits())
+    header, body, *_ = read([stream], LineEnds.NORMALISE, MessageLimits())
     mended = (header or b"") + body
     assert mended.count(b"\r") == mended.count(b"\n") == mended.count(b"\r\n")
     if not bare:
@@ -93,7 +91,7 @@ def test_bare_line_ends_are_seen_and_mended(data: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=6), st.lists(st.integers(0, 1000), max_size=6))
 def test_bdat_gives_the_octets_back(data: bytes, chunks: list[int], packets: list[int]) -> None:
-    intake = Intake(Limits(), LineEnds.KEEP)
+    intake = Intake(MessageLimits(), LineEnds.KEEP)
     parts = cut(data, chunks) or [b""]
     body = b""
     for number, part in enumerate(parts):
@@ -111,7 +109,7 @@ def test_bdat_gives_the_octets_back(data: bytes, chunks: list[int], packets: lis
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=6))
 def test_bdat_mends_line_ends_over_chunks(data: bytes, chunks: list[int]) -> None:
     def run(parts: list[bytes]) -> bytes:
-        intake = Intake(Limits(), LineEnds.NORMALISE)
+        intake = Intake(MessageLimits(), LineEnds.NORMALISE)
         body = b"".join(ChunkReader(Chunk(len(part), False), intake).feed(part) for part in parts)
         body += ChunkReader(Chunk(0, True), intake).feed(b"")
         return (intake.header or b"") + body

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 
+from protocol.smtp.commands import OriginalRecipient, Ret
 from protocol.smtp.dsn import MAX_RETURNED, Action, Outcome, Report, build
-from protocol.smtp.params import OriginalRecipient, Ret
 
 NOW = datetime(2026, 11, 5, 4, 44, 20, tzinfo=UTC)
 HEADER = b"From: ada@example.test\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nMessage-ID: <1@example.test>\r\n\r\n"

@@ -10,11 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.smtp import trace, xtext
+from protocol.smtp import trace
+from protocol.smtp.commands import (
+    OriginalRecipient,
+    decode_xtext,
+    encode_xtext,
+    parse_auth,
+    parse_hello,
+    parse_mail,
+    parse_rcpt,
+)
 from protocol.smtp.data import parse_bdat
 from protocol.smtp.dsn import Action, Outcome, Report, build
 from protocol.smtp.lines import LineBuffer, split_command
-from protocol.smtp.params import OriginalRecipient, parse_auth, parse_hello, parse_mail, parse_rcpt
 from protocol.smtp.paths import Path, parse_domain, parse_path
 from protocol.smtp.proxy_protocol import Proxied, ProxyReader
 from protocol.smtp.replies import Reply, SmtpError
@@ -126,8 +134,8 @@ def test_paths_and_domains_are_total_and_stable(text: str) -> None:
 @FUZZ
 @given(st.binary(max_size=60))
 def test_xtext_round_trips(data: bytes) -> None:
-    assert xtext.decode(xtext.encode(data).encode()) == data
-    xtext.decode(data)
+    assert decode_xtext(encode_xtext(data).encode()) == data
+    decode_xtext(data)
 
 
 @FUZZ

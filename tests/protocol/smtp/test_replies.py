@@ -5,7 +5,8 @@ import re
 import pytest
 
 from protocol.errors import MailError, ProtocolError, Reason
-from protocol.smtp import replies, xtext
+from protocol.smtp import replies
+from protocol.smtp.commands import decode_xtext, encode_xtext
 from protocol.smtp.replies import Reply, SmtpError
 
 
@@ -51,8 +52,8 @@ def test_errors_become_replies() -> None:
 
 
 def test_xtext() -> None:
-    assert xtext.decode(b"a+2Bb+3D") == b"a+b="
-    assert xtext.decode(b"+0d+0A") == b"\r\n"
+    assert decode_xtext(b"a+2Bb+3D") == b"a+b="
+    assert decode_xtext(b"+0d+0A") == b"\r\n"
     for bad in (b"a b", b"a=b", b"+", b"+G0", b"\xc3\xa9", b"+2"):
-        assert xtext.decode(bad) is None
-    assert xtext.encode(b"a+b=c d\n") == "a+2Bb+3Dc+20d+0A"
+        assert decode_xtext(bad) is None
+    assert encode_xtext(b"a+b=c d\n") == "a+2Bb+3Dc+20d+0A"

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from protocol.smtp import ehlo, lmtp, params, replies
-from protocol.smtp.limits import Limits
-from protocol.smtp.states import RULES, TRANSITIONS, Event, Phase, Service, Session, refusal
+from protocol.smtp import commands, ehlo, replies
+from protocol.smtp.data import MessageLimits
+from protocol.smtp.states import RULES, TRANSITIONS, Event, Phase, Service, SessionState, refusal
 
 COMMANDS = [
     *("HELO", "EHLO", "LHLO", "MAIL", "RCPT", "DATA", "BDAT", "RSET", "NOOP", "VRFY", "EXPN", "HELP", "QUIT"),
@@ -14,7 +14,7 @@ COMMANDS = [
 ]
 
 
-def allowed(session: Session) -> set[str]:
+def allowed(session: SessionState) -> set[str]:
     return {command for command in COMMANDS if refusal(session, command) is None}
 
 
@@ -34,7 +34,7 @@ def test_the_table_has_every_command() -> None:
     ],
 )
 def test_mx_phases(phase: Phase, commands: set[str]) -> None:
-    session = Session(Service.MX, extended=True, phase=phase)
+    session = SessionState(Service.MX, extended=True, phase=phase)
     assert allowed(session) == commands | {"HELO", "EHLO", "RSET", "NOOP", "VRFY", "HELP", "QUIT"}
 
 
@@ -42,7 +42,7 @@ def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
     flags = list(itertools.product([False, True], repeat=6))
     for service, phase, (tls_able, plain, trusted, tls, extended, binary) in itertools.product(Service, Phase, flags):
         for authenticated in (False, True):
-            session = Session(
+            session = SessionState(
                 service,
                 tls_available=tls_able,
                 plaintext_auth=plain,
@@ -67,7 +67,7 @@ def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
 
 
 def test_hello_words() -> None:
-    smtp, local = Session(Service.MX), Session(Service.LMTP)
+    smtp, local = SessionState(Service.MX), SessionState(Service.LMTP)
     assert refusal(smtp, "LHLO") == refusal(local, "EHLO") == refusal(local, "HELO") == replies.UNKNOWN_COMMAND
     assert refusal(local, "LHLO") is None
     assert refusal(smtp, "GET") == replies.NOT_SMTP
@@ -75,7 +75,7 @@ def test_hello_words() -> None:
 
 
 def test_submission_needs_tls_then_auth() -> None:
-    session = Session(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN",))
+    session = SessionState(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN",))
     session.advance(Event.HELLO)
     session.extended = True
     assert refusal(session, "MAIL") == replies.TLS_REQUIRED
@@ -97,14 +97,14 @@ def test_submission_needs_tls_then_auth() -> None:
 
 
 def test_plain_ports_have_no_auth_and_no_tls() -> None:
-    session = Session(Service.MX, extended=True, phase=Phase.GREETED)
+    session = SessionState(Service.MX, extended=True, phase=Phase.GREETED)
     assert refusal(session, "AUTH") == replies.NOT_IMPLEMENTED
     assert refusal(session, "STARTTLS") == replies.NOT_IMPLEMENTED
     assert refusal(session, "XCLIENT") == replies.UNKNOWN_COMMAND
 
 
 def test_binary_needs_bdat() -> None:
-    session = Session(Service.MX, extended=True, phase=Phase.GREETED)
+    session = SessionState(Service.MX, extended=True, phase=Phase.GREETED)
     session.advance(Event.SENDER)
     session.binary = True
     session.advance(Event.RECIPIENT)
@@ -127,13 +127,13 @@ def test_transitions_cover_what_the_rules_allow() -> None:
         "EHLO": [Event.HELLO],
     }
     for phase, (command, events) in itertools.product(Phase, needed.items()):
-        if refusal(Session(Service.MX, extended=True, phase=phase), command) is None:
+        if refusal(SessionState(Service.MX, extended=True, phase=phase), command) is None:
             assert all((phase, event) in TRANSITIONS for event in events)
 
 
 def test_ehlo_keywords() -> None:
-    limits = Limits(message_size=1000, recipients=7)
-    session = Session(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN", "LOGIN"), extended=True)
+    limits = MessageLimits(message_size=1000, recipients=7)
+    session = SessionState(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN", "LOGIN"), extended=True)
     plain = ehlo.keywords(session, limits)
     assert {"SIZE 1000", "STARTTLS", "8BITMIME", "SMTPUTF8", "CHUNKING", "BINARYMIME", "DSN"} <= set(plain)
     assert "LIMITS RCPTMAX=7" in plain
@@ -148,29 +148,29 @@ def test_ehlo_keywords() -> None:
 
 
 def test_parameters_follow_the_offer() -> None:
-    session = Session(Service.MX, extended=True)
-    assert ehlo.mail_parameters(session) == params.MAIL_PARAMETERS - {"AUTH", "REQUIRETLS"}
-    assert ehlo.rcpt_parameters(session) == params.RCPT_PARAMETERS
+    session = SessionState(Service.MX, extended=True)
+    assert ehlo.mail_parameters(session) == commands.MAIL_PARAMETERS - {"AUTH", "REQUIRETLS"}
+    assert ehlo.rcpt_parameters(session) == commands.RCPT_PARAMETERS
     session.tls = True
     session.mechanisms = ("PLAIN",)
-    assert ehlo.mail_parameters(session) == params.MAIL_PARAMETERS
+    assert ehlo.mail_parameters(session) == commands.MAIL_PARAMETERS
     session.extended = False
     assert ehlo.mail_parameters(session) == ehlo.rcpt_parameters(session) == frozenset()
 
 
 def test_lhlo_offers_what_it_must() -> None:
-    session = Session(Service.LMTP, extended=True, xclient_trusted=True)
-    offered = {line.split()[0] for line in ehlo.keywords(session, Limits())}
+    session = SessionState(Service.LMTP, extended=True, xclient_trusted=True)
+    offered = {line.split()[0] for line in ehlo.keywords(session, MessageLimits())}
     assert offered >= {"PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "XCLIENT"}  # the first two: RFC 2033 5
 
 
 def test_lmtp_answers_once_per_recipient() -> None:
     bob, eve = "bob@example.test", "eve@example.test"
     outcomes = {bob: replies.ACCEPTED, eve: replies.SHUTTING_DOWN}
-    wires = [reply.wire for reply in lmtp.final_replies([bob, eve, bob, "lost@example.test"], outcomes)]
+    wires = [reply.wire for reply in replies.lmtp_replies([bob, eve, bob, "lost@example.test"], outcomes)]
     assert wires[0] == wires[2] == b"250 2.0.0 <bob@example.test> Message accepted\r\n"
     assert wires[1].startswith(b"451 4.3.2 <eve@example.test> ")
     assert wires[3].startswith(b"451 4.3.0 <lost@example.test> ")
-    refused = lmtp.final_replies([bob, eve], replies.TOO_BIG)
+    refused = replies.lmtp_replies([bob, eve], replies.TOO_BIG)
     assert [reply.code for reply in refused] == [552, 552]
-    assert lmtp.final_replies([], replies.TOO_BIG) == []
+    assert replies.lmtp_replies([], replies.TOO_BIG) == []

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from protocol.smtp import trace
-from protocol.smtp.states import Service, Session
+from protocol.smtp.states import Service, SessionState
 from protocol.smtp.trace import Hop
 
 NOW = datetime(2026, 11, 5, 4, 44, 20, tzinfo=timezone(timedelta(hours=-5, minutes=-30)))
@@ -65,17 +65,17 @@ def test_an_international_recipient_does_not_make_the_header_international(keywo
 @pytest.mark.parametrize(
     ("session", "utf8", "keyword"),
     [
-        (Session(Service.MX), False, "SMTP"),
-        (Session(Service.MX, extended=True), False, "ESMTP"),
-        (Session(Service.MX, extended=True, tls=True), False, "ESMTPS"),
-        (Session(Service.SUBMISSION, extended=True, authenticated=True), False, "ESMTPA"),
-        (Session(Service.SUBMISSION, extended=True, tls=True, authenticated=True), False, "ESMTPSA"),
-        (Session(Service.SUBMISSION, extended=True, tls=True, authenticated=True), True, "UTF8SMTPSA"),
-        (Session(Service.LMTP, extended=True), False, "LMTP"),
-        (Session(Service.LMTP, extended=True, tls=True), True, "UTF8LMTPS"),
+        (SessionState(Service.MX), False, "SMTP"),
+        (SessionState(Service.MX, extended=True), False, "ESMTP"),
+        (SessionState(Service.MX, extended=True, tls=True), False, "ESMTPS"),
+        (SessionState(Service.SUBMISSION, extended=True, authenticated=True), False, "ESMTPA"),
+        (SessionState(Service.SUBMISSION, extended=True, tls=True, authenticated=True), False, "ESMTPSA"),
+        (SessionState(Service.SUBMISSION, extended=True, tls=True, authenticated=True), True, "UTF8SMTPSA"),
+        (SessionState(Service.LMTP, extended=True), False, "LMTP"),
+        (SessionState(Service.LMTP, extended=True, tls=True), True, "UTF8LMTPS"),
     ],
 )
-def test_with_keyword(session: Session, utf8: bool, keyword: str) -> None:
+def test_with_keyword(session: SessionState, utf8: bool, keyword: str) -> None:
     assert trace.with_keyword(session, smtputf8=utf8) == keyword
 
 

@@ -14,7 +14,7 @@ from adapter.config.loader import Seconds
 from adapter.config.relay import RelaySettings
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from protocol.smtp.params import Body
+from protocol.smtp.commands import Body
 from tests.support.certificates import make_certificate
 from tests.support.fronts import free_port, open_directory
 from tests.support.messages import message

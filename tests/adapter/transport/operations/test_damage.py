@@ -22,8 +22,8 @@ from adapter.transport.apply import damage, projections
 from adapter.transport.recovery import rebuild
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
+from protocol.mime.encoding import decode_transfer
 from protocol.mime.parser import scan
-from protocol.mime.transfer import decode
 from tests.support.loss_records import Emit
 from tests.support.messages import message
 from tests.support.stores import ADA, deliver, folder, new_store, rows
@@ -43,7 +43,7 @@ def _blob(store: Transport, data: bytes) -> Path:
 
 
 def _parts(octets: bytes) -> list[bytes]:
-    return [decode(octets, part.encoding, part.body, part.end) for part in scan(octets).children]
+    return [decode_transfer(octets, part.encoding, part.body, part.end) for part in scan(octets).children]
 
 
 @given(st.integers(0, 400), st.sampled_from([4, 60, 76]), st.sampled_from(["crlf", "lf"]), st.data())

@@ -12,7 +12,7 @@ from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from protocol.smtp.params import Ret
+from protocol.smtp.commands import Ret
 from tests.support.journals import reopened
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message

@@ -19,7 +19,7 @@ from adapter.transport import operations as op
 from adapter.transport.recovery import rebuild
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
-from protocol.smtp.params import Body, Ret
+from protocol.smtp.commands import Body, Ret
 from tests.support.layers import assert_layers_agree, disagreements
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, inbox, queue, send

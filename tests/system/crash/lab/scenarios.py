@@ -16,7 +16,7 @@ from adapter.transport.operations.base import AnyOperation
 from adapter.transport.operations.messages import How
 from adapter.transport.staging import INLINE_BYTES
 from adapter.transport.transport import Transport
-from protocol.smtp.params import Ret
+from protocol.smtp.commands import Ret
 from tests.system.crash.lab import letters
 from tests.system.crash.lab.world import (
     ADA,

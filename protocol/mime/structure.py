@@ -1,4 +1,4 @@
-"""The values of IMAP's BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2, RFC 9051 section 7.5.2).
+"""The values of IMAP's ENVELOPE, BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2, RFC 9051 section 7.5.2).
 
 Every structure can be encoded as valid IMAP:
 - A multipart without children (no usable boundary, no delimiter, beyond limits) is shown as the text/plain
@@ -14,17 +14,58 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mime.envelope import EMPTY_ENVELOPE, Envelope, envelope
+from protocol.mime.addresses import Address, parse_addresses
 from protocol.mime.headers import parse_parameters
 from protocol.mime.parser import walk
 
 if TYPE_CHECKING:
+    from protocol.mime.headers import HeaderBlock
     from protocol.mime.parser import Buffer, Part
 
 _CHUNK = 1 << 18
 _LANGUAGE = re.compile(rb"[^\s,()]++")
 _COMMENT = re.compile(rb"\([^()]*+\)")
 _DEFAULT_CHARSET = "us-ascii"
+
+
+class Envelope(NamedTuple):
+    """None is a field that is absent, ``b""`` one that is present but empty; absent addresses are ``[]``."""
+
+    date: bytes | None
+    subject: bytes | None
+    from_: list[Address]
+    sender: list[Address]
+    reply_to: list[Address]
+    to: list[Address]
+    cc: list[Address]
+    bcc: list[Address]
+    in_reply_to: bytes | None
+    message_id: bytes | None
+
+
+EMPTY_ENVELOPE = Envelope(None, None, [], [], [], [], [], [], None, None)
+
+
+def envelope(headers: HeaderBlock) -> Envelope:
+    """The envelope of a message; Sender and Reply-To that are absent or empty are those of From."""
+    first = headers.first
+    from_ = _addresses(first("from"))
+    return Envelope(
+        first("date"),
+        first("subject"),
+        from_,
+        _addresses(first("sender")) or from_,
+        _addresses(first("reply-to")) or from_,
+        _addresses(first("to")),
+        _addresses(first("cc")),
+        _addresses(first("bcc")),
+        first("in-reply-to"),
+        first("message-id"),
+    )
+
+
+def _addresses(raw: bytes | None) -> list[Address]:
+    return parse_addresses(raw) if raw else []
 
 
 class Disposition(NamedTuple):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.smtp import replies
-from protocol.smtp.params import Body, OriginalRecipient, Ret, parse_auth, parse_hello, parse_mail, parse_rcpt
+from protocol.smtp.commands import Body, OriginalRecipient, Ret, parse_auth, parse_hello, parse_mail, parse_rcpt
 from protocol.smtp.paths import NULL, Path, parse_domain, parse_path
 from protocol.smtp.replies import Reply, SmtpError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from protocol.smtp import replies, xtext
+from protocol.smtp import replies
 from protocol.smtp.paths import Path, parse_path
 from protocol.smtp.replies import Reply, SmtpError
 
@@ -28,6 +28,9 @@ _ADDRESS_TYPE = re.compile(r"[A-Za-z0-9-]{1,32}")
 _UNICODE_ESCAPE = re.compile(r"\\x\{([0-9A-F]{2,6})\}")
 _NOTIFY = frozenset({"SUCCESS", "FAILURE", "DELAY"})
 _MECHANISM = re.compile(rb"[A-Za-z0-9_-]{1,20}")
+# xtext (RFC 3461 section 4): printable ASCII in which "+", "=" and every other octet are written as +HH.
+_XTEXT = re.compile(rb"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
+_HEX = re.compile(rb"\+([0-9A-Fa-f]{2})")
 
 T = TypeVar("T")
 
@@ -61,7 +64,7 @@ class OriginalRecipient(NamedTuple):
             return f"{self.type};" + "".join(
                 c if "!" <= c <= "~" and c not in "+=\\" else f"\\x{{{ord(c):02X}}}" for c in self.address
             )
-        return f"{self.type};{xtext.encode(self.address.encode())}"
+        return f"{self.type};{encode_xtext(self.address.encode())}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ def _notify(value: str) -> frozenset[str] | None:
 
 def _printable(value: str, limit: int) -> str | None:
     """Decoded xtext, if it is printable ASCII: what it decodes to must never end a header line."""
-    decoded = xtext.decode(value.encode()) if len(value) <= limit else None
+    decoded = decode_xtext(value.encode()) if len(value) <= limit else None
     if decoded is None or not decoded.isascii() or not decoded.decode("ascii").isprintable():
         return None
     return decoded.decode("ascii")
@@ -253,3 +256,16 @@ def _orcpt(value: str) -> OriginalRecipient | None:
         return OriginalRecipient(kind, plain) if plain.isprintable() else None
     decoded = _printable(address, _MAX_ORCPT)
     return None if decoded is None else OriginalRecipient(kind, decoded)
+
+
+def decode_xtext(raw: bytes) -> bytes | None:
+    """The octets meant, or None if ``raw`` is not xtext. The result can hold any octet: check before use."""
+    # Lower-case hex is outside the grammar but unambiguous, and some clients send it.
+    if not _XTEXT.fullmatch(_HEX.sub(lambda m: b"+" + m[1].upper(), raw)):
+        return None
+    return _HEX.sub(lambda m: bytes((int(m[1], 16),)), raw)
+
+
+def encode_xtext(data: bytes) -> str:
+    """``data`` as one word that needs no other quoting."""
+    return "".join(chr(c) if 33 <= c <= 126 and c not in b"+=" else f"+{c:02X}" for c in data)

@@ -7,12 +7,11 @@ import mmap
 import pytest
 
 from protocol.imap.responses.envelope import encode_envelope, encode_structure, nstring
-from protocol.mime.bodystructure import count_lines, structure
-from protocol.mime.envelope import envelope
-from protocol.mime.parser import Limits, scan
+from protocol.mime.parser import ParserLimits, scan
+from protocol.mime.structure import count_lines, envelope, structure
 
 
-def body(message: bytes, *, extended: bool = False, limits: Limits | None = None) -> bytes:
+def body(message: bytes, *, extended: bool = False, limits: ParserLimits | None = None) -> bytes:
     part = scan(message) if limits is None else scan(message, limits)
     return encode_structure(structure(message, part), extended)
 
@@ -126,7 +125,7 @@ def test_message_not_looked_into_keeps_its_type() -> None:
     encoded = b"Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nU3ViamVjdA==\n"
     assert body(encoded) == b'("message" "rfc822" NIL NIL NIL "base64" 13 ' + empty + b" 1)"
     plain = b"Content-Type: message/rfc822\n\nSubject: x\n"
-    assert body(plain, limits=Limits(depth=0)) == b'("message" "rfc822" NIL NIL NIL "7bit" 11 ' + empty + b" 1)"
+    assert body(plain, limits=ParserLimits(depth=0)) == b'("message" "rfc822" NIL NIL NIL "7bit" 11 ' + empty + b" 1)"
 
 
 def test_other_messages_are_basic() -> None:
