@@ -429,18 +429,34 @@ def test_the_mutating_functions_of_disk_are_found() -> None:
 # --- the overviews ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", ["adapter", "adapter/server", "protocol"])
+def _listing(folder: str) -> str:
+    """The first code block of a README: what is where."""
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return block[1]
+
+
+@pytest.mark.parametrize("folder", ["adapter", "adapter/server"])
 def test_the_readme_names_every_module(folder: str) -> None:
     """And no other: whoever looks for something finds the file."""
-    listing = re.search(r"^```\n(.*?)^```$", (ROOT / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert listing is not None
-    inner = folder == "protocol"  # its packages are listed module by module
-    modules = [path for path in (ROOT / folder).glob("**/*.py" if inner else "*.py") if path.stem != "__init__"]
+    listing = _listing(folder)
+    modules = [path for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
     packages = [path.parent for path in (ROOT / folder).glob("*/__init__.py")]
-    named = listing[1].replace("parse_*", " ".join(path.stem for path in modules if path.stem.startswith("parse_")))
-    words = set(re.findall(r"\w+", named))
-    assert not {path.stem for path in modules} - words
-    assert not {path.name for path in packages} - set(re.findall(r"(\w+)/", named))
+    assert not {path.stem for path in modules} - set(re.findall(r"\w+", listing))
+    assert not {path.name for path in packages} - set(re.findall(r"(\w+)/", listing))
     known = {path.stem for path in (*modules, *packages)}
-    first = re.findall(r"^(\w+)(?:\.py|/)?\b", named, re.MULTILINE)
+    first = re.findall(r"^(\w+)(?:\.py|/)?\b", listing, re.MULTILINE)
     assert not set(first) - known
+
+
+def test_readme_of_protocol_lists_each_module_once_below_its_package() -> None:
+    listed: list[str] = []
+    package: list[str] = []
+    for indent, name, kind in re.findall(r"^( *)(\w+)(/|\.py)", _listing("protocol"), re.MULTILINE):
+        package = package[: len(indent) // 2]
+        if kind == "/":
+            package.append(name)
+        else:
+            listed.append("/".join(["protocol", *package, f"{name}.py"]))
+    assert sorted(listed) == [module for module in PROTOCOL if not module.endswith("__init__.py")]
