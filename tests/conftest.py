@@ -181,3 +181,14 @@ def store(tmp_path: Path) -> Iterator[Transport]:
         transport.checkpoint()  # what is too large for the journal stays in staging until then
         assert_layers_agree(root, tmp_path / "scratch", open_stores=1)
     assert_layers_agree(root, tmp_path / "scratch")
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[Transport]:
+    """An open store with one account; all its layers must agree once it is closed."""
+    from tests.support.layers import assert_layers_agree
+    from tests.support.stores import ADA, new_store
+
+    with new_store(tmp_path / "store", ADA) as opened:
+        yield opened
+    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
