@@ -17,15 +17,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from adapter.content import front_matter
-from adapter.content import part_offsets as outline
 from adapter.content.blobs import LARGE, BlobDraft, BlobSink, BlobWriter, Drafts, release_pages
-from adapter.content.conversation import ThreadKeys, default_thread
 from adapter.content.encodings.codings import CHUNK
 from adapter.content.front_matter import AttachmentMeta, FrontMatter, Written
 from adapter.content.html_to_markdown import CUT_MARK, MAX_HTML, html_to_markdown
-from adapter.content.parts import Leaves, classify
+from adapter.content.parts import Leaves, classify, encode_outline
 from adapter.content.segment import MAX_BODY, Segmented, Segmenter
-from adapter.content.summary import headline
+from adapter.content.summary import ThreadKeys, default_thread, headline
 from adapter.content.wire import BLOB, Recipe, Segment, segment_octets
 from protocol.errors import MailError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
@@ -140,7 +138,7 @@ def ingest(
         segmented.attachments,
         encode_envelope(summary),
         encode_structure(structure(octets, root), True),
-        outline.encode(root),
+        encode_outline(root),
         preview_of(body),
     )
 

@@ -1,20 +1,26 @@
-"""Which leaf of a message is what: the text people read, the attachments, the rest.
+"""MIME parts of a message: choose the readable body, name the attachments, and cache the outline.
 
-The readable body is the first text/markdown leaf, else the first text/plain, else the first text/html; leaves of the
-message itself come before those of messages inside it, and attachments are none. A blank text beside an HTML part
-is no body: some mailers send one for form's sake.
+The readable body is the first text/markdown leaf, else the first text/plain, else the first text/html. Leaves of the
+message itself come before leaves of embedded messages, and an attachment is never the body. A blank plain text next
+to an HTML part is skipped: some mailers add one as a formality.
+
+The outline is the part tree with its offsets, cached in the index so that a section can be served without scanning the
+message. A row is ``[start, body, end, type, subtype, encoding, children]``.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from protocol.mime.headers import decode_words, parse_parameters
+import orjson
+
+from protocol.errors import MailError, Reason
+from protocol.mime.headers import decode_words, parse_headers, parse_parameters
 from protocol.mime.parser import Buffer, Part
 from protocol.mime.text import decode_body
 
-_LONGEST_NAME = 150
+_MAX_NAME_BYTES = 150
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff/\\:*?"<>|\ud800-\udfff]+')
 _BLANKS = b" \t\r\n\xa0"
 # Reports about delivery and reading are text to everyone but the standard.
@@ -50,11 +56,11 @@ class Leaves(NamedTuple):
 def safe_name(name: str) -> str:
     """A name a person gave a file, without path, control characters and direction overrides."""
     name = _UNSAFE.sub("_", name).strip(" .")
-    if len(name.encode("utf-8", "replace")) > _LONGEST_NAME:
+    if len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
         stem, dot, extension = name.rpartition(".")
         if not dot or len(extension) > 10:
             stem, extension = name, ""
-        keep = stem.encode("utf-8", "replace")[: _LONGEST_NAME - 12].decode("utf-8", "ignore").rstrip(" .")
+        keep = stem.encode("utf-8", "replace")[: _MAX_NAME_BYTES - 12].decode("utf-8", "ignore").rstrip(" .")
         name = f"{keep}.{extension}" if extension else keep
     return name
 
@@ -127,3 +133,33 @@ def classify(buffer: Buffer, root: Part) -> Leaves:
 
 def _is_blank(buffer: Buffer, part: Part) -> bool:
     return part.end - part.body < 4096 and not decode_body(buffer, part).strip(_BLANKS)
+
+
+# -- the outline ------------------------------------------------------------------------------------------------
+
+_NO_HEADERS = parse_headers(b"", 0, 0)
+
+
+def encode_outline(root: Part) -> bytes:
+    """Encode the part tree for the cache. The scanner limits the depth of parts, so recursion is bounded."""
+    return orjson.dumps(_outline_row(root))
+
+
+def _outline_row(part: Part) -> list[Any]:
+    children = [_outline_row(child) for child in part.children]
+    return [part.start, part.body, part.end, part.type, part.subtype, part.encoding, children]
+
+
+def decode_outline(encoded: bytes) -> Part:
+    """Decode a part tree: offsets, types and encodings. Header blocks and parameters are not cached."""
+    try:
+        return _outline_part(orjson.loads(encoded))
+    except (ValueError, TypeError) as error:
+        raise MailError(Reason.BAD_CONTENT, f"outline cannot be read: {error}") from error
+
+
+def _outline_part(row: list[Any]) -> Part:
+    start, body, end, kind, subtype, encoding, children = row
+    return Part(
+        start, body, end, kind, subtype, {}, encoding, [_outline_part(child) for child in children], "", _NO_HEADERS
+    )

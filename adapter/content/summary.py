@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC
 from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 
 from protocol.mime.addresses import Address, Mailbox
@@ -123,3 +124,18 @@ def _moment(raw: bytes | None) -> str | None:
         except OverflowError:
             return None
     return f"{moment.year:04}-{moment.month:02}-{moment.day:02}T{moment.hour:02}:{moment.minute:02}:{moment.second:02}Z"
+
+
+class ThreadKeys(NamedTuple):
+    """The header fields that decide the thread of a message."""
+
+    message_id: str | None
+    in_reply_to: str | None
+    references: tuple[str, ...]
+    id: str
+
+
+def default_thread(keys: ThreadKeys) -> str:
+    """Derive the thread ID from the oldest ancestor in the headers, or from the message itself."""
+    root = (keys.references[0] if keys.references else None) or keys.in_reply_to or keys.message_id or keys.id
+    return "thr-" + sha256(root.encode("utf-8", "replace")).hexdigest()[:20]

@@ -22,8 +22,16 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from adapter.content import placeholder
-from adapter.content.encodings.codings import CHUNK, EIGHT_BIT, SEVEN_BIT, Coding, blob_range, encode_blob, encode_text
+from adapter.content.encodings.codings import (
+    CHUNK,
+    EIGHT_BIT,
+    SEVEN_BIT,
+    Coding,
+    blob_range,
+    encode_blob,
+    encode_text,
+    placeholder_range,
+)
 from protocol.errors import MailError, Reason
 
 TEXT, RAW, BODY, BLOB, INLINE, LOST = range(6)
@@ -136,7 +144,7 @@ def _build(file: bytes, segment: Segment) -> bytes:
             return file[at:].replace(b"\n", b"\r\n")
         return encode_text(file[at:], coding)
     if kind == LOST:
-        return b"".join(placeholder.encoded_range(coding or _IDENTITY, size, 0, size))
+        return b"".join(placeholder_range(coding or _IDENTITY, size, 0, size))
     try:
         return a2b_base64(file[at:to] if kind == RAW else ref)
     except ValueError as error:
@@ -216,7 +224,7 @@ def octets(file: bytes, recipe: Recipe, blobs: BlobReader, start: int, stop: int
 
 def segment_octets(file: bytes, segment: Segment, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
     if segment.kind == LOST:
-        return placeholder.encoded_range(segment.coding or _IDENTITY, segment.size, start, stop)
+        return placeholder_range(segment.coding or _IDENTITY, segment.size, start, stop)
     if segment.kind != BLOB:
         return _chunks(_build(file, segment), start, stop)
 

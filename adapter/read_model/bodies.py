@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from adapter.content import part_offsets
+from adapter.content.parts import decode_outline
 from adapter.content.wire import RangeReader, Recipe
 from adapter.read_model import transfer_stream
 from adapter.read_model.thread_pool import Threads
@@ -68,7 +68,7 @@ class Message:
     def root(self) -> Part:
         """Offsets, types and encodings of the parts, without headers and parameters."""
         if self._root is None:
-            self._root = part_offsets.decode(self._outline)
+            self._root = decode_outline(self._outline)
         return self._root
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from adapter.content import part_offsets
+from adapter.content.parts import decode_outline
 from adapter.content.wire import Recipe
 from adapter.search.searchable_text import SearchText, search_text
 from adapter.search.text_index import TextIndex
@@ -105,7 +105,7 @@ class TextReader:
             row = cache_fill.derive(content, message_id)
             encoded, encoded_outline = row.recipe, row.outline
         recipe = Recipe.decode(encoded)
-        root = part_offsets.decode(encoded_outline)
+        root = decode_outline(encoded_outline)
         if recipe.size <= _WHOLE:
             with contextlib.suppress(MailError):  # an attachment that cannot be read does not hide the text
                 octets = content.octets_with(message_id, recipe)

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from adapter.content import front_matter, wire
-from adapter.content import part_offsets as outline
 from adapter.content.ingest import preview_of
+from adapter.content.parts import encode_outline
 from adapter.transport.content import ContentReader
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -46,7 +46,7 @@ def derive(content: ContentReader, message_id: str) -> CacheRow:
         recipe.encode(),
         encode_envelope(envelope(root.headers)),
         encode_structure(structure(octets, root), True),
-        outline.encode(root),
+        encode_outline(root),
         preview_of(file[body:]),
     )
 

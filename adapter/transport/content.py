@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from adapter.content import damaged_file, front_matter, wire
-from adapter.content import part_offsets as outline
+from adapter.content.parts import decode_outline
 from adapter.content.wire import RangeReader, Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -101,7 +101,7 @@ class ContentReader:
     def outline(self, message_id: str) -> Part:
         """Where the parts lie: from the index's cache, else from a scan of the octets."""
         row = self._index.query("SELECT outline FROM cache_messages WHERE message_id = ?", (message_id,))
-        return outline.decode(row[0][0]) if row else scan(self.octets(message_id))
+        return decode_outline(row[0][0]) if row else scan(self.octets(message_id))
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob; ``length`` -1 is everything from ``offset`` on. Raises as :meth:`file` does."""

@@ -99,3 +99,32 @@ def blob_range(read: Callable[[int, int], bytes], coding: Coding, size: int, sta
     else:
         for at in range(start, stop, CHUNK):
             yield read(at, min(CHUNK, stop - at))
+
+
+# -- placeholders for lost content: RFC822.SIZE and every offset stay the same -------------------------------------
+
+PLACEHOLDER_SENTENCE = (
+    b"This part of the message was lost from the mail store.\r\n"
+    b"The other parts are as they arrived. Dots fill the place of the lost octets.\r\n\r\n"
+)
+_FILLER_LINE = b"." * 70 + b"\r\n"
+
+
+def filler(offset: int, length: int) -> bytes:
+    """Octets [offset, offset + length) of the endless filler."""
+    head = PLACEHOLDER_SENTENCE[offset : offset + length]
+    at = (max(offset, len(PLACEHOLDER_SENTENCE)) - len(PLACEHOLDER_SENTENCE)) % len(_FILLER_LINE)
+    rest = length - len(head)
+    return head + (_FILLER_LINE * ((at + rest) // len(_FILLER_LINE) + 1))[at : at + rest]
+
+
+def placeholder_range(coding: Coding, size: int, start: int, stop: int) -> Iterator[bytes]:
+    """Octets [start, stop) of the ``size`` octets that replace a lost encoded part, in chunks.
+
+    The filler depends on nothing but the size and the coding of the part; an ``identity`` part gets plain text.
+    """
+    if coding.encoding == "base64":
+        yield from base64_lines.encoded_range(filler, coding.line, LINE_ENDS[coding.eol], size, start, stop)
+        return
+    for at in range(start, stop, CHUNK):  # without "=", so it is quoted-printable as well
+        yield filler(at, min(CHUNK, stop - at))

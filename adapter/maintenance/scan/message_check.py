@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from adapter.content import front_matter, wire
-from adapter.content import part_offsets as outline
 from adapter.content.ingest import preview_of
+from adapter.content.parts import encode_outline
 from adapter.content.wire import Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
@@ -118,7 +118,7 @@ def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:
     return (
         encode_envelope(envelope(root.headers)),
         encode_structure(structure(octets, root), True),
-        outline.encode(root),
+        encode_outline(root),
     )
 
 

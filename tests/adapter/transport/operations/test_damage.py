@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.content import placeholder
 from adapter.content.encodings import base64_lines
-from adapter.content.encodings.codings import Coding
+from adapter.content.encodings.codings import Coding, placeholder_range
 from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
@@ -52,11 +51,11 @@ def test_placeholder_of_a_base64_part_has_its_size_and_lines(
 ) -> None:
     coding = Coding("base64", line=line, eol=eol)
     encoded = base64_lines.encode(bytes(size), line, {"crlf": b"\r\n", "lf": b"\n"}[eol])
-    whole = b"".join(placeholder.encoded_range(coding, len(encoded), 0, len(encoded)))
+    whole = b"".join(placeholder_range(coding, len(encoded), 0, len(encoded)))
     assert [len(row) for row in whole.split(b"\n")] == [len(row) for row in encoded.split(b"\n")]
     start = data.draw(st.integers(0, len(encoded)))
     stop = data.draw(st.integers(start, len(encoded)))
-    assert b"".join(placeholder.encoded_range(coding, len(encoded), start, stop)) == whole[start:stop]
+    assert b"".join(placeholder_range(coding, len(encoded), start, stop)) == whole[start:stop]
 
 
 def test_lost_blob_leaves_size_and_other_parts_as_they_were(tmp_path: Path) -> None:
