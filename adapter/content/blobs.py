@@ -1,4 +1,4 @@
-"""Blobs of a message being taken in: hashed, kept once each, small ones in memory and large ones in a sink."""
+"""Blobs of a message during ingest: hashed and deduplicated, small ones in memory, large ones in a sink."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
 
-#: Parts of at most this many octets on the wire are handled in one piece.
-LARGE = 256 * 1024
+#: Larger parts (in octets on the wire) are processed in chunks and written to the sink.
+LARGE_PART_BYTES = 256 * 1024
 
 
 class BlobWriter(Protocol):
-    """A file in the making; either ``finish`` or ``abort`` is called, once."""
+    """A blob file being written. The caller calls either ``finish`` or ``abort``, exactly once."""
 
     def write(self, chunk: bytes) -> object: ...
     def finish(self) -> object:
-        """Returns a handle for what was written."""
+        """Close the file and return a handle to it."""
         ...
 
     def abort(self) -> None: ...
@@ -28,7 +28,7 @@ class BlobSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BlobDraft:
-    """A blob to be stored: ``data`` in memory, or ``handle`` as the sink returned it."""
+    """A blob to store: either ``data`` in memory or the ``handle`` that the sink returned."""
 
     sha256: str
     size: int
@@ -36,8 +36,8 @@ class BlobDraft:
     handle: object | None
 
 
-class Drafts:
-    """The blobs of one message. Reads back those in memory, as a BlobReader."""
+class BlobDrafts:
+    """The blobs of one message. Also a BlobReader for the blobs in memory."""
 
     def __init__(self, sink: BlobSink | None) -> None:
         self._sink = sink
@@ -53,21 +53,21 @@ class Drafts:
         return digest
 
     def add_chunks(self, chunks: Iterable[bytes]) -> tuple[str, int]:
-        """(sha256, size) of a large blob; an exception of the chunks leaves nothing behind."""
+        """Add a large blob and return (sha256, size). If ``chunks`` raises, the partial blob is discarded."""
         if self._sink is None:
             data = b"".join(chunks)
             return self.add(data), len(data)
-        whole, size = sha256(), 0
+        hasher, size = sha256(), 0
         writer = self._sink.start()
         try:
             for chunk in chunks:
-                whole.update(chunk)
+                hasher.update(chunk)
                 size += len(chunk)
                 writer.write(chunk)
         except BaseException:
             writer.abort()
             raise
-        digest = whole.hexdigest()
+        digest = hasher.hexdigest()
         if digest in self._drafts:
             writer.abort()
         else:
@@ -84,19 +84,19 @@ class Drafts:
         data = self._drafts[sha256].data or b""
         return data[offset:] if length < 0 else data[offset : offset + length]
 
-    def keep(self, digests: Iterable[str]) -> None:
-        """Forget all in memory that are not named; what went to the sink stays known, for the caller to dispose of."""
-        wanted = set(digests)
-        for digest in [d for d, draft in self._drafts.items() if draft.data is not None and d not in wanted]:
+    def retain(self, digests: Iterable[str]) -> None:
+        """Drop in-memory blobs that are not in ``digests``. Blobs in the sink stay listed for the caller to delete."""
+        retained = set(digests)
+        for digest in [d for d, draft in self._drafts.items() if draft.data is not None and d not in retained]:
             del self._drafts[digest]
 
 
 def release_pages(buffer: object, start: int, end: int) -> None:
-    """Let go of the memory of a mapped file's range that is done with; it is read again if it is touched again."""
+    """Release the memory of a range of a mapped file (madvise); a later access reads the range from disk again."""
     advise: Callable[[int, int, int], None] | None = getattr(buffer, "madvise", None)
     if advise is None:
         return
-    # Only a read-only mapping has nothing to lose.
+    # MADV_DONTNEED would discard changes in a writable mapping.
     with memoryview(buffer) as view:  # type: ignore[arg-type]
         if not view.readonly:
             return

@@ -1,8 +1,8 @@
-"""Markdown to a message: multipart/alternative with the Markdown as text/plain and its HTML.
+"""Compose a message from Markdown: multipart/alternative with the Markdown as text/plain and its HTML.
 
-The text comes back from ``ingest`` as the body of the canonical file, character for character. Everything is ASCII
-on the wire and survives any relay. The same input gives the same octets. No value can add a header line: what goes
-into a header is encoded or refused.
+``ingest`` returns the text as the body of the canonical file, character for character. The octets are ASCII and survive
+any relay. The same input gives the same octets. Header injection is impossible: every header value is encoded or
+rejected.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PHRASE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$", re.MULTILINE)
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _FROM_LINE = re.compile(rb"^From ", re.MULTILINE)
-# RFC 5322 section 2.1.1, and what relays are known to change: blanks at line ends, "From ", controls.
+# Text that relays change (trailing blanks, "From ", control characters) or that exceeds RFC 5322 section 2.1.1.
 _FRAGILE = re.compile(rb"^From |[ \t]$|[^\t\n -~]|^[^\n]{900}", re.MULTILINE)
-_WORD_OCTETS = 42
-_MAX_SUBJECT = 900
+_ENCODED_WORD_BYTES = 42
+_MAX_SUBJECT_CHARACTERS = 900
 _QUOTING = Quoting(width=75, final=76)
-_KNOWN = ("from", "to", "cc", "reply_to", "subject", "in_reply_to", "references")
-#: What else the front matter of a stored message has, which a message that is sent again gets anew.
-_OF_STORED = ("id", "date", "message_id", "thread", "wire", "digest")
+_COMPOSE_KEYS = ("from", "to", "cc", "reply_to", "subject", "in_reply_to", "references")
+#: Front matter of a stored message that is generated again when the message is sent again.
+_STORED_ONLY_KEYS = ("id", "date", "message_id", "thread", "wire", "digest")
 
 
 class Attachment(NamedTuple):
@@ -59,12 +59,12 @@ def compose(
     message_id: str,
     attachments: Sequence[tuple[str, str, bytes]] = (),
 ) -> bytes:
-    """The octets of a message; raises MailError(BAD_CONTENT or BAD_ADDRESS).
+    """Compose the octets of a message; raises MailError(BAD_CONTENT or BAD_ADDRESS).
 
-    Front matter, if there is any, gives ``from``, ``to``, ``cc``, ``reply_to``, ``subject``, ``in_reply_to`` and
-    ``references``; without ``to`` and ``cc`` the recipients are named in To, else only those are named who are.
-    Another key is refused, since its writer expects something of it. A stored message can be sent again unless it has
-    attachments, which are not in its file.
+    Optional front matter sets ``from``, ``to``, ``cc``, ``reply_to``, ``subject``, ``in_reply_to`` and ``references``.
+    Without ``to`` and ``cc`` the To header lists ``recipients``; otherwise the headers list only the named people.
+    Unknown keys are rejected rather than silently ignored. A stored message can be sent again unless it has
+    attachments, because its file does not contain them.
     """
     values, text = _read(markdown_file)
     _check_keys(values)
@@ -79,7 +79,7 @@ def compose(
 
 
 def _read(markdown_file: bytes | str) -> tuple[dict[str, Any], str]:
-    """Front matter (empty if there is none) and text, with LF line ends."""
+    """Split a Markdown file into front matter (may be empty) and text with LF line endings."""
     raw = markdown_file.encode("utf-8", "replace") if isinstance(markdown_file, str) else markdown_file
     raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\x00", b"")
     values: dict[str, Any] = {}
@@ -99,13 +99,13 @@ def _check_keys(values: dict[str, Any]) -> None:
     if stored and "attachments" in values:
         raise MailError(
             Reason.BAD_CONTENT,
-            "front matter: this is a stored message, and its attachments are not in this file; what markpost export"
-            " writes of it can be delivered",
+            "front matter: this stored message has attachments, which its file does not contain; run markpost export"
+            " and deliver the exported message instead",
         )
-    known = (*_KNOWN, *_OF_STORED) if stored else _KNOWN
-    for key in (key for key in values if key not in known):
+    allowed = (*_COMPOSE_KEYS, *_STORED_ONLY_KEYS) if stored else _COMPOSE_KEYS
+    for key in (key for key in values if key not in allowed):
         raise MailError(
-            Reason.BAD_CONTENT, f"front matter: {key[:80]!r} is not used here; known are {', '.join(_KNOWN)}"
+            Reason.BAD_CONTENT, f"front matter: unknown key {key[:80]!r}; use one of {', '.join(_COMPOSE_KEYS)}"
         )
 
 
@@ -133,7 +133,7 @@ def _headers(
     lines.append(_address_list("To", to) if to or cc else "To: undisclosed-recipients:;\r\n")
     lines.append(_address_list("Cc", cc))
     lines.append(_address_list("Reply-To", _people(values.get("reply_to"))))
-    subject = _CONTROLS.sub(" ", str(values.get("subject") or _title(text)))[:_MAX_SUBJECT].strip()
+    subject = _CONTROLS.sub(" ", str(values.get("subject") or _title(text)))[:_MAX_SUBJECT_CHARACTERS].strip()
     if subject:
         lines.append(f"Subject: {_unstructured(subject)}\r\n")
     lines.append(f"Date: {format_datetime(now if now.tzinfo is not None else now.replace(tzinfo=UTC))}\r\n")
@@ -148,13 +148,13 @@ def _headers(
 
 
 def _title(text: str) -> str:
-    """A text without a subject is called what its first heading says."""
+    """The first heading of the text: the default subject."""
     match = _HEADING.search(text[:2000])
     return match[1] if match else ""
 
 
 def _person(value: object) -> Mailbox:
-    """An address from a Mailbox, a mapping with name and address, or text such as ``Ada <ada@example.test>``."""
+    """Parse a person: a Mailbox, a mapping with name and address, or text such as ``Ada <ada@example.test>``."""
     name = ""
     if isinstance(value, Mailbox):
         name, address = value
@@ -163,8 +163,8 @@ def _person(value: object) -> Mailbox:
     else:
         address = str(value).strip()
         if "<" in address:
-            found = mailboxes(address.encode("utf-8", "replace"))
-            name, address = found[0] if len(found) == 1 else ("", address)
+            addresses = mailboxes(address.encode("utf-8", "replace"))
+            name, address = addresses[0] if len(addresses) == 1 else ("", address)
     match = _ADDRESS.fullmatch(address)
     if match is None or len(address) > 320:
         raise MailError(Reason.BAD_ADDRESS, f"bad address {address[:80]!r}")
@@ -181,8 +181,8 @@ def _people(value: object) -> list[Mailbox]:
     if not value:
         return []
     if isinstance(value, str):
-        found = mailboxes(value.encode("utf-8", "replace"))
-        return [_person(person) for person in found] if found else [_person(value)]
+        addresses = mailboxes(value.encode("utf-8", "replace"))
+        return [_person(person) for person in addresses] if addresses else [_person(value)]
     return [_person(item) for item in value] if isinstance(value, list) else [_person(value)]
 
 
@@ -207,7 +207,7 @@ def _mailbox(person: Mailbox) -> str:
 
 
 def _unstructured(text: str) -> str:
-    """RFC 5322 section 3.2.5: folded at blanks if it is plain ASCII, else encoded words."""
+    """Encode an unstructured value (RFC 5322 section 3.2.5): plain ASCII folded at blanks, else encoded words."""
     words = text.split(" ")
     if not text.isascii() or "=?" in text or "" in words or max(map(len, words)) > 70:
         return _encoded_words(text)
@@ -222,12 +222,12 @@ def _unstructured(text: str) -> str:
 
 
 def _encoded_words(text: str) -> str:
-    """RFC 2047 section 2: words of at most 75 characters, none with half a character."""
+    """Encode text as encoded words of at most 75 characters that never split a character (RFC 2047 section 2)."""
     raw = text.encode()
     words = []
     at = 0
     while at < len(raw):
-        stop = min(at + _WORD_OCTETS, len(raw))
+        stop = min(at + _ENCODED_WORD_BYTES, len(raw))
         while stop < len(raw) and raw[stop] & 0xC0 == 0x80:
             stop -= 1
         words.append(f"=?utf-8?B?{b2a_base64(raw[at:stop], newline=False).decode()}?=")
@@ -243,7 +243,7 @@ def _alternative(text: str) -> list[bytes]:
 
 
 def _text_part(subtype: str, text: str) -> bytes:
-    """A text in the plainest encoding that no relay changes; its last line end is that of the delimiter."""
+    """Encode a text part with the most readable encoding that survives relays. The final newline is the delimiter's."""
     raw = text.encode()
     if not _FRAGILE.search(raw):
         encoding, encoded = "7bit", raw.replace(b"\n", b"\r\n")
@@ -258,7 +258,7 @@ def _text_part(subtype: str, text: str) -> bytes:
 
 
 def _extra(raw: bytes, from_lines: tuple[int, ...]) -> tuple[int, ...]:
-    """Offsets to escape where "From " lines are: these, and the blanks at line ends."""
+    """Offsets to escape in a text with "From " lines: these lines, and trailing blanks."""
     blanks = [match.start() for match in re.finditer(rb"[ \t](?=\n|\Z)", raw)]
     return tuple(sorted({*from_lines, *blanks}))
 
@@ -283,11 +283,11 @@ def _file(attachment: Attachment) -> bytes:
 
 
 def _multipart(subtype: str, parts: list[bytes]) -> bytes:
-    """RFC 2046 section 5.1; parts end with their last line end. "=_" occurs in no encoding used here."""
-    whole = sha256(subtype.encode())
+    """Join parts as a multipart (RFC 2046 section 5.1). Each part ends with a newline; no part can contain "=_"."""
+    hasher = sha256(subtype.encode())
     for part in parts:
-        whole.update(part)
-    boundary = f"=_{whole.hexdigest()[:32]}"
+        hasher.update(part)
+    boundary = f"=_{hasher.hexdigest()[:32]}"
     head = f'Content-Type: multipart/{subtype};\r\n boundary="{boundary}"\r\n\r\n'
     delimiter = f"--{boundary}\r\n".encode()
     body = b"".join([delimiter + part for part in parts])

@@ -1,8 +1,8 @@
-"""Recipes of damaged messages: exactly as many octets as arrived, with placeholders for what is lost.
+"""Recipes of damaged messages: the original size, with placeholders for lost content.
 
-A lost blob is replaced part by part. A canonical file that does not match its checksum is used if it still gives the
-octets that arrived; else the message is a stand-in: the headers that the index knows, a sentence that says what
-happened, and the text that the file still has.
+A lost blob is replaced by a placeholder. A canonical file that fails its checksum is still used if the octets rebuilt
+from it match the original. Otherwise the message is replaced by a stand-in: the headers stored in the index, a sentence
+that explains the damage, and the text left in the file.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from adapter.content.encodings.codings import Coding
 from adapter.content.wire import BlobReader, Recipe, Segment
 from protocol.errors import MailError
 
-_MAX_TEXT = 64 << 10  # octets of a damaged file that are shown
+_MAX_TEXT_BYTES = 64 << 10  # how much of a damaged file the stand-in shows
 _NOTE = (
     "The file of this message in the mail store is damaged and no intact copy was found.\r\n"
     "What follows is the text that the file still has.\r\n\r\n"
 )
 
 
-class Known(NamedTuple):
-    """What the index knows of a message."""
+class IndexedMessage(NamedTuple):
+    """The fields of a message that the index stores."""
 
     size: int
     wire_sha256: str
@@ -37,8 +37,8 @@ class Known(NamedTuple):
     arrived_at: int
 
 
-def without_blobs(recipe: Recipe, lost: Collection[str]) -> Recipe:
-    """The same octets, with placeholders for these blobs."""
+def recipe_without_blobs(recipe: Recipe, lost: Collection[str]) -> Recipe:
+    """Replace lost blobs in a recipe by placeholders of the same size."""
     segments = [
         segment._replace(kind=wire.LOST, ref="") if segment.kind == wire.BLOB and segment.ref in lost else segment
         for segment in recipe.segments
@@ -46,32 +46,32 @@ def without_blobs(recipe: Recipe, lost: Collection[str]) -> Recipe:
     return Recipe(recipe.size, recipe.wire_sha256, segments)
 
 
-def of_damaged_file(file: bytes, known: Known, blobs: BlobReader) -> Recipe:
-    """A recipe for a canonical file that does not match its checksum."""
+def recipe_of_damaged_file(file: bytes, indexed: IndexedMessage, blobs: BlobReader) -> Recipe:
+    """Make a recipe for a canonical file that does not match its checksum."""
     try:
         recipe = front_matter.recipe_of(file)
-        if hashlib.sha256(wire.rebuild(file, recipe, blobs)).hexdigest() == known.wire_sha256:
-            return recipe  # the damage is in what only people read
+        if hashlib.sha256(wire.rebuild(file, recipe, blobs)).hexdigest() == indexed.wire_sha256:
+            return recipe  # the damage does not affect the wire octets
     except (MailError, ValueError, LookupError, TypeError):
         pass
-    return _stand_in(file, known)
+    return _stand_in(file, indexed)
 
 
-def _stand_in(file: bytes, known: Known) -> Recipe:
-    head = _head(known) + _NOTE.encode()
-    octets = (head + _readable_text(file))[: known.size]
+def _stand_in(file: bytes, indexed: IndexedMessage) -> Recipe:
+    head = _head(indexed) + _NOTE.encode()
+    octets = (head + _readable_text(file))[: indexed.size]
     segments = [Segment(wire.INLINE, 0, len(octets), ref=b64encode_as_string(octets))]
-    if len(octets) < known.size:
-        segments.append(Segment(wire.LOST, len(octets), known.size - len(octets), coding=Coding("8bit")))
-    return Recipe(known.size, known.wire_sha256, segments)
+    if len(octets) < indexed.size:
+        segments.append(Segment(wire.LOST, len(octets), indexed.size - len(octets), coding=Coding("8bit")))
+    return Recipe(indexed.size, indexed.wire_sha256, segments)
 
 
-def _head(known: Known) -> bytes:
+def _head(indexed: IndexedMessage) -> bytes:
     fields = [
-        ("Date", formatdate(known.arrived_at)),
-        ("From", known.sender),
-        ("Subject", known.subject),
-        ("Message-ID", known.header_id),
+        ("Date", formatdate(indexed.arrived_at)),
+        ("From", indexed.sender),
+        ("Subject", indexed.subject),
+        ("Message-ID", indexed.header_id),
         ("MIME-Version", "1.0"),
         ("Content-Type", "text/plain; charset=utf-8"),
         ("Content-Transfer-Encoding", "8bit"),
@@ -81,10 +81,10 @@ def _head(known: Known) -> bytes:
 
 
 def _readable_text(file: bytes) -> bytes:
-    """The text behind the front matter, or all of the file if that cannot be told."""
+    """The text after the front matter, or the whole file if the front matter has no end."""
     try:
         _, body = front_matter.split(file)
     except MailError:
         body = 0
-    text = file[body : body + _MAX_TEXT].decode("utf-8", "replace").replace("\0", "\ufffd")
+    text = file[body : body + _MAX_TEXT_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
     return "\r\n".join(text.splitlines()).encode() + b"\r\n"

@@ -1,4 +1,4 @@
-"""The canonical file: front matter in one exact form of YAML, then the body.
+"""Canonical file: front matter in one exact form of YAML, followed by the body.
 
 ::
 
@@ -16,16 +16,16 @@
     thread: thr-…
     attachments:
       - {sha256: 9f86d0…, name: plan.pdf, type: application/pdf, size: 48213}
-    wire: …                                     (see wire_form)
+    wire: …                                     (see wire_encoding)
     digest: <sha256 of the file without this line>
     ---
 
     The body: everything after the blank line, to the end of the file.
 
-Keys come in this order; one without a value is left out. Strings are written as ``yaml_form`` says, each entry on one
-line. A file in this form is read by the strict reader below, which accepts exactly what the writer writes; any other
-goes to the guarded YAML loader. No string starts a line, so the first line that is ``---`` after the first ends the
-front matter, and the first that starts with ``digest: `` is the digest.
+Keys are written in this order; a key without a value is omitted. Each entry is one line, and strings are quoted as
+described in ``yaml``. The strict reader below accepts exactly what the writer produces; any other file is parsed by the
+guarded YAML loader. No string starts a line, so the second ``---`` line ends the front matter, and the first line that
+starts with ``digest: `` holds the digest.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from typing import Any, NamedTuple
 
 from adapter.content import wire_encoding
 from adapter.content.wire import Recipe
-from adapter.content.wire_encoding import Piece
+from adapter.content.wire_encoding import SegmentDraft
 from adapter.content.yaml import (
-    MAX_SIZE,
+    MAX_FRONT_MATTER_BYTES,
     GuardedHandler,
     block_scalar,
     fits_yaml,
@@ -69,7 +69,7 @@ class AttachmentMeta:
 
 
 class FrontMatter(NamedTuple):
-    """What a canonical file says of its message. ``extra``: keys that are not ours, of files we did not write."""
+    """The front matter of a message. ``extra``: unknown keys of a file that Markpost did not write."""
 
     id: str = ""
     date: str = ""
@@ -89,7 +89,7 @@ class FrontMatter(NamedTuple):
     extra: Mapping[str, Any] = MappingProxyType({})
 
 
-class Written(NamedTuple):
+class CanonicalFile(NamedTuple):
     file: bytes
     recipe: Recipe
     sha256: str
@@ -111,7 +111,7 @@ def _mailboxes(people: Iterable[Mailbox]) -> str:
 
 
 def _entries(matter: FrontMatter) -> str:
-    """Every entry before ``wire``."""
+    """Format all entries before ``wire``."""
     lines = [f"---\nid: {block_scalar(matter.id)}\n"]
     if matter.date:
         lines.append(f"date: {quote(matter.date)}\n")
@@ -138,10 +138,12 @@ def _entries(matter: FrontMatter) -> str:
     return "".join(lines)
 
 
-def write(matter: FrontMatter, wire_sha256: str, size: int, pieces: Iterable[Piece], body: bytes) -> Written:
-    """The canonical file of a message whose segments are ``pieces``; ``matter`` has neither recipe nor digest."""
+def write(
+    matter: FrontMatter, wire_sha256: str, size: int, segment_drafts: Iterable[SegmentDraft], body: bytes
+) -> CanonicalFile:
+    """Write the canonical file of a message. ``recipe`` and ``digest`` of ``matter`` are ignored and computed here."""
     entries = _entries(matter).encode()
-    wire, segments = wire_encoding.write_wire(len(entries), _DIGEST_LINE + 5, wire_sha256, size, pieces)
+    wire, segments = wire_encoding.write_wire(len(entries), _DIGEST_LINE + 5, wire_sha256, size, segment_drafts)
     hash_head = sha256(entries)
     hash_head.update(wire)
     without = hash_head.copy()
@@ -151,25 +153,25 @@ def write(matter: FrontMatter, wire_sha256: str, size: int, pieces: Iterable[Pie
     file = b"".join((entries, wire, end, body))
     hash_head.update(end)
     hash_head.update(body)
-    return Written(file, Recipe(size, wire_sha256, segments), hash_head.hexdigest())
+    return CanonicalFile(file, Recipe(size, wire_sha256, segments), hash_head.hexdigest())
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
 def split(file: bytes) -> tuple[int, int]:
-    """Where the front matter ends (after its last line) and where the body starts."""
+    """Find the end of the front matter (after its last line) and the start of the body."""
     if not file.startswith(_OPEN):
         raise MailError(Reason.BAD_CONTENT, "no front matter")
-    close = file.find(_CLOSE, 3, MAX_SIZE + 8)
+    close = file.find(_CLOSE, 3, MAX_FRONT_MATTER_BYTES + 8)
     if close < 0:
-        raise MailError(Reason.BAD_CONTENT, "front matter does not end, or is too large")
+        raise MailError(Reason.BAD_CONTENT, "front matter has no closing --- line, or is too large")
     body = close + len(_CLOSE)
     return close + 1, body + 1 if file[body : body + 1] == b"\n" else body
 
 
-def verify(file: bytes) -> bool:
-    """Whether the file has a digest and all of it is as that digest says."""
+def digest_matches(file: bytes) -> bool:
+    """Whether the file contains a digest that matches the rest of the file."""
     try:
         end, _ = split(file)
     except MailError:
@@ -178,29 +180,29 @@ def verify(file: bytes) -> bool:
     if at < 0 or at + _DIGEST_LINE + 1 != end:
         return False
     digest = file[at + len(_DIGEST) : end - 1]
-    whole = sha256(memoryview(file)[: at + 1])
-    whole.update(memoryview(file)[end:])
-    return whole.hexdigest().encode() == digest
+    hasher = sha256(memoryview(file)[: at + 1])
+    hasher.update(memoryview(file)[end:])
+    return hasher.hexdigest().encode() == digest
 
 
 def recipe_of(file: bytes) -> Recipe:
-    """The recipe the file holds; raises MailError(BAD_CONTENT)."""
+    """Read the recipe from a canonical file; raises MailError(BAD_CONTENT)."""
     end, body = split(file)
-    found = wire_encoding.read_wire(file, end, body)
-    if found is not None and file.startswith(b"digest: ", found[1], end):
-        return found[0]
+    wire = wire_encoding.read_wire(file, end, body)
+    if wire is not None and file.startswith(b"digest: ", wire[1], end):
+        return wire[0]
     return wire_encoding.wire_from_yaml(_load(file[len(_OPEN) : end]).get("wire"), body)
 
 
 def read(file: bytes) -> FrontMatter:
-    """The front matter of any file that has one; raises MailError(BAD_CONTENT)."""
+    """Parse the front matter of a file; raises MailError(BAD_CONTENT)."""
     end, body = split(file)
-    matter = _read_ours(file, end, body)
+    matter = _read_strict(file, end, body)
     return _read_yaml(file, end, body) if matter is None else matter
 
 
 def load(file: bytes) -> tuple[dict[str, Any], int]:
-    """The front matter as plain values, and where the body starts, of a file nobody vouches for."""
+    """Parse the front matter of an untrusted file into plain values; also return the start of the body."""
     end, body = split(file)
     return _load(file[len(_OPEN) : end]), body
 
@@ -231,12 +233,12 @@ def _people(value: str) -> tuple[Mailbox, ...]:
     return tuple(Mailbox(_text(name) if name else "", _text(a)) for name, a in _PERSON.findall(value))
 
 
-def _read_ours(file: bytes, end: int, body: int) -> FrontMatter | None:
-    """The front matter if it is exactly as ``write`` writes it, which is checked by writing it again."""
-    found = wire_encoding.read_wire(file, end, body)
-    if found is None:
+def _read_strict(file: bytes, end: int, body: int) -> FrontMatter | None:
+    """Parse front matter exactly as ``write`` formats it (verified by formatting it again), or return None."""
+    recipe_and_end = wire_encoding.read_wire(file, end, body)
+    if recipe_and_end is None:
         return None
-    recipe, wire_end = found
+    recipe, wire_end = recipe_and_end
     digest = _DIGEST_AND_END.fullmatch(file, wire_end, end)
     wire_start = file.find(b"\nwire:\n") + 1
     wire = file[wire_start:wire_end]
@@ -316,5 +318,5 @@ def _yaml_attachments(value: object) -> tuple[AttachmentMeta, ...]:
             digest, name, kind = (_plain(item.get(key)) for key in ("sha256", "name", "type"))
             attachments.append(AttachmentMeta(digest, name, kind, size))
         else:
-            raise MailError(Reason.BAD_CONTENT, "front matter: an attachment cannot be read")
+            raise MailError(Reason.BAD_CONTENT, "front matter: malformed attachment entry")
     return tuple(attachments)

@@ -1,7 +1,7 @@
-"""A message that is Markdown alone becomes multipart/alternative: the Markdown as it was sent, then the same as HTML.
+"""Add an HTML alternative to a Markdown-only message: multipart/alternative with the original Markdown and its HTML.
 
-Invariants: header fields keep their octets, but those that describe the body move into the first part with it; the
-body keeps its octets. What is not Markdown, or cannot be carried in a part, is returned as it came.
+Invariants: header fields keep their octets, and the fields that describe the body move into the first part; the body
+keeps its octets. A message that is not Markdown, or that cannot become a part, is returned unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from protocol.mime.headers import parse_headers
 from protocol.mime.parser import scan
 from protocol.mime.text import decode_text
 
-_MAX_TEXT = 1 << 20
-_MADE = re.compile(rb'^Content-Type: multipart/alternative; boundary="(=_[0-9a-f]{32})"\r\n', re.MULTILINE)
+_MAX_TEXT_BYTES = 1 << 20
+_HTML_HEADER = re.compile(rb'^Content-Type: multipart/alternative; boundary="(=_[0-9a-f]{32})"\r\n', re.MULTILINE)
 
 
 def is_markdown(header: bytes) -> bool:
-    """Whether the whole message is one text/markdown part (RFC 7763), by its header block."""
+    """Whether the header block declares the message as a single text/markdown part (RFC 7763)."""
     if b"markdown" not in header.lower():
         return False
     part = scan(header)
@@ -28,18 +28,18 @@ def is_markdown(header: bytes) -> bool:
 
 
 def boundary_of(header: bytes) -> bytes | None:
-    """The boundary in a header block that :func:`add_html` may have made; None if it did not."""
-    found = _MADE.search(header)
-    return found[1] if found is not None else None
+    """The boundary of a header block in the form that :func:`add_html` writes, or None."""
+    match = _HTML_HEADER.search(header)
+    return match[1] if match is not None else None
 
 
 def add_html(header: bytes, body: bytes, boundary: bytes | None = None) -> bytes:
-    """The message with an HTML alternative, always the same for one ``boundary``; without, it is new. CPU work."""
+    """Add the HTML alternative. Deterministic for a given ``boundary``, which defaults to a random one. CPU-bound."""
     octets = header + body
     root = scan(octets)
     if not header.endswith(b"\r\n\r\n") or root.encoding == "binary":
         return octets
-    html = markdown_to_html(decode_text(octets, root, _MAX_TEXT))
+    html = markdown_to_html(decode_text(octets, root, _MAX_TEXT_BYTES))
     kept: list[bytes] = []
     moved: list[bytes] = []
     has_version = False
@@ -52,7 +52,7 @@ def add_html(header: bytes, body: bytes, boundary: bytes | None = None) -> bytes
     boundary = boundary or f"=_{secrets.token_hex(16)}".encode("ascii")
     encoded = base64.encodebytes(f"<!DOCTYPE html>\n<html><body>\n{html}\n</body></html>\n".encode())
     top = [*kept] if has_version else [*kept, b"MIME-Version: 1.0\r\n"]
-    # A body in 8 bits needs its container to say so (RFC 2045 6.4).
+    # The container of an 8-bit body must be labelled 8bit too (RFC 2045 section 6.4).
     if not body.isascii():
         top.append(b"Content-Transfer-Encoding: 8bit\r\n")
     return b"".join(
@@ -72,7 +72,7 @@ def add_html(header: bytes, body: bytes, boundary: bytes | None = None) -> bytes
 
 
 def remove_html(octets: bytes) -> bytes | None:
-    """Undo :func:`add_html`, but for the order of fields; None if ``octets`` are not what it makes."""
+    """Undo :func:`add_html` except for the order of fields; None if ``octets`` is not its output."""
     end = octets.find(b"\r\n\r\n") + 4
     header = octets[:end]
     boundary = boundary_of(header)
@@ -85,7 +85,7 @@ def remove_html(octets: bytes) -> bytes | None:
     if not octets.startswith(first, end) or split < 0:
         return None
     moved, body = octets[start : split + 2], octets[split + 4 : stop]
-    kept = _MADE.sub(b"", header[:-2]).removesuffix(b"Content-Transfer-Encoding: 8bit\r\n")
-    # Whether the version field was there, and where the moved fields were, cannot be known: order does not matter here.
+    kept = _HTML_HEADER.sub(b"", header[:-2]).removesuffix(b"Content-Transfer-Encoding: 8bit\r\n")
+    # The original position of the moved fields is unknown, and irrelevant here: field order is not compared.
     original = kept + moved + b"\r\n"
     return original + body if add_html(original, body, boundary) == octets else None

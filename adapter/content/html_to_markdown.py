@@ -1,10 +1,10 @@
-"""HTML as Markdown to read.
+"""Convert HTML to readable Markdown.
 
-``html_to_markdown`` reads any HTML in one pass over its tags, without a tree: cost is linear, nesting costs nothing,
-nothing raises. (A tree first, sanitised or not, is quadratic in the depth of nesting and thirty times as slow.) The
-result holds no script, no style, no hidden text, and no HTML: a ``<`` that could start a tag is escaped. Links keep
-their target if it is one a mail may have; images are their alternative text; table rows are lines with ``|`` between
-cells.
+``html_to_markdown`` processes any HTML in a single pass over the tags, without building a tree: the cost is linear,
+nesting is free, and no input raises. (Building a tree first, sanitised or not, is quadratic in the nesting depth and
+thirty times slower.) The result contains no scripts, styles, hidden text or HTML: a ``<`` that could start a tag is
+escaped. Links keep targets with a permitted scheme; images become their alternative text; table rows become lines with
+``|`` between cells.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 from html import unescape
 
-#: HTML beyond this many characters is not read.
-MAX_HTML = 512 * 1024
+#: HTML beyond this many characters is truncated.
+MAX_HTML_CHARACTERS = 512 * 1024
 CUT_MARK = "[…]"
 
 _Open = Callable[["_Converter", str, str], None]
@@ -50,41 +50,41 @@ _SPACE = re.compile(r"[ \t\r\n\f\xa0]+")
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
 )
-# What could become a tag or a link, here or together with the text that comes next. An address stays as it is written.
+# Characters that could start a tag or a link, alone or joined with the following text. An address is left unescaped.
 _MARKUP = re.compile(r"<(?=[a-zA-Z/!?]|\Z)(?![a-zA-Z0-9._+-]{1,64}@[a-zA-Z0-9.-]{1,255}>)|\](?=\(|\Z)")
 _SCHEMES = re.compile(r"(?:https?|ftp|mailto|tel|xmpp|cid|mid):", re.IGNORECASE)
 _IN_URL = re.compile(r"[\s()<>\\\x00-\x1f]")
-_LONGEST_URL = 4000
-_DEEPEST = 8
-_LONGEST_ROW = 200
+_MAX_URL_CHARACTERS = 4000
+_MAX_NESTING = 8
+_MAX_ROW_CHARACTERS = 200
 _TRAILING = re.compile(r"(?<![ \t])[ \t]++$", re.MULTILINE)
 
 
 def html_to_markdown(html: str) -> str:
-    """What an HTML document says, as Markdown; cut off after ``MAX_HTML`` characters."""
-    if len(html) <= MAX_HTML:
+    """Convert an HTML document to Markdown; input after ``MAX_HTML_CHARACTERS`` is cut off."""
+    if len(html) <= MAX_HTML_CHARACTERS:
         return _Converter().convert(html)
-    return _Converter().convert(html[:MAX_HTML]) + f"\n{CUT_MARK}\n"
+    return _Converter().convert(html[:MAX_HTML_CHARACTERS]) + f"\n{CUT_MARK}\n"
 
 
 class _Converter:
-    """Writes Markdown while the tags go by. Breaks and blanks wait until there is text to put after them."""
+    """Streaming converter: emits Markdown tag by tag. Line breaks and blanks are deferred until the next text."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
-        self.breaks = 2  # line ends to write before the next text; nothing was written yet, so none will be
+        self.breaks = 2  # line breaks to write before the next text (ignored at the start of the document)
         self.space = False
         self.lists: list[int] = []  # next number of each open list, 0 for bullets
-        self.quotes = self.quotes_before = 0  # depth now, and where the last text was written
+        self.quotes = self.quotes_before = 0  # quote depth now, and at the last text
         self.bullet = ""
         self.heading = ""
-        self.open_marks: list[str] = []  # emphasis in force
+        self.open_marks: list[str] = []  # open emphasis
         self.due_marks: list[str] = []  # emphasis to open before the next text
         self.link: tuple[int, str] | None = None  # index in ``out`` after "[", target
         self.preformatted = False
-        self.row_length = -1  # of the text of this table row while it is one line; -1 for none or several
+        self.row_length = -1  # text length of the current one-line table row; -1: no such row
         self.cell_due = False
-        self.is_line = self.was_line = False  # whether this table row, and the one before it, is one line
+        self.is_line = self.was_line = False  # whether this table row, and the previous one, is a single line
         self.header_cells = self.cells = 0
 
     def convert(self, html: str) -> str:
@@ -129,7 +129,7 @@ class _Converter:
         return self.finish()
 
     def no_tag(self, html: str, position: int, hidden: str) -> tuple[int, bool]:
-        """Text and what looks like a tag but is none: where to go on, and whether it might be a broken tag."""
+        """Handle text and text that only resembles a tag; return where to continue, and whether it is a broken tag."""
         start = html.find("<", position)
         if start < 0:
             start = len(html)
@@ -183,11 +183,11 @@ class _Converter:
             self.row_length += len(text)
 
     def lead(self) -> None:
-        """Whatever has to stand between the last text and the next."""
+        """Write the separator between the last text and the next: breaks, quotes, bullet, heading, cell border."""
         out = self.out
         if self.cell_due:
             self.cell_due = False
-            if 0 < self.row_length < _LONGEST_ROW:
+            if 0 < self.row_length < _MAX_ROW_CHARACTERS:
                 self.breaks, self.space, self.heading = 0, False, ""
                 self.cells += 1
                 out.append(" | ")
@@ -220,7 +220,7 @@ class _Converter:
             self.heading = ""
 
     def indent(self) -> str:
-        """Below the text of the item that this line, or the list it starts an item of, is part of."""
+        """Indentation that aligns this line with the text of its list item."""
         inside = self.lists[:-1] if self.bullet else self.lists
         return " " * sum([len(str(number - 1)) + 2 if number else 2 for number in inside])
 
@@ -232,7 +232,7 @@ class _Converter:
 
     def end_line(self, breaks: int) -> None:
         if self.open_marks and self.link is None:
-            # Emphasis must not span paragraphs: close it here, open it again after.
+            # Emphasis must not span paragraphs: close it here, and open it again in the next.
             self.out += reversed(self.open_marks)
             self.due_marks = self.open_marks + self.due_marks
             self.open_marks = []
@@ -248,7 +248,7 @@ class _Converter:
         self.end_line(1)
 
     def open_break(self, name: str, attributes: str) -> None:
-        """One that ends no text is a blank line, which is how most mailers write one."""
+        """A ``<br>`` that does not end a text becomes a blank line, as most mailers intend."""
         self.end_line(min(self.breaks + 1, 2))
 
     def open_paragraph(self, name: str, attributes: str) -> None:
@@ -273,7 +273,7 @@ class _Converter:
         self.end_line(2)
 
     def open_emphasis(self, name: str, attributes: str) -> None:
-        if len(self.due_marks) + len(self.open_marks) < _DEEPEST:
+        if len(self.due_marks) + len(self.open_marks) < _MAX_NESTING:
             self.due_marks.append(_EMPHASIS[name])
 
     def close_emphasis(self, name: str) -> None:
@@ -286,7 +286,7 @@ class _Converter:
 
     def open_list(self, name: str, attributes: str) -> None:
         self.end_line(1 if self.lists else 2)
-        if len(self.lists) < _DEEPEST:
+        if len(self.lists) < _MAX_NESTING:
             self.lists.append(int(name == "ol"))
 
     def close_list(self, name: str) -> None:
@@ -303,7 +303,7 @@ class _Converter:
 
     def open_quote(self, name: str, attributes: str) -> None:
         self.end_line(2)
-        self.quotes = min(self.quotes + 1, _DEEPEST)
+        self.quotes = min(self.quotes + 1, _MAX_NESTING)
 
     def close_quote(self, name: str) -> None:
         self.end_line(2)
@@ -335,7 +335,7 @@ class _Converter:
         self.cell_due = False
 
     def close_row(self, name: str) -> None:
-        """Rows that are lines stand one below the other, others are paragraphs."""
+        """End a row: one-line rows follow each other directly; longer rows become paragraphs."""
         self.end_line(2)
         self.was_line = self.is_line
         if self.is_line:
@@ -358,7 +358,7 @@ class _Converter:
 
     def open_link(self, attributes: str) -> None:
         target = _value(_HREF, attributes).strip()
-        if self.preformatted or len(target) > _LONGEST_URL or not _SCHEMES.match(target):
+        if self.preformatted or len(target) > _MAX_URL_CHARACTERS or not _SCHEMES.match(target):
             return
         target = _IN_URL.sub(lambda match: f"%{ord(match[0]):02X}", target)
         self.write("[")

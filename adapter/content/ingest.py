@@ -1,12 +1,12 @@
-"""Octets in, canonical file and blobs out.
+"""Ingest: convert the octets of a message into a canonical file and blobs.
 
 Invariants:
-- No input is refused, and none is changed: the file and the blobs give back the very octets, which is checked for
-  every message before it is returned. A part that would not come back is kept as it is; if all else fails the whole
-  message is one blob.
-- The file stays small whatever the message: text segments, body and front matter have limits of their own.
-- The same input gives the same file.
-- Bcc is in the octets if the sender left it there, but in no field of the result.
+- Every input is accepted and preserved. The octets rebuilt from the file and the blobs are compared with the input
+  before ``ingest`` returns. A part that cannot be rebuilt exactly is stored undecoded; as a last resort the whole
+  message is stored as one blob.
+- The size of the file is bounded for any message: text segments, body and front matter have their own limits.
+- Ingest is deterministic: the same input gives the same file.
+- A Bcc header left by the sender stays in the octets, and no field of the result contains it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from adapter.content import front_matter
-from adapter.content.blobs import LARGE, BlobDraft, BlobSink, BlobWriter, Drafts, release_pages
-from adapter.content.encodings.codings import CHUNK
-from adapter.content.front_matter import AttachmentMeta, FrontMatter, Written
-from adapter.content.html_to_markdown import CUT_MARK, MAX_HTML, html_to_markdown
+from adapter.content.blobs import LARGE_PART_BYTES, BlobDraft, BlobDrafts, BlobSink, BlobWriter, release_pages
+from adapter.content.encodings.codings import CHUNK_BYTES
+from adapter.content.front_matter import AttachmentMeta, CanonicalFile, FrontMatter
+from adapter.content.html_to_markdown import CUT_MARK, MAX_HTML_CHARACTERS, html_to_markdown
 from adapter.content.parts import Leaves, classify, encode_outline
-from adapter.content.segment import MAX_BODY, Segmented, Segmenter
-from adapter.content.summary import ThreadKeys, default_thread, headline
+from adapter.content.segment import MAX_BODY_BYTES, Segmented, Segmenter
+from adapter.content.summary import ThreadKeys, default_thread, summarise_headers
 from adapter.content.wire import BLOB, Recipe, Segment, segment_octets
 from protocol.errors import MailError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
@@ -43,15 +43,15 @@ __all__ = [
     "ingest",
 ]
 
-#: What is shown of a text that is too long for the file.
-EXCERPT = 64 * 1024
-PREVIEW = 200
-_MAX_DERIVED = 256 * 1024
+#: How much of an overlong text is copied to the file.
+EXCERPT_BYTES = 64 * 1024
+PREVIEW_CHARACTERS = 200
+_MAX_DERIVED_BYTES = 256 * 1024
 _NOT_TEXT = re.compile("[\x00\r]")
 
 
 class Ingested(NamedTuple):
-    """A message ready to be stored, and what the index wants to know of it."""
+    """A message ready to be stored, with its index entries."""
 
     id: str
     file: bytes
@@ -78,18 +78,18 @@ class Ingested(NamedTuple):
 def ingest(
     octets: Buffer,
     *,
-    id: str,  # noqa: A002 - the word of the store
+    id: str,  # noqa: A002 - the store's term
     arrived: str,
     thread: Callable[[ThreadKeys], str] = default_thread,
     sink: BlobSink | None = None,
 ) -> Ingested:
-    """Take a message in. ``arrived`` (ISO) stands in for a Date the message does not have."""
+    """Convert the octets of a message for storage. ``arrived`` (ISO) is the fallback for a missing Date header."""
     size = len(octets)
-    if size <= LARGE and not isinstance(octets, bytes):
+    if size <= LARGE_PART_BYTES and not isinstance(octets, bytes):
         octets = bytes(octets)
     root = scan(octets)
     headers = root.headers
-    drafts = Drafts(sink)
+    drafts = BlobDrafts(sink)
     wire_sha256 = _hash(octets)
     leaves = classify(octets, root)
     segmenter = Segmenter(octets, drafts)
@@ -98,8 +98,8 @@ def ingest(
     if body is None:
         body = _derived_body(octets, leaves, segmented)
 
-    summary = envelope(headers)
-    head = headline(summary, headers.first("references"))
+    header_envelope = envelope(headers)
+    head = summarise_headers(header_envelope, headers.first("references"))
     thread_id = thread(ThreadKeys(head.message_id, head.in_reply_to, head.references, id))
     matter = FrontMatter(
         id,
@@ -115,18 +115,18 @@ def ingest(
         thread_id,
         segmented.attachments,
     )
-    written = front_matter.write(matter, wire_sha256, size, segmented.pieces, body)
-    if not _verified(written, octets, drafts):
-        written = front_matter.write(matter, wire_sha256, size, segmenter.whole(), body)
-        drafts.keep((*written.recipe.blobs, *(a.sha256 for a in segmented.attachments)))
+    canonical = front_matter.write(matter, wire_sha256, size, segmented.segments, body)
+    if not _rebuilds(canonical, octets, drafts):
+        canonical = front_matter.write(matter, wire_sha256, size, segmenter.single_blob(), body)
+        drafts.retain((*canonical.recipe.blobs, *(a.sha256 for a in segmented.attachments)))
     return Ingested(
         id,
-        written.file,
-        written.recipe,
+        canonical.file,
+        canonical.recipe,
         drafts.all(),
         size,
         wire_sha256,
-        written.sha256,
+        canonical.sha256,
         head.message_id,
         head.in_reply_to,
         head.references,
@@ -136,7 +136,7 @@ def ingest(
         (*[("to", person.address) for person in head.to], *[("cc", person.address) for person in head.cc]),
         head.date,
         segmented.attachments,
-        encode_envelope(summary),
+        encode_envelope(header_envelope),
         encode_structure(structure(octets, root), True),
         encode_outline(root),
         preview_of(body),
@@ -146,25 +146,28 @@ def ingest(
 def _hash(octets: Buffer) -> str:
     if isinstance(octets, bytes):
         return sha256(octets).hexdigest()
-    whole = sha256()
-    for at in range(0, len(octets), CHUNK):
-        whole.update(octets[at : at + CHUNK])
+    hasher = sha256()
+    for at in range(0, len(octets), CHUNK_BYTES):
+        hasher.update(octets[at : at + CHUNK_BYTES])
     release_pages(octets, 0, len(octets))
-    return whole.hexdigest()
+    return hasher.hexdigest()
 
 
-def _verified(written: Written, octets: Buffer, drafts: Drafts) -> bool:
-    """Whether file and blobs give the octets back. Base64, and what is in the sink, was compared as it was decoded."""
+def _rebuilds(canonical: CanonicalFile, octets: Buffer, drafts: BlobDrafts) -> bool:
+    """Whether the octets rebuilt from file and blobs equal ``octets``.
+
+    Base64 and blobs in the sink are skipped: they were compared while they were decoded.
+    """
     at = 0
     try:
-        for segment in written.recipe.segments:
+        for segment in canonical.recipe.segments:
             if segment.start != at:
                 return False
             at += segment.size
             if segment.kind == BLOB and (_is_base64(segment) or not drafts.in_memory(segment.ref)):
                 continue
             position = segment.start
-            for chunk in segment_octets(written.file, segment, drafts, 0, segment.size):
+            for chunk in segment_octets(canonical.file, segment, drafts, 0, segment.size):
                 if bytes(octets[position : position + len(chunk)]) != chunk:
                     return False
                 position += len(chunk)
@@ -179,28 +182,28 @@ def _is_base64(segment: Segment) -> bool:
     return segment.coding is not None and segment.coding.encoding == "base64"
 
 
-# -- what people read ---------------------------------------------------------------------------------------------
+# -- the readable text --------------------------------------------------------------------------------------------
 
 
 def _derived_body(octets: Buffer, leaves: Leaves, segmented: Segmented) -> bytes:
-    """A text to read that is no part of the octets; marked where it is cut short."""
+    """Derive a readable text that is not part of the octets. A truncated text ends with a mark."""
     part = leaves.body or leaves.html
     if part is None or part.body >= part.end:
         return b""
     if part is leaves.html:
-        return _clip(html_to_markdown(decode_text(octets, part, MAX_HTML + 4)), _MAX_DERIVED, "")
-    limit = EXCERPT if part.end - part.body > MAX_BODY else _MAX_DERIVED
-    # A character in the file may have been four octets in the message: a line end in UTF-16.
+        return _clip(html_to_markdown(decode_text(octets, part, MAX_HTML_CHARACTERS + 4)), _MAX_DERIVED_BYTES, "")
+    limit = EXCERPT_BYTES if part.end - part.body > MAX_BODY_BYTES else _MAX_DERIVED_BYTES
+    # A character of the file can take up to four octets of the message (a line ending in UTF-16).
     return _clip(decode_text(octets, part, 4 * limit + 4), limit, _blob_of(part, segmented))
 
 
 def _blob_of(part: Part, segmented: Segmented) -> str:
-    """The blob that holds a part, if there is one that starts with it or within it."""
+    """The digest of a blob that overlaps a part, or ""."""
     at = 0
-    for piece in segmented.pieces:
-        if piece.kind == BLOB and part.body <= at + piece.size and at < part.end:
-            return piece.ref
-        at += piece.size
+    for segment in segmented.segments:
+        if segment.kind == BLOB and part.body <= at + segment.size and at < part.end:
+            return segment.ref
+        at += segment.size
     return ""
 
 
@@ -214,6 +217,6 @@ def _clip(text: str, limit: int, blob: str) -> bytes:
 
 
 def preview_of(body: bytes) -> str:
-    """RFC 8970 section 3: the first words."""
-    start = body[: PREVIEW * 6].decode("utf-8", "ignore")[: PREVIEW * 3 // 2]
-    return " ".join(start.split())[:PREVIEW]
+    """The first words of the text (RFC 8970 section 3)."""
+    start = body[: PREVIEW_CHARACTERS * 6].decode("utf-8", "ignore")[: PREVIEW_CHARACTERS * 3 // 2]
+    return " ".join(start.split())[:PREVIEW_CHARACTERS]

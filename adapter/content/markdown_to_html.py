@@ -1,4 +1,4 @@
-"""Markdown as HTML to send: CommonMark with tables and strikethrough, raw HTML shown as text, all of it sanitised."""
+"""Render Markdown to sanitised HTML: CommonMark with tables and strikethrough; raw HTML is escaped."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import cache
 from html import escape
 
-#: Longer Markdown is sent as preformatted text.
-MAX_MARKDOWN = 128 * 1024
+#: Longer Markdown is rendered as preformatted text.
+MAX_MARKDOWN_CHARACTERS = 128 * 1024
 
 
 def markdown_to_html(text: str) -> str:
-    if len(text) > MAX_MARKDOWN:
+    if len(text) > MAX_MARKDOWN_CHARACTERS:
         return f"<pre>{escape(text)}</pre>\n"
     return _renderer()(text)
 
 
 @cache
 def _renderer() -> Callable[[str], str]:
-    """Made when it is first needed: it takes some megabytes, and few servers ever send Markdown."""
+    """Create the renderer on first use: it takes several megabytes, and few servers ever send Markdown."""
     import nh3
     from markdown_it import MarkdownIt
 

@@ -23,7 +23,7 @@ from protocol.mime.text import decode_body
 _MAX_NAME_BYTES = 150
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff/\\:*?"<>|\ud800-\udfff]+')
 _BLANKS = b" \t\r\n\xa0"
-# Reports about delivery and reading are text to everyone but the standard.
+# Delivery and reading reports are message/* by the standard, but readable text.
 _TEXT_LIKE = frozenset({"delivery-status", "disposition-notification", "feedback-report", "global-delivery-status"})
 _EXTENSIONS = {
     "text/plain": ".txt",
@@ -39,14 +39,14 @@ _EXTENSIONS = {
 
 
 class Leaf(NamedTuple):
-    """``name`` is set for an attachment only, and safe as a file name."""
+    """A part without children. ``name``: safe file name of an attachment, else ""."""
 
     part: Part
     name: str
 
 
 class Leaves(NamedTuple):
-    """All leaves in order; ``body`` is to be read as it is, ``html`` as Markdown; at most one of them is set."""
+    """All leaves in order, and the readable one: a text (``body``) or an HTML part (``html``), never both."""
 
     all: list[Leaf]
     body: Part | None
@@ -54,7 +54,7 @@ class Leaves(NamedTuple):
 
 
 def safe_name(name: str) -> str:
-    """A name a person gave a file, without path, control characters and direction overrides."""
+    """Sanitise a file name: no path, no control characters, no direction overrides."""
     name = _UNSAFE.sub("_", name).strip(" .")
     if len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES:
         stem, dot, extension = name.rpartition(".")
@@ -66,14 +66,14 @@ def safe_name(name: str) -> str:
 
 
 def is_text(part: Part) -> bool:
-    """Whether a leaf is text: kept in the file if it is small, no attachment unless it says so."""
+    """Whether a leaf is text: stored in the file if small, and an attachment only if declared as one."""
     if part.type == "message":
         return part.subtype in _TEXT_LIKE
     return part.type in ("text", "multipart")
 
 
 def _attachment_name(part: Part, number: int) -> str:
-    """A name if the leaf is an attachment, else ""."""
+    """The file name of an attachment; "" if the leaf is not an attachment."""
     raw = part.headers.first("content-disposition")
     params = part.params
     disposition, given = "", ""
@@ -94,19 +94,19 @@ def _attachment_name(part: Part, number: int) -> str:
 
 
 def _walk_leaves(root: Part) -> list[tuple[Part, bool]]:
-    """Every leaf in order, and whether it lies in a message inside the message."""
+    """All leaves in order, each with a flag: whether it belongs to an embedded message."""
     if not root.children:
         return [(root, False)]
-    found: list[tuple[Part, bool]] = []
-    waiting = [(root, False)]
-    while waiting:
-        part, nested = waiting.pop()
+    leaves: list[tuple[Part, bool]] = []
+    stack = [(root, False)]
+    while stack:
+        part, nested = stack.pop()
         if part.children:
             nested = nested or part.is_message
-            waiting.extend((child, nested) for child in reversed(part.children))
+            stack.extend((child, nested) for child in reversed(part.children))
         else:
-            found.append((part, nested))
-    return found
+            leaves.append((part, nested))
+    return leaves
 
 
 def classify(buffer: Buffer, root: Part) -> Leaves:
@@ -116,7 +116,7 @@ def classify(buffer: Buffer, root: Part) -> Leaves:
         name = _attachment_name(part, number)
         leaves.append(Leaf(part, name))
         if not name:
-            # A multipart that could not be taken apart is shown as the text it is.
+            # A multipart that could not be parsed is shown as plain text.
             kind = part.subtype if part.type == "text" else "plain" if part.type == "multipart" else ""
             if kind in ("markdown", "plain", "html"):
                 candidates.setdefault((nested, kind), part)
@@ -155,7 +155,7 @@ def decode_outline(encoded: bytes) -> Part:
     try:
         return _outline_part(orjson.loads(encoded))
     except (ValueError, TypeError) as error:
-        raise MailError(Reason.BAD_CONTENT, f"outline cannot be read: {error}") from error
+        raise MailError(Reason.BAD_CONTENT, f"malformed outline in the index: {error}") from error
 
 
 def _outline_part(row: list[Any]) -> Part:

@@ -1,4 +1,4 @@
-"""What the headers of a message say to people: who, to whom, when, about what. Bounded, whatever they hold."""
+"""Header summary of a message: sender, recipients, date, subject and message IDs, decoded and bounded in size."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MAX_PEOPLE = 500
 MAX_REFERENCES = 100
 _MAX_NAME = 200
 _MAX_ADDRESS = 320
-_MAX_SUBJECT = 2000
+_MAX_SUBJECT_CHARACTERS = 2000
 _MAX_ID = 500
 _CACHED_LENGTH = 200
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,498}>")
-# RFC 5322 section 3.2.3: what needs no quotes in the local part of an address.
-_is_usual = re.compile(rb"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,255}").fullmatch
+_is_common_address = re.compile(rb"[A-Za-z0-9._+-]{1,64}@[A-Za-z0-9.-]{1,255}").fullmatch
+# A local part that needs no quotes (RFC 5322 section 3.2.3).
 _is_plain_local = re.compile(r"[^\s\"(),:;<>@\[\\\]]+").fullmatch
 
 
-class Headline(NamedTuple):
+class HeaderSummary(NamedTuple):
     sender: Mailbox | None
     to: tuple[Mailbox, ...]
     cc: tuple[Mailbox, ...]
@@ -38,15 +38,15 @@ class Headline(NamedTuple):
     references: tuple[str, ...]
 
 
-def headline(envelope: Envelope, references: bytes | None) -> Headline:
+def summarise_headers(envelope: Envelope, references: bytes | None) -> HeaderSummary:
     from_ = envelope.from_
     senders = _people(from_)
-    return Headline(
+    return HeaderSummary(
         senders[0] if senders else None,
         _people(envelope.to),
         _people(envelope.cc),
         () if envelope.reply_to is from_ else _people(envelope.reply_to),
-        "" if envelope.subject is None else decode_words(envelope.subject)[:_MAX_SUBJECT].strip(),
+        "" if envelope.subject is None else decode_words(envelope.subject)[:_MAX_SUBJECT_CHARACTERS].strip(),
         _moment(envelope.date),
         _one_id(envelope.message_id),
         _one_id(envelope.in_reply_to),
@@ -55,7 +55,7 @@ def headline(envelope: Envelope, references: bytes | None) -> Headline:
 
 
 def _text(raw: bytes) -> str:
-    """Decoded; most header values are plain ASCII and need no more than a look."""
+    """Decode a header value; plain ASCII, the most common case, takes a fast path."""
     if raw.isascii() and b"=?" not in raw:
         text = raw.decode("ascii")
         if text.isprintable():
@@ -64,7 +64,7 @@ def _text(raw: bytes) -> str:
 
 
 def _people(addresses: list[Address]) -> tuple[Mailbox, ...]:
-    """The people of a list, groups flattened."""
+    """The mailboxes of an address list, with groups flattened."""
     people: list[Mailbox] = []
     for name, _, local, host in addresses:
         if local is None or host is None:
@@ -80,10 +80,10 @@ def _people(addresses: list[Address]) -> tuple[Mailbox, ...]:
 
 @lru_cache(maxsize=4096)
 def _person(name: bytes | None, local: bytes, host: bytes) -> Mailbox:
-    """Most mail is between people who have written before."""
+    """Decode one mailbox. Cached: the same correspondents appear again and again."""
     person = "" if name is None else _text(name)[:_MAX_NAME].strip()
     raw = b"%b@%b" % (local, host)
-    return Mailbox(person, raw.decode("ascii") if _is_usual(raw) else _address(local, host)[:_MAX_ADDRESS])
+    return Mailbox(person, raw.decode("ascii") if _is_common_address(raw) else _address(local, host)[:_MAX_ADDRESS])
 
 
 def _address(local: bytes, host: bytes) -> str:
@@ -96,7 +96,7 @@ def _address(local: bytes, host: bytes) -> str:
 
 
 def _one_id(raw: bytes | None) -> str | None:
-    """The first message id of a field, or what stands in its place."""
+    """The first message ID of a field, or its text if it contains no valid ID."""
     if not raw:
         return None
     text = _text(raw)
@@ -105,13 +105,13 @@ def _one_id(raw: bytes | None) -> str | None:
 
 
 def _ids(raw: bytes | None) -> tuple[str, ...]:
-    """The root and the latest of the message ids."""
+    """The message IDs of a field; of too many, the root and the latest."""
     if not raw:
         return ()
-    found: list[str] = _MESSAGE_ID.findall(_text(raw))
-    if len(found) > MAX_REFERENCES:
-        found[1 : len(found) - MAX_REFERENCES + 1] = []
-    return tuple(found)
+    ids: list[str] = _MESSAGE_ID.findall(_text(raw))
+    if len(ids) > MAX_REFERENCES:
+        ids[1 : len(ids) - MAX_REFERENCES + 1] = []
+    return tuple(ids)
 
 
 def _moment(raw: bytes | None) -> str | None:

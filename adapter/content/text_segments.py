@@ -1,8 +1,8 @@
-"""Stretches of a message that stay text: as segments of the canonical file where YAML can carry them.
+"""Text regions of a message as segments of the canonical file, where YAML can represent them.
 
-A stretch with CRLF line ends in UTF-8 is one literal. Any other is cut into runs of lines with the same line end and
-charset; what is no text at all is carried as base64 if it is short. What would take too many runs, or too much room
-in the file, is for a blob.
+A UTF-8 region with CRLF line endings is one literal segment. Any other region is split into runs of lines with the same
+line ending and charset; short binary data becomes base64. A region that needs too many runs, or too much space in the
+file, becomes a blob.
 """
 
 from __future__ import annotations
@@ -10,58 +10,58 @@ from __future__ import annotations
 from adapter.content.encodings import base64_lines, charsets, quoted_printable
 from adapter.content.encodings.codings import EIGHT_BIT, SEVEN_BIT, Coding, quoted_coding
 from adapter.content.wire import RAW, TEXT
-from adapter.content.wire_encoding import Piece
+from adapter.content.wire_encoding import SegmentDraft
 from adapter.content.yaml import NOT_LITERAL, fits_yaml
 
 MAX_RUNS = 64
-MAX_RAW = 8 * 1024
+MAX_RAW_BYTES = 8 * 1024
 _CODED_CHARSET = "windows-1252"
 
 
 def newline_of(raw: bytes) -> str | None:
-    """The one line end of a text ("crlf" if it has none at all); None if there are several, or a bare CR."""
+    """The line ending of a text ("crlf" if it has a single line); None for mixed line endings or a bare CR."""
     if b"\r" not in raw:
         return "lf" if b"\n" in raw else "crlf"
-    rest = raw.replace(b"\r\n", b"")  # to count single octets takes several times as long
+    rest = raw.replace(b"\r\n", b"")  # several times faster than counting single octets
     return None if b"\r" in rest or b"\n" in rest else "crlf"
 
 
 def is_literal(raw: bytes) -> bool:
-    """Whether octets can be a text segment without parameters."""
+    """Whether a text segment without parameters can represent the octets."""
     return newline_of(raw) == "crlf" and fits_yaml(raw)
 
 
-def text_pieces(raw: bytes) -> list[Piece] | None:
-    """A stretch as text and raw segments; None if it is better kept as a blob."""
+def segment_text(raw: bytes) -> list[SegmentDraft] | None:
+    """Split a region into text and raw segments; None if it must become a blob."""
     if not raw:
         return []
     newline = newline_of(raw)
     if newline is not None and fits_yaml(raw):
-        return [Piece(TEXT, len(raw), raw, None if newline == "crlf" else Coding("8bit", "", newline))]
-    pieces: list[Piece] = []
+        return [SegmentDraft(TEXT, len(raw), raw, None if newline == "crlf" else Coding("8bit", "", newline))]
+    drafts: list[SegmentDraft] = []
     raw_size = 0
     for style, run in _runs(raw):
-        if len(pieces) == MAX_RUNS:
-            pieces = []
+        if len(drafts) == MAX_RUNS:
+            drafts = []
             break
         if style == "crlf":
-            pieces.append(Piece(TEXT, len(run), run))
+            drafts.append(SegmentDraft(TEXT, len(run), run))
         elif style == "raw":
             raw_size += len(run)
-            pieces.append(Piece(RAW, len(run), run))
+            drafts.append(SegmentDraft(RAW, len(run), run))
         else:
             newline, _, charset = style.partition(" ")
             text = run.replace(b"\r\n", b"\n")
             if charset:
                 text = text.decode("cp1252").encode()
-            pieces.append(Piece(TEXT, len(run), text, Coding("8bit", charset, newline)))
-    if pieces and raw_size <= MAX_RAW:
-        return pieces
-    return [Piece(RAW, len(raw), raw)] if len(raw) <= MAX_RAW else None
+            drafts.append(SegmentDraft(TEXT, len(run), text, Coding("8bit", charset, newline)))
+    if drafts and raw_size <= MAX_RAW_BYTES:
+        return drafts
+    return [SegmentDraft(RAW, len(raw), raw)] if len(raw) <= MAX_RAW_BYTES else None
 
 
 def _runs(raw: bytes) -> list[tuple[str, bytes]]:
-    """Consecutive lines of one style: "crlf", "lf", either with a charset, or "raw"."""
+    """Group consecutive lines by style: "crlf", "lf", either with a charset, or "raw"."""
     runs: list[tuple[str, bytes]] = []
     style, start, at, size = "", 0, 0, len(raw)
     while at < size:
@@ -97,7 +97,7 @@ def _style(line: bytes, before: str) -> str:
 
 
 def coded_text(raw: bytes, encoding: str, label: str) -> tuple[bytes, Coding] | None:
-    """The text of a whole part as UTF-8 with LF, and the coding that gives ``raw`` back; None if there is none."""
+    """Decode a whole part to UTF-8 with LF; also return the coding that reproduces ``raw``. None if there is none."""
     if encoding == "base64":
         return _base64_text(raw, label)
     newline = newline_of(raw)
@@ -138,7 +138,7 @@ def _base64_text(raw: bytes, label: str) -> tuple[bytes, Coding] | None:
 
 
 def _decode(raw: bytes, label: str) -> tuple[bytes, str] | None:
-    """``raw`` as UTF-8, and its charset; None for text that no file should hold."""
+    """Convert ``raw`` to UTF-8 and return its charset; None for NUL, a bare CR or an unknown charset."""
     if b"\x00" in raw or b"\r" in raw:
         return None
     if raw.isascii() and b"\x1b" not in raw:

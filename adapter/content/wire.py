@@ -1,16 +1,16 @@
-"""The recipe: how the octets of a message are had back from its canonical file and the blobs it names.
+"""Recipe: how to rebuild the original message bytes from the canonical file and its blobs.
 
-A recipe is a list of segments which together cover the octets from the first to the last, each with its offset, so
-any range can be served without what lies before it. It holds nothing the file does not say: ``front_matter.recipe_of``
-makes it again, and the encoded form is but a cache.
+A recipe is a list of segments that together cover all octets of the message. Each segment has its offset, so any range
+can be served without building what precedes it. A recipe contains no information that is not in the file:
+``front_matter.recipe_of`` derives it again, and the encoded form is only a cache.
 
 Segment kinds:
-- ``TEXT``: a YAML block scalar of the file; every line of it is indented by ``indent`` blanks.
+- ``TEXT``: a YAML block scalar of the file, with every line indented by ``INDENT`` (or ``INDENT_CODED``) blanks.
 - ``RAW``: a base64 scalar of the file.
-- ``BODY``: what follows the front matter.
-- ``BLOB``: a blob, encoded.
-- ``INLINE``: octets kept in the recipe itself (base64), for files in YAML we would not have written.
-- ``LOST``: a placeholder for content that is lost; only recipes of damaged messages have it.
+- ``BODY``: the text after the front matter.
+- ``BLOB``: an encoded blob.
+- ``INLINE``: octets stored in the recipe itself (base64), for files whose YAML Markpost did not write.
+- ``LOST``: a placeholder for lost content, only in the recipes of damaged messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from adapter.content.encodings.codings import (
-    CHUNK,
+    CHUNK_BYTES,
     EIGHT_BIT,
     SEVEN_BIT,
     Coding,
@@ -35,7 +35,7 @@ from adapter.content.encodings.codings import (
 from protocol.errors import MailError, Reason
 
 TEXT, RAW, BODY, BLOB, INLINE, LOST = range(6)
-#: Blanks before each line of a text without, and with, parameters.
+#: Blanks before each line of a text segment without parameters, and of one with parameters.
 INDENT, INDENT_CODED = 6, 8
 _VERSION = 1
 _IDENTITY = Coding("identity")
@@ -44,15 +44,15 @@ _LINE, _LINE_CODED = b"\n" + b" " * INDENT, b"\n" + b" " * INDENT_CODED
 
 class BlobReader(Protocol):
     def read(self, sha256: str, offset: int, length: int) -> bytes:
-        """Octets of a decoded part; fewer at its end, length -1 for all that follow."""
+        """Read octets of a decoded part: fewer at its end; all remaining octets if ``length`` is -1."""
         ...
 
 
 class Segment(NamedTuple):
-    """``start``, ``size``: octets of the message. ``at``, ``to``: octets of the file (``to`` -1: to its end).
+    """``start``, ``size``: octets of the message. ``at``, ``to``: octets of the file (``to`` -1: up to its end).
 
-    ``ended``: the text ends with a line end, which the file's range leaves out. ``ref``: sha256 of the blob, or the
-    inline octets.
+    ``ended``: the text ends with a newline that is not part of the file's range. ``ref``: SHA-256 of the blob, or the
+    inline octets in base64.
     """
 
     kind: int
@@ -87,12 +87,12 @@ class Recipe:
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """The blobs needed, each once, in order."""
+        """The digests of all blobs in order, without duplicates."""
         return tuple(dict.fromkeys([s.ref for s in self.segments if s.kind == BLOB]))
 
     @property
     def exact(self) -> bool:
-        """Whether every part could be taken apart: no segment is a blob of octets kept as they came."""
+        """Whether every part was decoded: no segment is a blob of undecoded octets."""
         return not any(s.coding is not None and s.coding.encoding == "identity" for s in self.segments)
 
     def encode(self) -> bytes:
@@ -119,11 +119,11 @@ class Recipe:
                 raise ValueError(f"recipe version {version}")
             return cls(size, wire_sha256, [_segment(row) for row in rows])
         except (ValueError, TypeError, KeyError) as error:
-            raise MailError(Reason.BAD_CONTENT, f"recipe cannot be read: {error}") from error
+            raise MailError(Reason.BAD_CONTENT, f"malformed recipe in the index: {error}") from error
 
 
 def _segment(row: list[Any]) -> Segment:
-    row += [0] * (3 - len(row))  # trailing defaults are not kept
+    row += [0] * (3 - len(row))  # trailing defaults are not encoded
     if len(row) > 6 and row[6] is not None:
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in row[6].items()}
         row[6] = Coding(**values)
@@ -131,7 +131,7 @@ def _segment(row: list[Any]) -> Segment:
 
 
 def _build(file: bytes, segment: Segment) -> bytes:
-    """The octets of a segment that is no blob."""
+    """Build the octets of a segment other than a blob."""
     kind, _, size, at, to, ended, coding, ref = segment
     if kind == TEXT:
         if coding is None:
@@ -152,7 +152,7 @@ def _build(file: bytes, segment: Segment) -> bytes:
 
 
 def rebuild(file: bytes, recipe: Recipe, blobs: BlobReader) -> bytes:
-    """The octets of the message; raises MailError(BAD_CONTENT) if file, blobs and recipe do not belong together."""
+    """Rebuild the octets of a message; raises MailError(BAD_CONTENT) if file, blobs and recipe do not match."""
     octets = b"".join(
         [
             _build(file, segment)
@@ -162,15 +162,15 @@ def rebuild(file: bytes, recipe: Recipe, blobs: BlobReader) -> bytes:
         ]
     )
     if len(octets) != recipe.size:
-        raise MailError(Reason.BAD_CONTENT, f"rebuilt {len(octets)} octets of {recipe.size}")
+        raise MailError(Reason.BAD_CONTENT, f"rebuilt {len(octets)} octets instead of {recipe.size}")
     return octets
 
 
 class RangeReader:
-    """Ranges of one message, whose file and recipe were read once.
+    """Reader for many ranges of one message; file and recipe are loaded once.
 
-    Ranges in ascending order, as the parts of a message are, cost together what the whole message costs: a range finds
-    its first segment by bisection, and the segment that was built last is kept. Any thread may read.
+    Reading ascending ranges, such as the parts of a message, costs no more than reading the whole message: bisection
+    finds the first segment, and the segment built last is cached. Thread-safe.
     """
 
     __slots__ = ("_blobs", "_built", "_file", "_starts", "recipe")
@@ -183,7 +183,7 @@ class RangeReader:
         self.recipe = recipe
 
     def segments(self, start: int, stop: int) -> Iterator[Segment]:
-        """The segments that hold octets of a range."""
+        """The segments that overlap a range."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
             segment = self.recipe.segments[number]
             if segment.start >= stop:
@@ -192,17 +192,17 @@ class RangeReader:
                 yield segment
 
     def octets(self, start: int, stop: int) -> Iterator[bytes]:
-        """Octets [start, stop) of the message in chunks of at most 256 KiB, without building what lies before them."""
+        """Octets [start, stop) of the message in chunks of at most 256 KiB; segments before ``start`` are not built."""
         stop = min(stop, self.recipe.size)
         for segment in self.segments(start, stop):
             first = max(start, segment.start)
             last = min(stop, segment.start + segment.size)
-            given = 0
+            produced = 0
             for chunk in self._segment_octets(segment, first - segment.start, last - segment.start):
-                given += len(chunk)
+                produced += len(chunk)
                 yield chunk
-            if given != last - first:
-                raise MailError(Reason.BAD_CONTENT, f"a segment gave {given} octets of {last - first}")
+            if produced != last - first:
+                raise MailError(Reason.BAD_CONTENT, f"a segment produced {produced} octets instead of {last - first}")
 
     def read(self, start: int, stop: int) -> bytes:
         return b"".join(self.octets(start, stop))
@@ -218,7 +218,7 @@ class RangeReader:
 
 
 def octets(file: bytes, recipe: Recipe, blobs: BlobReader, start: int, stop: int) -> Iterator[bytes]:
-    """Octets [start, stop) of the message; for many ranges of one message use :class:`RangeReader`."""
+    """Octets [start, stop) of the message. Use :class:`RangeReader` to read many ranges of one message."""
     return RangeReader(file, recipe, blobs).octets(start, stop)
 
 
@@ -235,5 +235,5 @@ def segment_octets(file: bytes, segment: Segment, blobs: BlobReader, start: int,
 
 
 def _chunks(built: bytes, start: int, stop: int) -> Iterator[bytes]:
-    for at in range(start, min(stop, len(built)), CHUNK):
-        yield built[at : min(at + CHUNK, stop)]
+    for at in range(start, min(stop, len(built)), CHUNK_BYTES):
+        yield built[at : min(at + CHUNK_BYTES, stop)]

@@ -1,4 +1,4 @@
-"""``wire.segments`` as it stands in a canonical file: written, and read back with exact offsets.
+"""Write the ``wire`` entry of a canonical file, and parse it with exact offsets.
 
 ::
 
@@ -6,25 +6,25 @@
       sha256: <of the octets>
       size: <number of octets>
       segments:
-        - |2+                        text with CRLF line ends; "+": ends with a line end, "-": does not
+        - |2+                        text with CRLF line endings; "+": ends with a newline, "-": does not
           Subject: …
-        - charset: iso-8859-1        text of another charset or with other line ends
+        - charset: iso-8859-1        text in another charset or with other line endings
           newline: lf
           text: |2-
             …
-        - raw: <base64>              a few octets that are no text
-        - body: quoted-printable     what follows the front matter, in this encoding, with its parameters
+        - raw: <base64>              a few octets of binary data
+        - body: quoted-printable     the text after the front matter, with its encoding and parameters
           width: 75
           final: 76
-        - blob: <sha256>             a blob, in this encoding
+        - blob: <sha256>             a blob with its encoding
           encoding: base64
           line: 76
           octets: 66060              its size on the wire
 
-Every line of a text is indented, blank ones too, so one replacement turns octets into a scalar and back. A text may
-hold what YAML allows in a block scalar: UTF-8 without controls (but tab), DEL, C1, NEL, LS, PS and BOM.
-The parameters are those fields of :class:`~adapter.content.encodings.codings.Coding` that differ from the default, in
-its order.
+Every line of a text is indented, including blank lines, so a single replacement converts octets to a scalar and back.
+A text contains only characters that YAML allows in a block scalar: UTF-8 without controls (except tab), DEL, C1, NEL,
+LS, PS and BOM. The parameters are the fields of :class:`~adapter.content.encodings.codings.Coding` that differ from
+their defaults, in the order of declaration.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _BLOB = re.compile(rb'    - blob: ("?)([0-9a-f]{64})\1\n      encoding: ([a-z0-9
 _PARAMETER = re.compile(r"([a-z0-9]+): ([^\n]*)\n")
 
 
-class Piece(NamedTuple):
-    """A segment on its way to the file; ``content``: octets of a text or raw, UTF-8 with LF of a coded text."""
+class SegmentDraft(NamedTuple):
+    """A segment to be written. ``content``: octets of a TEXT or RAW segment (UTF-8 with LF if it has parameters)."""
 
     kind: int
     size: int
@@ -85,16 +85,19 @@ def _parameters(coding: Coding) -> list[str]:
 
 
 def write_wire(
-    at: int, before_body: int, sha256: str, size: int, pieces: Iterable[Piece]
+    at: int, before_body: int, sha256: str, size: int, drafts: Iterable[SegmentDraft]
 ) -> tuple[bytes, list[Segment]]:
-    """The ``wire`` entry at octet ``at`` of a file whose body starts ``before_body`` after it; and its segments."""
+    """Write the ``wire`` entry at offset ``at`` of a file whose body starts ``before_body`` octets after the entry.
+
+    Return the entry and its segments.
+    """
     head = f"wire:\n  sha256: {hex_scalar(sha256)}\n  size: {size}\n  segments:".encode()
     out: list[bytes] = [head]
     at += len(head)
     segments: list[Segment] = []
     start, body_at = 0, -1
-    for piece in pieces:
-        kind, octets, content, coding, ref = piece
+    for draft in drafts:
+        kind, octets, content, coding, ref = draft
         if not segments:
             out.append(b"\n")
             at += 1
@@ -110,7 +113,7 @@ def write_wire(
         else:
             ended = False
             text = b2a_base64(content, newline=False) if kind == RAW else b""
-            lead = b"    - raw: " if kind == RAW else _mapping(piece)[:-1]
+            lead = b"    - raw: " if kind == RAW else _mapping(draft)[:-1]
         begin = at + len(lead)
         stop = begin + len(text)
         if kind in (TEXT, RAW):
@@ -130,20 +133,20 @@ def write_wire(
     return b"".join(out), segments
 
 
-def _mapping(piece: Piece) -> bytes:
-    coding = piece.coding or Coding("identity")
-    if piece.kind == BODY:
+def _mapping(draft: SegmentDraft) -> bytes:
+    coding = draft.coding or Coding("identity")
+    if draft.kind == BODY:
         lines = [f"    - body: {coding.encoding}\n"]
     else:
-        lines = [f"    - blob: {hex_scalar(piece.ref)}\n", f"encoding: {coding.encoding}\n"]
+        lines = [f"    - blob: {hex_scalar(draft.ref)}\n", f"encoding: {coding.encoding}\n"]
     lines += _parameters(coding)
-    if piece.kind == BLOB:
-        lines.append(f"octets: {piece.size}\n")
+    if draft.kind == BLOB:
+        lines.append(f"octets: {draft.size}\n")
     return "      ".join(lines).encode()
 
 
 def _coding(encoding: str, values: dict[str, Any]) -> Coding | None:
-    """A coding from untrusted parameters; None if a parameter is not one of ours."""
+    """Build a coding from untrusted parameters; None if a parameter is unknown or out of range."""
     values.pop("octets", None)
     for name, value in values.items():
         if name not in _DEFAULTS or value == _DEFAULTS[name]:
@@ -167,7 +170,7 @@ def _coding(encoding: str, values: dict[str, Any]) -> Coding | None:
 
 
 def _read_parameters(lines: bytes) -> dict[str, Any] | None:
-    """The parameters as we write them; None for any other form of YAML."""
+    """Parse parameters in the writer's exact form; None for any other form of YAML."""
     values: dict[str, Any] = {}
     for name, text in _PARAMETER.findall(lines.decode("latin-1")):
         if name in values:
@@ -190,7 +193,10 @@ def _read_parameters(lines: bytes) -> dict[str, Any] | None:
 
 
 def read_wire(file: bytes, head_end: int, body_start: int) -> tuple[Recipe, int] | None:
-    """The recipe and where the ``wire`` entry ends, if it is in our form; ``head_end``: end of the front matter."""
+    """Parse a ``wire`` entry in the writer's exact form: the recipe and the end of the entry, or None.
+
+    ``head_end``: end of the front matter.
+    """
     match = _WIRE.search(file, 0, head_end)
     if match is None:
         return None
@@ -248,14 +254,14 @@ def _our_coding(encoding: bytes, lines: bytes) -> Coding | None:
 
 
 def _place_body(segments: list[Segment], body_at: int, octets: int) -> None:
-    """Give the body the octets that no other segment has, and move those that follow it."""
+    """Assign the remaining octets to the body and shift the segments after it."""
     segments[body_at] = segments[body_at]._replace(size=octets)
     for number in range(body_at + 1, len(segments)):
         segments[number] = segments[number]._replace(start=segments[number].start + octets)
 
 
 def wire_from_yaml(wire: object, body_start: int) -> Recipe:
-    """The recipe of a ``wire`` entry that was read by the YAML loader; raises MailError(BAD_CONTENT)."""
+    """Build the recipe from a ``wire`` entry parsed by the YAML loader; raises MailError(BAD_CONTENT)."""
     if not isinstance(wire, dict) or not isinstance(wire.get("segments"), list):
         raise MailError(Reason.BAD_CONTENT, "front matter: no wire segments")
     size = wire.get("size")
@@ -298,7 +304,7 @@ def _yaml_segment(item: object, start: int, body_start: int) -> Segment:
                 return Segment(BODY, start, 0, body_start, -1, 0, coding)
             elif isinstance(blob, str) and type(octets) is int and octets >= 0:
                 return Segment(BLOB, start, octets, 0, 0, 0, coding, blob)
-    raise MailError(Reason.BAD_CONTENT, "front matter: a wire segment cannot be read")
+    raise MailError(Reason.BAD_CONTENT, "front matter: malformed wire segment")
 
 
 def _inline(start: int, octets: bytes) -> Segment:

@@ -1,8 +1,8 @@
-"""YAML scalars in the one form we write, and YAML of any form read with guards.
+"""YAML: format scalars in one exact form, and parse untrusted YAML with guards.
 
-A string is plain if it cannot be taken for anything else (a number, a date, a boolean, null, a comment, a mapping),
-else double-quoted. Characters stand as they are; only those that YAML does not allow, line breaks of any kind, and
-the quote and the backslash are escaped. A lone surrogate has no UTF-8 form and becomes U+FFFD.
+A string is written plain if it cannot be parsed as anything else (number, date, boolean, null, comment, mapping), else
+double-quoted. Only characters that YAML forbids, line breaks of any kind, quotes and backslashes are escaped. A lone
+surrogate has no UTF-8 form and becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from protocol.errors import MailError, Reason
 
 try:
     from yaml import CSafeLoader as SafeLoader
-except ImportError:  # PyYAML without libyaml: slower, the same result
+except ImportError:  # PyYAML without libyaml: slower, same result
     from yaml import SafeLoader  # type: ignore[assignment]
 
-MAX_SIZE = 4 << 20
+MAX_FRONT_MATTER_BYTES = 4 << 20
 MAX_DEPTH = 16
 MAX_EVENTS = 200_000
-_LONGEST_NUMBER = 40
+_MAX_NUMBER_CHARACTERS = 40
 
-# What YAML 1.1 does not allow, or takes for a line break, and the byte order mark.
+# Characters that YAML 1.1 forbids or treats as line breaks, and the byte order mark.
 SPECIAL = "\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff"
 _FIRST = r"[A-Za-z_/$(;^<\\\xa0-\U0010ffff]"
 _BLOCK_PLAIN = re.compile(rf"(?![{SPECIAL}]){_FIRST}(?>(?:[^ :#{SPECIAL}]++|:(?![ ]|\Z)|(?<! )\#| (?!\Z|\#))*)\Z")
@@ -37,7 +37,7 @@ _UNESCAPE = re.compile(r'\\(?:(["\\nrt])|x([0-9A-F]{2})|u([0-9A-F]{4}))')
 _UNNAMED = {escape[1]: character for character, escape in _NAMED.items()}
 _CONTROLS = bytes({*range(0x20), 0x7F} - {9, 10, 13})
 NOT_LITERAL = re.compile("(?![\t\n\r])[" + SPECIAL + "]")
-# A sha256 with one of these cannot be read as a number.
+# A SHA-256 with one of these letters cannot be parsed as a number.
 _HEX_LETTER = re.compile("[acdef]")
 
 
@@ -62,19 +62,19 @@ def quote(text: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """What ``quote`` made it from; not for quoted text of any other origin."""
+    """Undo ``quote``; not suitable for quoted text of any other origin."""
     return _UNESCAPE.sub(_unescape, quoted[1:-1]) if "\\" in quoted else quoted[1:-1]
 
 
 def block_scalar(text: str) -> str:
-    """A string as the value of a key on a line of its own."""
+    """Format a string as the value of a key on its own line."""
     if _BLOCK_PLAIN.match(text) and (len(text) > 5 or text.lower() not in _RESERVED):
         return text
     return quote(text)
 
 
 def flow_scalar(text: str) -> str:
-    """A string inside ``[…]`` or ``{…}``."""
+    """Format a string inside ``[…]`` or ``{…}``."""
     if _FLOW_PLAIN.match(text) and (len(text) > 5 or text.lower() not in _RESERVED):
         return text
     return quote(text)
@@ -85,7 +85,7 @@ def hex_scalar(digest: str) -> str:
 
 
 def fits_yaml(raw: bytes) -> bool:
-    """Whether octets may stand in a block scalar: UTF-8, and no character YAML forbids; CR is the caller's matter."""
+    """Whether a block scalar can represent the octets: UTF-8 without forbidden characters. The caller checks for CR."""
     if raw.isascii():
         return len(raw.translate(None, _CONTROLS)) == len(raw)
     try:
@@ -95,7 +95,7 @@ def fits_yaml(raw: bytes) -> bool:
 
 
 class _GuardedLoader(SafeLoader):
-    """The safe loader without duplicate keys, merges and numbers whose conversion costs more than their length."""
+    """Safe loader that rejects duplicate keys and merges, and keeps very long numbers as strings."""
 
 
 def _construct_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -110,7 +110,7 @@ def _construct_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 
 def _bounded(construct: Any) -> Any:
     def constructor(loader: Any, node: yaml.ScalarNode) -> Any:
-        return str(node.value) if len(node.value) > _LONGEST_NUMBER else construct(loader, node)
+        return str(node.value) if len(node.value) > _MAX_NUMBER_CHARACTERS else construct(loader, node)
 
     return constructor
 
@@ -122,11 +122,11 @@ for _kind in ("int", "float", "timestamp"):
 
 
 class GuardedHandler(YAMLHandler):
-    """python-frontmatter's YAML handler for input nobody vouches for."""
+    """python-frontmatter's YAML handler for untrusted input."""
 
     def load(self, fm: str, **_: object) -> dict[str, Any]:
-        """The mapping; raises MailError(BAD_CONTENT)."""
-        if len(fm) > MAX_SIZE:
+        """Parse front matter into a mapping; raises MailError(BAD_CONTENT)."""
+        if len(fm) > MAX_FRONT_MATTER_BYTES:
             raise MailError(Reason.BAD_CONTENT, "front matter: too large")
         try:
             self._check_events(fm)

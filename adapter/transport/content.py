@@ -48,13 +48,13 @@ class ContentReader:
             return front_matter.recipe_of(file)
         parts = dict(rows)
         if "" not in parts:
-            return damaged_file.without_blobs(front_matter.recipe_of(file), parts.keys())
+            return damaged_file.recipe_without_blobs(front_matter.recipe_of(file), parts.keys())
         if hashlib.sha256(file).hexdigest() != parts[""]:
             raise MailError(Reason.UNREADABLE, f"{message_id}: changed since the last repair; run markpost repair")
         row = self._index.query(_KNOWN, (message_id,))
         if not row:
             raise MailError(Reason.NO_SUCH_MESSAGE, message_id)
-        return damaged_file.of_damaged_file(file, damaged_file.Known(*row[0]), self)
+        return damaged_file.recipe_of_damaged_file(file, damaged_file.IndexedMessage(*row[0]), self)
 
     def octets(self, message_id: str) -> bytes:
         """Exactly the octets that arrived."""

@@ -1,8 +1,8 @@
-"""Base64 as mailers write it: lines of one length joined by one line end, no line end after the last.
+"""Base64 as mailers write it: lines of equal length with one kind of line ending, none after the last line.
 
-A base64 range is *exact* if it equals ``encode(decode(range), line, eol)``; then the decoded octets, the line length
-and the line end are all one needs to get the range back, and any octet range can be had without what lies before it.
-Line length 0 means a single line.
+A base64 range is *exact* if it equals ``encode(decode(range), line, eol)``. The decoded octets, the line length and the
+line ending then suffice to reproduce it, and any octet range can be encoded without what precedes it. Line length 0
+means a single line.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pybase64 import b64decode, b64encode
 
 from protocol.mime.parser import Buffer
 
-CHUNK = 192 * 1024
-_MAX_LINE = 16 * 1024
-_EDGE = 4096
+CHUNK_BYTES = 192 * 1024
+_MAX_LINE_BYTES = 16 * 1024
+_EDGE_BYTES = 4096
 
 
 class InexactError(Exception):
-    """The octets cannot be had back by encoding their decoded form."""
+    """Encoding the decoded form does not reproduce the octets."""
 
 
 @lru_cache(maxsize=64)
@@ -31,19 +31,19 @@ def _splitter(line: int, count: int) -> Callable[[bytes], tuple[bytes, ...]]:
 
 
 def fold(characters: bytes, line: int, eol: bytes) -> bytes:
-    """Break ``characters`` into lines; no line end after the last."""
+    """Break ``characters`` into lines, without a line ending after the last."""
     if not line or len(characters) <= line:
         return characters
     count, rest = divmod(len(characters), line)
     if count <= 256:
         lines: list[bytes] = [characters[i : i + line] for i in range(0, count * line, line)]
-    else:  # one C call per 256 lines: three times as fast as slicing
+    else:  # one C call per 256 lines is three times faster than slicing
         split, step = _splitter(line, 256), line * 256
-        whole = count - count % 256
+        batched = count - count % 256
         lines = []
-        for i in range(0, whole * line, step):
+        for i in range(0, batched * line, step):
             lines += split(characters[i : i + step])
-        lines += [characters[i : i + line] for i in range(whole * line, count * line, line)]
+        lines += [characters[i : i + line] for i in range(batched * line, count * line, line)]
     if rest:
         lines.append(characters[-rest:])
     return eol.join(lines)
@@ -54,12 +54,12 @@ def encode(data: bytes, line: int, eol: bytes) -> bytes:
 
 
 def detect(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, bytes]:
-    """The range without line ends and blanks around it, its line length and line end: (start, end, line, eol)."""
-    head = bytes(buffer[start : min(end, start + _EDGE)])
+    """Trim newlines and blanks around a range and detect its line format: (start, end, line length, line ending)."""
+    head = bytes(buffer[start : min(end, start + _EDGE_BYTES)])
     start += len(head) - len(head.lstrip(b"\r\n \t"))
-    tail = bytes(buffer[max(start, end - _EDGE) : end])
+    tail = bytes(buffer[max(start, end - _EDGE_BYTES) : end])
     end -= len(tail) - len(tail.rstrip(b"\r\n \t"))
-    first = bytes(buffer[start : min(end, start + _MAX_LINE)])
+    first = bytes(buffer[start : min(end, start + _MAX_LINE_BYTES)])
     line = first.find(b"\n")
     if line < 0:
         return start, end, 0, b"\r\n"
@@ -69,11 +69,11 @@ def detect(buffer: Buffer, start: int, end: int) -> tuple[int, int, int, bytes]:
 
 
 def decode_exact(buffer: Buffer, start: int, end: int, line: int, eol: bytes) -> Iterator[bytes]:
-    """The decoded octets of an exact range in chunks; raises :class:`InexactError` at the first octet that differs."""
+    """Decode an exact range in chunks; raises :class:`InexactError` at the first octet that would differ."""
     if start >= end:
         raise InexactError
     # A multiple of four lines is a multiple of four characters whatever the line length.
-    step = max(1, CHUNK // (4 * (line + len(eol)))) * 4 * (line + len(eol)) if line else CHUNK
+    step = max(1, CHUNK_BYTES // (4 * (line + len(eol)))) * 4 * (line + len(eol)) if line else CHUNK_BYTES
     for at in range(start, end, step):
         stop = min(at + step, end)
         encoded = bytes(buffer[at:stop])
@@ -84,57 +84,57 @@ def decode_exact(buffer: Buffer, start: int, end: int, line: int, eol: bytes) ->
             data = b64decode(characters, validate=True)
         except Error as error:
             raise InexactError from error
-        if b64encode(data) != characters:  # there are bits that mean nothing
+        if b64encode(data) != characters:  # non-zero padding bits
             raise InexactError
         yield data
 
 
 def _unfold(encoded: bytes, line: int, eol: bytes) -> bytearray:
-    """What is left of lines that are all of this length, but for the last, without their ends: undoes :func:`fold`."""
+    """Undo :func:`fold`: remove the line endings. Every line except the last must have this length."""
     stride = line + len(eol)
     ends = len(encoded) // stride
     characters = bytearray(encoded)
     for position, octet in enumerate(eol, line):
         if encoded[position::stride] != bytes([octet]) * ends:
             raise InexactError
-        del characters[line :: stride - (position - line)]  # four times as fast as to look for them
+        del characters[line :: stride - (position - line)]  # four times faster than searching for them
     return characters
 
 
 def encoded_range(
     read: Callable[[int, int], bytes], line: int, eol: bytes, size: int, start: int, stop: int
 ) -> Iterator[bytes]:
-    """Octets [start, stop) of the ``size`` octets that encode what ``read(offset, length)`` returns, in chunks."""
+    """Octets [start, stop) of the ``size`` encoded octets, in chunks; ``read(offset, length)`` returns decoded data."""
     stride = line + len(eol) if line else 0
-    lines_per_chunk = max(1, CHUNK // stride) if line else 0
+    lines_per_chunk = max(1, CHUNK_BYTES // stride) if line else 0
     at = start
     while at < stop:
         if line:
             first = at // stride
             count = min(lines_per_chunk, (stop - 1) // stride - first + 1)
             base, characters = first * stride, first * line
-            wanted = count * line
+            length = count * line
         else:
             base = characters = at - at % 4
-            wanted = min(CHUNK, stop - base)
+            length = min(CHUNK_BYTES, stop - base)
         skew = characters % 4
-        groups = (skew + wanted + 3) // 4
+        groups = (skew + length + 3) // 4
         encoded = b64encode(read((characters - skew) // 4 * 3, groups * 3))
-        piece = fold(encoded[skew : skew + wanted], line, eol)
+        chunk = fold(encoded[skew : skew + length], line, eol)
         if line and base + count * stride < size:
-            piece += eol
-        piece = piece[at - base : stop - base]
-        if not piece:  # the blob is shorter than the file says; the caller sees the missing octets
+            chunk += eol
+        chunk = chunk[at - base : stop - base]
+        if not chunk:  # the blob is shorter than recorded; the caller detects the missing octets
             return
-        yield piece
-        at += len(piece)
+        yield chunk
+        at += len(chunk)
 
 
 def decode_tolerant(buffer: Buffer, start: int, end: int) -> Iterator[bytes]:
-    """What a mail reader would show of a base64 range that is not exact; never raises."""
+    """Decode an inexact base64 range as mail readers do: skip invalid characters, never raise."""
     rest = b""
-    for at in range(start, end, CHUNK):
-        characters = rest + bytes(buffer[at : min(at + CHUNK, end)]).translate(None, _NOT_BASE64)
+    for at in range(start, end, CHUNK_BYTES):
+        characters = rest + bytes(buffer[at : min(at + CHUNK_BYTES, end)]).translate(None, _NOT_BASE64)
         whole = len(characters) // 4 * 4
         rest = characters[whole:]
         if whole:

@@ -1,7 +1,7 @@
-"""Character sets whose text may be kept as UTF-8 and turned back into the very same octets.
+"""Character sets for reversible conversion to UTF-8.
 
-Only sets with a fixed table are listed: what is stored under a name today must encode to the same octets for ever.
-Names are written into canonical files as they stand in ``MIME_NAMES``; UTF-8 and ASCII need no name.
+Only charsets with a fixed table are listed: text stored under a name today must encode to the same octets for ever.
+Canonical files use the names in ``MIME_NAMES``; UTF-8 and ASCII need no name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from encodings.aliases import aliases
 
 from protocol.errors import MailError, Reason
 
-#: Python's codec name -> the name written to files.
+#: Python codec name -> name in canonical files.
 MIME_NAMES = {
     **{f"iso8859-{n}": f"iso-8859-{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16)},
     **{f"cp125{n}": f"windows-125{n}" for n in range(9)},
@@ -39,7 +39,7 @@ _C1 = bytes(range(0x80, 0xA0))
 
 
 def _labels() -> dict[str, str]:
-    """Every label Python knows for a listed set; untrusted labels never reach the codec registry itself."""
+    """All of Python's labels for the listed charsets, so that untrusted labels never reach the codec registry."""
     modules = {_SEPARATORS.sub("_", codec): name for codec, name in MIME_NAMES.items()}
     modules["latin_1"] = _LATIN1
     labels = {alias: modules[module] for alias, module in aliases.items() if module in modules}
@@ -52,16 +52,16 @@ _LABELS = _labels()
 
 
 def name_of(label: str) -> str:
-    """The listed name for a MIME charset label, or "" for UTF-8, ASCII and whatever is not listed."""
+    """The listed name for a MIME charset label, or "" for UTF-8, ASCII and unlisted charsets."""
     return _LABELS.get(_SEPARATORS.sub("_", label[:64].lower()).strip("_"), "")
 
 
 def encode(text: str, name: str) -> bytes:
-    """``text`` in the named set; "" is UTF-8."""
+    """Encode ``text`` in the named charset; "" is UTF-8."""
     try:
         return text.encode(_CODECS[name] if name else "utf-8")
     except (KeyError, UnicodeError) as error:
-        raise MailError(Reason.BAD_CONTENT, f"text does not fit charset {name!r}") from error
+        raise MailError(Reason.BAD_CONTENT, f"text cannot be encoded in charset {name!r}") from error
 
 
 def _reversible(raw: bytes, name: str) -> str | None:
@@ -74,10 +74,10 @@ def _reversible(raw: bytes, name: str) -> str | None:
 
 
 def decode(raw: bytes, label: str) -> tuple[str, str] | None:
-    """``raw`` as (text, name) such that ``encode(text, name) == raw``; None if no listed set manages that.
+    """Decode ``raw`` to (text, name) such that ``encode(text, name) == raw``; None if no listed charset is reversible.
 
-    UTF-8 wins over whatever the label says, since text that happens to be valid UTF-8 is nearly always just that;
-    the exception is a set that switches by escape sequences and looks like ASCII to everyone else.
+    UTF-8 takes precedence over the label, because text that is valid UTF-8 is almost always UTF-8. The exception is a
+    charset that switches by escape sequences and would pass for ASCII.
     """
     declared = name_of(label) if label else ""
     if declared in _STATEFUL and b"\x1b" in raw:
@@ -88,7 +88,7 @@ def decode(raw: bytes, label: str) -> tuple[str, str] | None:
         return raw.decode(), ""
     except UnicodeDecodeError:
         pass
-    # Mail that says Latin-1 and uses 0x80-0x9F means Windows-1252, where these are quotes and dashes.
+    # Mail labelled Latin-1 that uses 0x80-0x9F is Windows-1252, where these are quotes and dashes.
     if declared == _LATIN1 and len(raw.translate(None, _C1)) != len(raw):
         declared = _WINDOWS
     for name in (declared, _WINDOWS, _LATIN1):

@@ -1,7 +1,7 @@
-"""The exact encoding of one segment: from UTF-8 text or decoded octets to the octets on the wire.
+"""Coding: the exact encoding of one segment, from UTF-8 text or decoded octets to the octets on the wire.
 
-A :class:`Coding` is what a canonical file says of a ``text``, ``body`` or ``blob`` segment; its parameters are those
-that differ from the defaults below, in this order.
+A canonical file stores a :class:`Coding` for each ``text``, ``body`` or ``blob`` segment: the parameters that differ
+from the defaults below, in this order.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from adapter.content.encodings.quoted_printable import Quoting
 from protocol.errors import MailError, Reason
 
 LINE_ENDS = {"crlf": b"\r\n", "lf": b"\n"}
-#: Encodings that leave octets as they are; ``identity`` marks octets we could not decode and encode again exactly.
+#: Encodings that leave octets unchanged; ``identity`` marks octets that could not be decoded reversibly.
 PLAIN = frozenset({"7bit", "8bit", "binary", "identity"})
-CHUNK = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 
 
 class Coding(NamedTuple):
-    """``charset``: "" is UTF-8. ``newline``: line ends of the text. ``line``, ``eol``: base64 lines.
+    """``charset``: "" is UTF-8. ``newline``: line endings of the text. ``line``, ``eol``: base64 line format.
 
-    ``marks``: for long quoted-printable blobs, (decoded, encoded) offsets where pieces start that can be encoded on
-    their own.
+    ``marks``: for long quoted-printable blobs, the (decoded, encoded) offsets of chunks that can be encoded separately.
     """
 
     encoding: str
@@ -60,7 +59,7 @@ def _quote(text: bytes, coding: Coding) -> bytes:
 
 
 def encode_text(text: bytes, coding: Coding) -> bytes:
-    """UTF-8 text with ``\\n`` line ends as octets of the message."""
+    """Encode UTF-8 text with ``\\n`` line endings to the octets of the message."""
     if coding.charset:
         try:
             text = charsets.encode(text.decode(), coding.charset)
@@ -76,7 +75,7 @@ def encode_text(text: bytes, coding: Coding) -> bytes:
 
 
 def encode_blob(data: bytes, coding: Coding) -> bytes:
-    """The octets of a decoded part, as octets of the message."""
+    """Encode the octets of a decoded part to the octets of the message."""
     if coding.encoding == "base64":
         return base64_lines.encode(data, coding.line, LINE_ENDS[coding.eol])
     if coding.encoding == "quoted-printable":
@@ -85,7 +84,7 @@ def encode_blob(data: bytes, coding: Coding) -> bytes:
 
 
 def blob_range(read: Callable[[int, int], bytes], coding: Coding, size: int, start: int, stop: int) -> Iterator[bytes]:
-    """Octets [start, stop) of the ``size`` octets a blob encodes to, in chunks; ``read(offset, length)``: the blob."""
+    """Octets [start, stop) of the ``size`` octets of an encoded blob, in chunks; ``read(offset, length)``: the blob."""
     if coding.encoding == "base64":
         yield from base64_lines.encoded_range(read, coding.line, LINE_ENDS[coding.eol], size, start, stop)
     elif coding.encoding == "quoted-printable":
@@ -97,11 +96,11 @@ def blob_range(read: Callable[[int, int], bytes], coding: Coding, size: int, sta
                 data = read(decoded, -1 if last else marks[number + 1][0] - decoded)
                 yield encode_blob(data, coding)[max(start - encoded, 0) : stop - encoded]
     else:
-        for at in range(start, stop, CHUNK):
-            yield read(at, min(CHUNK, stop - at))
+        for at in range(start, stop, CHUNK_BYTES):
+            yield read(at, min(CHUNK_BYTES, stop - at))
 
 
-# -- placeholders for lost content: RFC822.SIZE and every offset stay the same -------------------------------------
+# -- placeholders for lost content, so that RFC822.SIZE and every offset stay the same ------------------------------
 
 PLACEHOLDER_SENTENCE = (
     b"This part of the message was lost from the mail store.\r\n"
@@ -126,5 +125,5 @@ def placeholder_range(coding: Coding, size: int, start: int, stop: int) -> Itera
     if coding.encoding == "base64":
         yield from base64_lines.encoded_range(filler, coding.line, LINE_ENDS[coding.eol], size, start, stop)
         return
-    for at in range(start, stop, CHUNK):  # without "=", so it is quoted-printable as well
-        yield filler(at, min(CHUNK, stop - at))
+    for at in range(start, stop, CHUNK_BYTES):  # the filler has no "=", so it is valid quoted-printable too
+        yield filler(at, min(CHUNK_BYTES, stop - at))

@@ -1,10 +1,10 @@
-"""Quoted-printable (RFC 2045 section 6.7) as mailers really write it.
+"""Quoted-printable (RFC 2045 section 6.7) as mailers write it in practice.
 
-The standard leaves a mailer free in what it escapes without need and where it breaks long lines. ``analyse`` finds
-out what a mailer did and says it in a :class:`Quoting`; ``encode`` does the same again. Text that no quoting yields
-exactly has none.
+The standard lets a mailer escape more than necessary and choose where to break long lines. ``analyse`` detects these
+choices and records them in a :class:`Quoting`; ``encode`` repeats them. Text that no quoting reproduces exactly has no
+:class:`Quoting`.
 
-Text here has ``\\n`` line ends; the line ends on the wire are the caller's.
+Text here has ``\\n`` line endings; the caller converts them to the line endings on the wire.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LINE_END_BLANK = re.compile(rb"[ \t](?=\n|\Z)")
 
 
 class Quoting(NamedTuple):
-    """How a text was quoted.
+    """The choices a mailer made when quoting a text.
 
-    Always escaped: ``=``, controls but tab, and octets from 0x7F. ``escape``: further octets that are escaped
-    everywhere. ``blanks``: whether the blank at a line's end is escaped. ``extra``: offsets (in the decoded text) that
-    are escaped beside these rules. Lines longer than ``final`` are broken after ``width`` characters, before an
-    escape that would not fit; if no such rule fits, ``breaks`` are the lengths between one soft break and the next.
+    Always escaped: ``=``, controls except tab, and octets from 0x7F. ``escape``: further octets escaped everywhere.
+    ``blanks``: whether a trailing blank is escaped. ``extra``: offsets (in the decoded text) escaped in addition to
+    these rules. Lines longer than ``final`` are broken after ``width`` characters, before an escape that would not
+    fit; if no such rule applies, ``breaks`` lists the distances between soft breaks.
     """
 
     escape: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Quoting(NamedTuple):
 
 
 class _Runs(dict[bytes, bytes]):
-    """Escaped forms of short runs of octets; most texts have but a few different ones."""
+    """Cache of escaped short runs of octets; most texts contain only a few distinct ones."""
 
     def __missing__(self, run: bytes) -> bytes:
         escaped = b"=" + run.hex("=").upper().encode()
@@ -107,7 +107,7 @@ def _wrap(escaped: bytes, width: int, final: int) -> bytes:
 
 
 def encode(text: bytes, quoting: Quoting) -> bytes:
-    """``text`` quoted; IndexError or garbage for a quoting that was not made for it, never an endless loop."""
+    """Quote ``text``. A quoting made for another text may raise IndexError or give garbage, but always terminates."""
     escaped = _escape(text, quoting)
     if quoting.width >= _NARROWEST and quoting.final >= quoting.width:
         return _wrap(escaped, quoting.width, quoting.final)
@@ -118,7 +118,7 @@ def encode(text: bytes, quoting: Quoting) -> bytes:
 
 
 def analyse(quoted: bytes) -> tuple[bytes, Quoting] | None:
-    """The decoded text and the quoting that gives ``quoted`` back; None if there is none."""
+    """Decode ``quoted``; return the text and the quoting that reproduces ``quoted``, or None if there is none."""
     escaped = quoted.replace(b"=\n", b"")
     text = a2b_qp(escaped)
     rule = _escape_rule(text, escaped)
@@ -139,7 +139,7 @@ def _escape_rule(text: bytes, escaped: bytes) -> Quoting | None:
         quoting = Quoting(tuple(sorted(always - {0x20, 9} if blanks else always)), blanks)
         if _escape(text, quoting) == escaped:
             return quoting
-    # Some octets are written both ways: "." and "From" at the start of a line, for instance.
+    # Some octets are both literal and escaped, for instance "." and "From" at the start of a line.
     mixed = used & literal - {_EQUALS}
     extra: list[int] = []
     for count, match in enumerate(_ESCAPED.finditer(escaped)):

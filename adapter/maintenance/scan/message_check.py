@@ -90,7 +90,7 @@ def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
     digest = sha256(file).hexdigest()
     if len(file) > LARGEST_FILE:
         return Examined(digest, "too large to be ours")
-    if not front_matter.verify(file):
+    if not front_matter.digest_matches(file):
         return Examined(digest, "does not match its digest", _blobs_of_damaged(file))
     try:
         recipe = front_matter.recipe_of(file)

@@ -163,8 +163,8 @@ def test_bad_markdown(root: Path, tmp_path: Path, text: bytes) -> None:
 def test_a_mistyped_key_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("---\nsubjct: News\n---\nx")
     assert deliver(root, str(tmp_path / "x.md"), status=65).stderr == (
-        "markpost: front matter: 'subjct' is not used here;"
-        " known are from, to, cc, reply_to, subject, in_reply_to, references\n"
+        "markpost: front matter: unknown key 'subjct';"
+        " use one of from, to, cc, reply_to, subject, in_reply_to, references\n"
     )
     with Store.open(root) as store:
         assert store.mailbox(BOB).messages() == []

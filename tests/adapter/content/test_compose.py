@@ -141,8 +141,7 @@ def test_a_key_that_would_do_nothing_is_refused(key: str) -> None:
         make(f"---\nsubject: s\n? {key}\n: x\n---\n\ntext\n")
     assert caught.value.reason is Reason.BAD_CONTENT
     assert caught.value.detail == (
-        f"front matter: {key[:80]!r} is not used here;"
-        " known are from, to, cc, reply_to, subject, in_reply_to, references"
+        f"front matter: unknown key {key[:80]!r}; use one of from, to, cc, reply_to, subject, in_reply_to, references"
     )
 
 

@@ -120,7 +120,7 @@ def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
 
 
 def test_base64_with_padding_where_a_chunk_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base64_lines, "CHUNK", 16)
+    monkeypatch.setattr(base64_lines, "CHUNK_BYTES", 16)
     with pytest.raises(base64_lines.InexactError):
         b"".join(base64_lines.decode_exact(b"QUJDQUJDQUJDQQ==QUJD", 0, 20, 0, b"\r\n"))
 

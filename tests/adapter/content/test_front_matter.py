@@ -10,7 +10,7 @@ from adapter.content import front_matter
 from adapter.content.front_matter import FrontMatter
 from adapter.content.ingest import ingest
 from adapter.content.wire import INLINE, Recipe, octets, rebuild
-from adapter.content.yaml import MAX_SIZE
+from adapter.content.yaml import MAX_FRONT_MATTER_BYTES
 from protocol.errors import MailError, Reason
 from protocol.mime.addresses import Mailbox
 
@@ -120,7 +120,7 @@ def test_a_file_without_front_matter_is_refused(file: bytes) -> None:
         front_matter.read(file)
     with pytest.raises(MailError):
         front_matter.recipe_of(file)
-    assert not front_matter.verify(file)
+    assert not front_matter.digest_matches(file)
 
 
 def test_octets_that_are_not_utf8_are_refused() -> None:
@@ -131,7 +131,7 @@ def test_octets_that_are_not_utf8_are_refused() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        "a: " + "x" * (MAX_SIZE + 10),
+        "a: " + "x" * (MAX_FRONT_MATTER_BYTES + 10),
         "a: [" + "1," * 300_000 + "1]",
         "a: " + "1:" * 200_000 + "1",
         "a: " + "9" * 100_000,
@@ -152,18 +152,18 @@ def test_bombs_cost_little(head: str) -> None:
 
 def test_verify_notices_every_change() -> None:
     file = stored()
-    assert front_matter.verify(file)
+    assert front_matter.digest_matches(file)
     for at in range(0, len(file), 7):
-        assert not front_matter.verify(file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :])
-    assert not front_matter.verify(file + b"x")
-    assert not front_matter.verify(file[:-1])
+        assert not front_matter.digest_matches(file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :])
+    assert not front_matter.digest_matches(file + b"x")
+    assert not front_matter.digest_matches(file[:-1])
     without = b"".join(line for line in file.splitlines(keepends=True) if not line.startswith(b"digest"))
-    assert not front_matter.verify(without)
+    assert not front_matter.digest_matches(without)
 
 
 def test_a_digest_line_in_the_body_does_not_count() -> None:
     file = stored(b"Subject: x\r\n\r\ndigest: " + b"0" * 64 + b"\r\n---\r\n")
-    assert front_matter.verify(file)
+    assert front_matter.digest_matches(file)
     assert front_matter.read(file).digest != "0" * 64
 
 

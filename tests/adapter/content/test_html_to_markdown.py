@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.content.html_to_markdown import MAX_HTML, html_to_markdown
-from adapter.content.markdown_to_html import MAX_MARKDOWN, markdown_to_html
+from adapter.content.html_to_markdown import MAX_HTML_CHARACTERS, html_to_markdown
+from adapter.content.markdown_to_html import MAX_MARKDOWN_CHARACTERS, markdown_to_html
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_html_costs_what_its_size_costs(piece: str) -> None:
-    html = (piece * (MAX_HTML // len(piece) + 1))[: MAX_HTML - 4] + '">"x'
+    html = (piece * (MAX_HTML_CHARACTERS // len(piece) + 1))[: MAX_HTML_CHARACTERS - 4] + '">"x'
     start = time.process_time()
     html_to_markdown(html)
     assert time.process_time() - start < 20
@@ -113,7 +113,7 @@ def test_hostile_html_costs_what_its_size_costs(piece: str) -> None:
 def test_long_html_is_cut() -> None:
     text = html_to_markdown("<p>word</p>" * 200_000)
     assert text.endswith("\n[…]\n")
-    assert len(text) < MAX_HTML
+    assert len(text) < MAX_HTML_CHARACTERS
 
 
 @given(st.one_of(st.text(max_size=100), st.text("<>/abp '\"=&#x;!-\n[]()*_`", max_size=60)))
@@ -141,5 +141,5 @@ def test_markdown_as_html(markdown: str, html: str) -> None:
 
 
 def test_long_markdown_is_sent_as_it_is() -> None:
-    html = markdown_to_html("<b>\n" * MAX_MARKDOWN)
+    html = markdown_to_html("<b>\n" * MAX_MARKDOWN_CHARACTERS)
     assert html.startswith("<pre>&lt;b&gt;\n")

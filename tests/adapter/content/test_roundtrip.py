@@ -65,14 +65,14 @@ class Sink:
 def small_limits() -> Iterator[None]:
     """What is large starts at a few dozen octets, so that chunks and sinks are used all the time."""
     with (
-        patch("adapter.content.segment.LARGE", 64),
-        patch("adapter.content.ingest.LARGE", 64),
-        patch("adapter.content.segment.CHUNK", 300),
-        patch("adapter.content.segment.SMALL_TEXT", 40),
-        patch("adapter.content.segment.MAX_BODY", 200),
-        patch("adapter.content.encodings.codings.CHUNK", 90),
-        patch("adapter.content.ingest.EXCERPT", 50),
-        patch("adapter.content.encodings.base64_lines.CHUNK", 160),
+        patch("adapter.content.segment.LARGE_PART_BYTES", 64),
+        patch("adapter.content.ingest.LARGE_PART_BYTES", 64),
+        patch("adapter.content.segment.CHUNK_BYTES", 300),
+        patch("adapter.content.segment.SMALL_TEXT_BYTES", 40),
+        patch("adapter.content.segment.MAX_BODY_BYTES", 200),
+        patch("adapter.content.encodings.codings.CHUNK_BYTES", 90),
+        patch("adapter.content.ingest.EXCERPT_BYTES", 50),
+        patch("adapter.content.encodings.base64_lines.CHUNK_BYTES", 160),
     ):
         yield
 
@@ -83,7 +83,7 @@ def check(raw: bytes, sink: Sink | None = None) -> Ingested:
     file, recipe = result.file, result.recipe
     assert rebuild(file, recipe, blobs) == raw
     assert b"".join(octets(file, recipe, blobs, 0, len(raw))) == raw
-    assert front_matter.verify(file)
+    assert front_matter.digest_matches(file)
     assert front_matter.recipe_of(file) == recipe
     assert Recipe.decode(recipe.encode()) == recipe
     assert set(recipe.blobs) <= set(blobs.data)
@@ -248,7 +248,7 @@ def test_a_changed_file_never_passes(raw: bytes, data: st.DataObject) -> None:
     broken = bytearray(result.file)
     broken[at] ^= data.draw(st.integers(1, 255))
     file = bytes(broken)
-    assert not front_matter.verify(file)
+    assert not front_matter.digest_matches(file)
     try:
         front_matter.read(file)
         rebuild(file, front_matter.recipe_of(file), Blobs(result.blobs))

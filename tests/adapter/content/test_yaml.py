@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from adapter.content import front_matter
 from adapter.content.encodings.codings import Coding
 from adapter.content.front_matter import AttachmentMeta, FrontMatter
-from adapter.content.text_segments import text_pieces
+from adapter.content.text_segments import segment_text
 from adapter.content.wire import BLOB, BODY, TEXT
-from adapter.content.wire_encoding import Piece
+from adapter.content.wire_encoding import SegmentDraft
 from adapter.content.yaml import block_scalar, flow_scalar, quote, unquote
 from protocol.errors import MailError
 from protocol.mime.addresses import Mailbox
@@ -127,14 +127,14 @@ texts = st.one_of(st.text(alphabet=_HOSTILE, max_size=60), st.text(max_size=60))
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
-    found: list[Piece] = []
+def pieces(draw: st.DrawFn) -> list[SegmentDraft]:
+    found: list[SegmentDraft] = []
     for _ in range(draw(st.integers(0, 4))):
         if draw(st.booleans()):
-            found += text_pieces(draw(texts)) or []
+            found += segment_text(draw(texts)) or []
         else:
             size = draw(st.integers(0, 10**9))
-            found.append(Piece(BLOB, size, b"", draw(codings()), draw(hashes)))
+            found.append(SegmentDraft(BLOB, size, b"", draw(codings()), draw(hashes)))
     return found
 
 
@@ -145,15 +145,15 @@ def _same(one: FrontMatter, two: FrontMatter) -> bool:
 
 @given(matters(), pieces(), hashes, st.binary(max_size=60))
 def test_files_are_read_back_the_same_by_both_readers(
-    matter: FrontMatter, segments: list[Piece], sha256: str, body: bytes
+    matter: FrontMatter, segments: list[SegmentDraft], sha256: str, body: bytes
 ) -> None:
     size = sum(piece.size for piece in segments)
     file, recipe, _ = front_matter.write(matter, sha256, size, segments, body)
-    assert front_matter.verify(file)
+    assert front_matter.digest_matches(file)
     assert front_matter.recipe_of(file) == recipe
     end, start = front_matter.split(file)
     assert file[start:] == body
-    ours = front_matter._read_ours(file, end, start)
+    ours = front_matter._read_strict(file, end, start)
     theirs = front_matter._read_yaml(file, end, start)
     assert ours is not None
     assert ours.recipe == recipe
@@ -166,10 +166,12 @@ def test_files_are_read_back_the_same_by_both_readers(
 
 @given(matters(), pieces(), st.data())
 def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
-    matter: FrontMatter, segments: list[Piece], data: st.DataObject
+    matter: FrontMatter, segments: list[SegmentDraft], data: st.DataObject
 ) -> None:
     """Whatever is done to a file, the strict reader either steps back or sees what the YAML loader sees."""
-    file = front_matter.write(matter, "ab" * 32, 10**13, [*segments, Piece(BODY, 0, b"", Coding("7bit"))], b"x\n").file
+    file = front_matter.write(
+        matter, "ab" * 32, 10**13, [*segments, SegmentDraft(BODY, 0, b"", Coding("7bit"))], b"x\n"
+    ).file
     at = data.draw(st.integers(4, len(file) - 1))
     stop = data.draw(st.integers(at, min(at + 3, len(file))))
     middle = data.draw(
@@ -178,7 +180,7 @@ def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
     changed = file[:at] + middle + file[stop:]
     try:
         end, start = front_matter.split(changed)
-        ours = front_matter._read_ours(changed, end, start)
+        ours = front_matter._read_strict(changed, end, start)
     except MailError:
         return
     if ours is None:
@@ -193,7 +195,7 @@ def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
 
 @given(texts)
 def test_text_segments_are_read_back_by_yaml(raw: bytes) -> None:
-    found = text_pieces(raw)
+    found = segment_text(raw)
     assert found is not None
     file = front_matter.write(FrontMatter("x"), "ab" * 32, len(raw), found, b"").file
     loaded, _ = front_matter.load(file)

@@ -139,7 +139,7 @@ class Checker:
             found.add(f"{message} does not rebuild: {error!r}")
             return False
         before = len(found.problems)
-        found.equal(f"own digest of {message}", front_matter.verify(file), True)
+        found.equal(f"own digest of {message}", front_matter.digest_matches(file), True)
         found.equal(f"octets of {message}", hashlib.sha256(octets).hexdigest(), wire_sha256)
         found.equal(f"size of {message}", len(octets), size)
         found.equal(f"id in {message}", front_matter.read(file).id, message)
