@@ -320,6 +320,27 @@ def undocumented(module: str, source: str) -> list[str]:
     return [] if not source.strip() or ast.get_docstring(_tree(source)) else ["no docstring"]
 
 
+def assigned_states(module: str, source: str) -> list[str]:
+    """The state of an IMAP session changes by events of ``protocol/imap/states.py``; nothing else assigns it."""
+    if module == "protocol/imap/states.py":
+        return []
+    tree = _tree(source)
+    bad = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets = [inner for target in node.targets for inner in ast.walk(target)]
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+        else:
+            continue
+        stored = [each for each in targets if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+        named = [_dotted(each) for each in stored if each.attr in ("_state", "state")]
+        # Of the framer, and of a selected mailbox: other things than the session's state.
+        innocent = {"protocol/imap/wire/framer.py": "self._state", "adapter/imap/selected_mailbox.py": "self.state"}
+        bad += [name for name in named if name != innocent.get(module)]
+    return bad
+
+
 Rule = Callable[[str, str], list[str]]
 _POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\})\+")
 
@@ -341,6 +362,7 @@ RULES: list[tuple[Rule, list[str]]] = [
     (too_long, ADAPTER + PROTOCOL),
     (undocumented, ADAPTER + PROTOCOL),
     (possessive_groups, ADAPTER + PROTOCOL),
+    (assigned_states, [module for module in ADAPTER + PROTOCOL if "/imap/" in module]),
 ]
 
 
@@ -360,6 +382,9 @@ def test_no_exception_is_left_over() -> None:
 
 
 OFFENDERS: list[tuple[Rule, str, str]] = [
+    (assigned_states, "adapter/imap/x.py", "session.state = State.SELECTED"),
+    (assigned_states, "adapter/imap/x.py", "session._machine._state, self.selected = State.SELECTED, None"),
+    (assigned_states, "adapter/imap/session.py", "self.state: State = State.LOGOUT"),
     (possessive_groups, "protocol/x.py", "WORDS = re.compile(rb'(?:[a-z]+ ?)*+')"),
     (impure_imports, "protocol/x.py", "import os"),
     (impure_imports, "protocol/x.py", "from os import path"),
@@ -402,6 +427,7 @@ def test_the_rule_catches_an_offender(rule: Rule, module: str, source: str) -> N
 
 
 INNOCENT: list[tuple[Rule, str, str]] = [
+    (assigned_states, "adapter/imap/x.py", "session.apply(StateEvent.SELECTED)\nstate = session.state"),
     (possessive_groups, "protocol/x.py", "WORDS = re.compile(r'(?>(?:[a-z]++ ?)*)\\)++')"),
     (impure_imports, "protocol/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mmap"),
     (mutations, "adapter/x.py", "import os\nos.open('a', os.O_RDONLY | os.O_NOFOLLOW)\nopen('a')\nopen('a', 'rb')"),

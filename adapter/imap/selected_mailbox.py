@@ -7,7 +7,7 @@ Changes are given to the view as they come, but for those the session makes itse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from adapter.transport.operations.base import Operation
 from protocol.imap.session_view import Emission, FolderChange, Report, Rows, View
@@ -22,16 +22,24 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+class MailboxListener(Protocol):
+    """The session that has selected the mailbox."""
+
+    def changed(self) -> None: ...
+
+    def mailbox_deleted(self) -> None: ...
+
+
 class Selected:
     """Listens to its folder until it is closed."""
 
-    __slots__ = ("_held", "_news", "_on_change", "_recent", "_watch", "read_only", "state", "view")
+    __slots__ = ("_held", "_listener", "_news", "_recent", "_watch", "read_only", "state", "view")
 
     def __init__(
         self,
         state: FolderState,
         dialect: Dialect,
-        on_change: Callable[[], None],
+        listener: MailboxListener,
         recent: RecentMarks,
         *,
         read_only: bool,
@@ -40,7 +48,7 @@ class Selected:
         self._recent = recent
         self.read_only = read_only
         self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
-        self._on_change = on_change
+        self._listener = listener
         self._held: list[FolderChange] | None = None
         self._news = False  # there may be something to tell
         self._watch = state.subscribe(self)
@@ -58,11 +66,11 @@ class Selected:
         self._news = True
         for change in changes:
             self.view.apply(change)
-        self._on_change()
+        self._listener.changed()
 
     def folder_removed(self) -> None:
         """All its messages were reported as expunged; what is done to it from now on fails."""
-        self._on_change()
+        self._listener.mailbox_deleted()
 
     async def commit_silently(
         self, mailboxes: Mailboxes, operation: Operation[Result], modseq_of: Callable[[Result], int | None]

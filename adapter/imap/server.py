@@ -20,7 +20,7 @@ from adapter.read_model.mailboxes import CacheLimits
 from adapter.smtp.listener_config import fresh_session_id
 from adapter.store.quotas import Quotas
 from protocol.imap.responses import codes, status
-from protocol.imap.states import State
+from protocol.imap.states import State, StateEvent
 
 if TYPE_CHECKING:
     from adapter.config.schema import Settings
@@ -123,7 +123,7 @@ class ImapServer:
             if context is None or not await connection.start_tls(context, self.settings.tls.handshake):
                 connection.abort()
                 return
-            session.tls = True
+            session.apply(StateEvent.TLS_STARTED)
         try:
             backend = await asyncio.shield(self._prepare()) if self._available() else None
         except Exception as error:
@@ -186,7 +186,7 @@ class ImapServer:
         elif session.state is State.NOT_AUTHENTICATED:
             if now - connection.opened_at > imap.login_time:
                 connection.bye("Login took too long")
-        elif session.idle_tag is not None:
+        elif session.state.is_idle:
             if now - connection.said_at > imap.keep_alive:
                 idle.still_here(session)
         elif connection.busy:

@@ -13,30 +13,30 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from adapter.imap.answer import Answer, failed
-from adapter.imap.commands import append, idle
-from adapter.imap.dispatch import HANDLERS
+from adapter.imap.commands import HANDLERS, append, idle
+from adapter.imap.handlers import Answer, failed
+from adapter.imap.selected_mailbox import Selected
 from adapter.net import networks
 from adapter.observability.metrics import COMMAND_SECONDS, COMMANDS
 from protocol.errors import MailError, ProtocolError, Reason
-from protocol.imap.capabilities import Situation, offered
-from protocol.imap.commands.model import Command, Enable
-from protocol.imap.commands.parser import parse_command
+from protocol.imap.capabilities import Situation, enables_condstore, offered
+from protocol.imap.commands.model import Enable
+from protocol.imap.commands.registry import CommandSpec, permit
 from protocol.imap.commands.search import UnknownCharsetError
 from protocol.imap.responses import codes
 from protocol.imap.responses import status as responses
 from protocol.imap.session_view import emission
-from protocol.imap.states import Rule, State, check, enables_condstore
+from protocol.imap.states import State, StateEvent, StateMachine
 from protocol.imap.wire.events import CommandLine, Event, Line, LiteralChunk, LiteralStart, Refused
-from protocol.imap.wire.lexer import PLAIN, CommandError, Dialect
+from protocol.imap.wire.lexer import CommandError, Dialect
 
 if TYPE_CHECKING:
     from adapter.imap.backend import Backend
     from adapter.imap.commands.append import Upload
     from adapter.imap.connection import Connection
-    from adapter.imap.selected_mailbox import Selected
     from adapter.imap.server import ImapServer
     from adapter.net.networks import Peer
+    from adapter.read_model.folder_cache import FolderState
     from adapter.read_model.mailboxes import Mailboxes
     from adapter.sessions.admission import Ticket
 
@@ -45,18 +45,16 @@ _log = logging.getLogger(__name__)
 
 #: Their details repeat what the client sent, which is nobody else's business.
 _OF_NAMES = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
-#: Commands that put messages somewhere: what is missing is told by TRYCREATE (RFC 3501 7.1).
-_INTO = frozenset(("APPEND", "COPY", "UID COPY", "MOVE", "UID MOVE", "REPLACE", "UID REPLACE"))
 
 
 class Session:
     __slots__ = (
         "_backend",
         "_ending",
-        "_rule",
+        "_machine",
+        "_spec",
         "account",
         "connection",
-        "dialect",
         "from_loopback",
         "idle_tag",
         "in_response",
@@ -65,10 +63,8 @@ class Session:
         "proxied",
         "selected",
         "server",
-        "state",
         "tag",
         "ticket",
-        "tls",
         "troubles",
         "upload",
     )
@@ -80,12 +76,10 @@ class Session:
         self.ticket = ticket
         self.from_loopback = networks.is_loopback(peer.address)  # nobody can listen, whoever it speaks for
         self.proxied = False  # the peer is the client a proxy speaks for
-        self.tls = False
         self._backend: Backend | None = None
-        self._rule: Rule | None = None  # of the command under way
+        self._machine = StateMachine()
+        self._spec: CommandSpec | None = None  # of the command under way
         self._ending = False
-        self.state = State.NOT_AUTHENTICATED
-        self.dialect: Dialect = PLAIN
         self.account = ""  # the address that is logged in
         self.selected: Selected | None = None
         self.upload: Upload | None = None  # of the APPEND that is coming in
@@ -96,6 +90,25 @@ class Session:
         self.troubles = 0  # BAD answers and failed logins in a row
 
     # --- what the client may do ------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._machine.dialect
+
+    @property
+    def tls(self) -> bool:
+        return self._machine.tls
+
+    def apply(self, event: StateEvent) -> None:
+        """Change the state; the selected mailbox is closed when the new state has none."""
+        self._machine.apply(event)
+        if self.selected is not None and not self._machine.state.has_mailbox:
+            self.selected.close()
+            self.selected = None
 
     @property
     def situation(self) -> Situation:
@@ -154,7 +167,9 @@ class Session:
                 await append.take_chunk(self, event)
             case Refused(tag, status, code, text):
                 append.give_up(self)
-                self.idle_tag = None
+                if self.state.is_idle:
+                    self.idle_tag = None
+                    self.apply(StateEvent.IDLE_ENDED)
                 self._answer(
                     tag if tag != b"*" else None,
                     Answer(text, code.encode("ascii") if code else b"", status.encode("ascii")),
@@ -169,7 +184,7 @@ class Session:
     async def _literal(self, start: LiteralStart) -> None:
         framer = self.connection.framer
         try:
-            check(start.name, self.state, self.dialect)
+            permit(start.name, self._machine)
             if start.message:
                 await append.announce(self, start)
         except CommandError as error:
@@ -192,15 +207,15 @@ class Session:
     async def _command(self, line: CommandLine) -> None:
         began = perf_counter()
         self.tag = line.tag
-        self._rule = None
+        self._spec = spec = None
         try:
-            self._rule = check(line.name, self.state, self.dialect)
-            command = self._parse(line)
+            self._spec = spec = permit(line.name, self._machine)
+            command = spec.parse(line, self.dialect) if self.upload is None else self.upload.parser.finish(line)
             if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
                 self.speak(replace(self.dialect, condstore=True))
             if line.name != "LOGOUT":
                 await self._catch_up()
-            answer = await HANDLERS[type(command)](self, command)
+            answer = await HANDLERS[spec.value](self, command)
         except CommandError as error:
             if isinstance(error, UnknownCharsetError) and error.saves:
                 self.mailbox.view.save_result(())  # RFC 5182 2.1
@@ -209,7 +224,7 @@ class Session:
         except ProtocolError as error:
             answer = Answer(str(error), status=b"BAD")
         except MailError as error:
-            answer = failed(error, into=line.name in _INTO)
+            answer = failed(error, into=spec is not None and spec.adds_messages)
             if error.detail and error.reason not in _OF_NAMES:
                 _log.info("%s %s: %s", self.peer, line.name, error.detail)
         except Exception:
@@ -229,27 +244,22 @@ class Session:
         self.progress = done
 
     def _count(self, name: str, answer: Answer | None, seconds: float) -> None:
-        known = name if self._rule is not None else "unknown"
+        known = name if self._spec is not None else "unknown"
         COMMANDS.of("imap", known, answer.status.decode("ascii") if answer is not None else "OK").add()
         COMMAND_SECONDS.of("imap", known).observe(seconds)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s %s in %.1f ms", self.peer, known, seconds * 1000)
 
-    def _parse(self, line: CommandLine) -> Command:
-        if self.upload is not None:
-            return self.upload.parser.finish(line)
-        return parse_command(line, self.dialect)
-
     # RFC 3501 5.2, 7.4.1
     def tell(self, answer: Answer | None = None) -> None:
         """What has changed in the selected mailbox, as far as the command under way allows."""
         if self.selected is not None and self.selected.pending:
-            point = emission(self._rule, uses_numbers=answer is not None and answer.uses_numbers)
+            point = emission(self._spec, uses_numbers=answer is not None and answer.uses_numbers)
             news = self.selected.flush(
                 point,
                 modseq_sent=answer is not None and answer.modseq_sent,
                 exists_first=answer is not None and answer.exists_first,
-                buried=self._rule is not None and not self._rule.asks_for_news,
+                buried=self._spec is not None and not self._spec.asks_for_news,
             )
             if news:
                 self.send(news)
@@ -274,7 +284,7 @@ class Session:
     def speak(self, dialect: Dialect) -> None:
         """The client has enabled something."""
         newly = dialect.condstore and not self.dialect.condstore
-        self.dialect = dialect
+        self._machine.enable(dialect)
         if self.selected is not None:
             self.selected.view.dialect = dialect
             if newly:
@@ -288,17 +298,20 @@ class Session:
         assert self.selected is not None  # noqa: S101 - the table of states sees to it
         return self.selected
 
-    def leave(self) -> None:
-        """No mailbox is selected any more."""
-        if self.selected is not None:
-            self.selected.close()
-            self.selected = None
-        if self.state is State.SELECTED:
-            self.state = State.AUTHENTICATED
+    def open_mailbox(self, folder: FolderState, *, read_only: bool) -> Selected:
+        """Select a mailbox."""
+        self.apply(StateEvent.SELECTED)
+        self.selected = Selected(folder, self.dialect, self, self.mailboxes.recent, read_only=read_only)
+        return self.selected
+
+    def mailbox_deleted(self) -> None:
+        """Take note that another session has deleted the selected mailbox."""
+        self.apply(StateEvent.MAILBOX_DELETED)
+        self.changed()
 
     def changed(self) -> None:
         """The selected mailbox has changed; a client in IDLE hears of it now."""
-        if self.idle_tag is not None and not self.connection.busy:
+        if self.state.is_idle and not self.connection.busy:
             idle.tell(self)
 
     def writable(self) -> None:
@@ -331,8 +344,7 @@ class Session:
     def ended(self) -> None:
         _log.info("%s gone", self.peer)
         append.give_up(self)
-        self.leave()
-        self.state = State.LOGOUT
+        self.apply(StateEvent.CLOSED)
         self.ticket.release()
         self.server.forget(self)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from protocol.imap.commands.fetch_items import Attribute
+from protocol.imap.commands.model import Command, Enable, Fetch, Search, Select, Sort, Status, StatusItem, Store, Thread
 from protocol.imap.wire.lexer import Dialect
 
 
@@ -194,6 +196,26 @@ def enable(names: Iterable[str], dialect: Dialect, situation: Situation) -> tupl
             dialect = replace(dialect, **dict.fromkeys(capability.enables, True))
             done.append(capability.name)
     return dialect, tuple(dict.fromkeys(done))
+
+
+# RFC 7162 3.1: the CONDSTORE enabling commands
+def enables_condstore(command: Command) -> bool:
+    """Whether the client has shown that it knows mod-sequences."""
+    match command:
+        case Fetch():
+            return Attribute.MODSEQ in command.items
+        case Select():
+            return command.condstore or command.qresync is not None
+        case Status():
+            return StatusItem.HIGHESTMODSEQ in command.items
+        case Search() | Sort() | Thread():
+            return command.uses_modseq
+        case Store():
+            return command.unchanged_since is not None
+        case Enable():
+            return not {"CONDSTORE", "QRESYNC"}.isdisjoint(command.capabilities)
+        case _:
+            return False
 
 
 def rfc_status() -> str:

@@ -23,15 +23,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, count
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from protocol.errors import ProtocolError
 from protocol.imap.flags import FlagTable, with_recent
 from protocol.imap.responses import fetch, status
 from protocol.imap.responses.codes import highestmodseq, permanentflags
 from protocol.imap.sequence_set import SequenceSet, Spans, contains, merge
-from protocol.imap.states import Rule
 from protocol.imap.wire.lexer import Dialect
+
+if TYPE_CHECKING:
+    from protocol.imap.commands.registry import CommandSpec
 
 Uids: TypeAlias = "array[int]"
 
@@ -44,13 +46,13 @@ class Emission(Enum):
 
 
 # RFC 3501 7.4.1, RFC 5256 3, RFC 7162 3.2.10
-def emission(rule: Rule | None, *, uses_numbers: bool = False) -> Emission:
-    """What the answer to a command may carry, by its rule (``states.check``); None: no command is in progress.
+def emission(spec: CommandSpec | None, *, uses_numbers: bool = False) -> Emission:
+    """What the response to a command may carry; None: no command is in progress.
 
     ``uses_numbers``: of a search program. With message numbers in its criteria not even UID SEARCH may carry
     an expunge (RFC 7162 3.2.10, RFC 9051 7.5.1).
     """
-    if rule is None or uses_numbers or not rule.sees_expunge:
+    if spec is None or uses_numbers or not spec.announces_expunge:
         return Emission.NO_EXPUNGE
     return Emission.ALL
 

@@ -1,145 +1,147 @@
-"""Which command may come when (RFC 3501 3, 6): the one table.
+"""The state machine of an IMAP connection (RFC 3501 3): one table of transitions, and the check of a command's states.
 
-For each command: the states it is allowed in, whether EXPUNGE may be reported while it runs, whether it speaks of
-UIDs, and whether it can be used once message numbers are given up (UIDONLY).
+The table of commands (:mod:`protocol.imap.commands.registry`) names the states each command is allowed in;
+:data:`TRANSITIONS` says which state follows an event. The adapter applies events and never assigns a state.
+
+Invariants: a refused command changes nothing; the state changes through :meth:`StateMachine.apply` alone.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
 
-from protocol.imap.commands.fetch_items import Attribute
-from protocol.imap.commands.model import Command, Enable, Fetch, Search, Select, Sort, Status, StatusItem, Store, Thread
-from protocol.imap.wire.lexer import CommandError, Dialect
+from protocol.errors import ProtocolError
+from protocol.imap.wire.lexer import PLAIN, CommandError, Dialect
 
 
 class State(Enum):
-    """RFC 3501 3"""
+    """The four states of RFC 3501 3, and two for IDLE (RFC 2177), in which only ``DONE`` may come."""
 
     NOT_AUTHENTICATED = "not authenticated"
     AUTHENTICATED = "authenticated"
     SELECTED = "selected"
+    IDLE = "idle, no mailbox selected"
+    IDLE_SELECTED = "idle, mailbox selected"
     LOGOUT = "logout"
 
+    @property
+    def is_idle(self) -> bool:
+        return self is State.IDLE or self is State.IDLE_SELECTED
 
-class Rule(NamedTuple):
-    states: frozenset[State]
-    sees_expunge: bool = True  #: RFC 3501 7.4.1, RFC 5256 3: numbers must not change under these commands
-    uid: bool = False  #: the UID form of a command
-    uid_only: bool = True  #: allowed under UIDONLY (RFC 9586 3)
-    asks_for_news: bool = False  #: sent to learn of new mail (RFC 3501 6.1.2): clients notice an EXISTS within it
+    @property
+    def has_mailbox(self) -> bool:
+        return self is State.SELECTED or self is State.IDLE_SELECTED
 
 
-_ANY: Final = frozenset((State.NOT_AUTHENTICATED, State.AUTHENTICATED, State.SELECTED))
-_LOGGED_OUT: Final = frozenset((State.NOT_AUTHENTICATED,))
-_LOGGED_IN: Final = frozenset((State.AUTHENTICATED, State.SELECTED))
-_SELECTED: Final = frozenset((State.SELECTED,))
+class StateEvent(Enum):
+    """Everything that can change the state."""
 
-_ANYTIME: Final = Rule(_ANY)
-_TO_LOG_IN: Final = Rule(_LOGGED_OUT)
-_ON_MAILBOXES: Final = Rule(_LOGGED_IN)
-_ON_SELECTED: Final = Rule(_SELECTED)
-_BY_UID: Final = Rule(_SELECTED, uid=True)
-_BY_NUMBER: Final = Rule(_SELECTED, uid_only=False)
-_FROZEN_NUMBERS: Final = Rule(_SELECTED, sees_expunge=False, uid_only=False)
+    TLS_STARTED = auto()  # the handshake is complete, after STARTTLS or at once
+    LOGGED_IN = auto()  # LOGIN or AUTHENTICATE succeeded
+    SELECT_STARTED = auto()  # SELECT or EXAMINE is being carried out
+    SELECTED = auto()  # … has succeeded
+    SELECT_FAILED = auto()  # … has failed
+    DESELECTED = auto()  # CLOSE or UNSELECT
+    MAILBOX_DELETED = auto()  # another session has deleted the selected mailbox
+    IDLE_STARTED = auto()
+    IDLE_ENDED = auto()  # DONE, or a line that is something else
+    UNAUTHENTICATED = auto()  # UNAUTHENTICATE succeeded
+    CLOSED = auto()  # LOGOUT, or the connection is lost
 
-RULES: Final[dict[str, Rule]] = {
-    # RFC 3501 6.1
-    "CAPABILITY": _ANYTIME,
-    "NOOP": _ANYTIME._replace(asks_for_news=True),
-    "LOGOUT": _ANYTIME,
-    # RFC 2971 3.1
-    "ID": _ANYTIME,
-    # RFC 3501 6.2
-    "STARTTLS": _TO_LOG_IN,
-    "AUTHENTICATE": _TO_LOG_IN,
-    "LOGIN": _TO_LOG_IN,
-    # RFC 5161 3.1; RFC 9051 6.3.1: a server need not insist that no mailbox is selected
-    "ENABLE": _ON_MAILBOXES,
-    # RFC 3501 6.3
-    "SELECT": _ON_MAILBOXES,
-    "EXAMINE": _ON_MAILBOXES,
-    "CREATE": _ON_MAILBOXES,
-    "DELETE": _ON_MAILBOXES,
-    "RENAME": _ON_MAILBOXES,
-    "SUBSCRIBE": _ON_MAILBOXES,
-    "UNSUBSCRIBE": _ON_MAILBOXES,
-    "LIST": _ON_MAILBOXES,
-    "LSUB": _ON_MAILBOXES,
-    "STATUS": _ON_MAILBOXES,
-    "APPEND": _ON_MAILBOXES,
-    # RFC 2342 5
-    "NAMESPACE": _ON_MAILBOXES,
+
+#: States a command can be allowed in.
+NOT_AUTHENTICATED: Final = frozenset((State.NOT_AUTHENTICATED,))
+AUTHENTICATED: Final = frozenset((State.AUTHENTICATED, State.SELECTED))
+SELECTED: Final = frozenset((State.SELECTED,))
+ANY: Final = NOT_AUTHENTICATED | AUTHENTICATED
+
+TRANSITIONS: Final[Mapping[tuple[State, StateEvent], State]] = {
+    # RFC 3501 6.2.1: the client stays not authenticated; what it sent before the handshake is discarded
+    (State.NOT_AUTHENTICATED, StateEvent.TLS_STARTED): State.NOT_AUTHENTICATED,
+    # RFC 3501 6.2.2, 6.2.3
+    (State.NOT_AUTHENTICATED, StateEvent.LOGGED_IN): State.AUTHENTICATED,
+    # RFC 3501 6.3.1: SELECT deselects the mailbox first, and if it fails no mailbox is selected
+    (State.AUTHENTICATED, StateEvent.SELECT_STARTED): State.AUTHENTICATED,
+    (State.SELECTED, StateEvent.SELECT_STARTED): State.AUTHENTICATED,
+    (State.AUTHENTICATED, StateEvent.SELECTED): State.SELECTED,
+    (State.AUTHENTICATED, StateEvent.SELECT_FAILED): State.AUTHENTICATED,
+    (State.SELECTED, StateEvent.SELECT_FAILED): State.AUTHENTICATED,
+    # RFC 3501 6.4.2; RFC 3691 2
+    (State.SELECTED, StateEvent.DESELECTED): State.AUTHENTICATED,
+    # RFC 2180 3.3: the session keeps a mailbox without messages, in which every change fails
+    (State.SELECTED, StateEvent.MAILBOX_DELETED): State.SELECTED,
+    (State.IDLE_SELECTED, StateEvent.MAILBOX_DELETED): State.IDLE_SELECTED,
     # RFC 2177 3
-    "IDLE": _ON_MAILBOXES._replace(asks_for_news=True),
-    # RFC 9208 4.1
-    "GETQUOTA": _ON_MAILBOXES,
-    "GETQUOTAROOT": _ON_MAILBOXES,
-    "SETQUOTA": _ON_MAILBOXES,
-    # RFC 4978 3
-    "COMPRESS": _ON_MAILBOXES,
-    # RFC 8437 3
-    "UNAUTHENTICATE": _ON_MAILBOXES,
-    # RFC 3501 6.4
-    "CHECK": _ON_SELECTED._replace(asks_for_news=True),
-    "CLOSE": _ON_SELECTED,
-    "EXPUNGE": _ON_SELECTED,
-    "SEARCH": _FROZEN_NUMBERS,
-    "FETCH": _FROZEN_NUMBERS,
-    "STORE": _FROZEN_NUMBERS,
-    "COPY": _BY_NUMBER,
-    "UID SEARCH": _BY_UID,
-    "UID FETCH": _BY_UID,
-    "UID STORE": _BY_UID,
-    "UID COPY": _BY_UID,
-    # RFC 3691 2
-    "UNSELECT": _ON_SELECTED,
-    # RFC 4315 2.1
-    "UID EXPUNGE": _BY_UID,
-    # RFC 5256 3
-    "SORT": _FROZEN_NUMBERS,
-    "THREAD": _FROZEN_NUMBERS,
-    "UID SORT": _BY_UID,
-    "UID THREAD": _BY_UID,
-    # RFC 6851 3
-    "MOVE": _BY_NUMBER,
-    "UID MOVE": _BY_UID,
-    # RFC 8508 3
-    "REPLACE": _BY_NUMBER,
-    "UID REPLACE": _BY_UID,
+    (State.AUTHENTICATED, StateEvent.IDLE_STARTED): State.IDLE,
+    (State.SELECTED, StateEvent.IDLE_STARTED): State.IDLE_SELECTED,
+    (State.IDLE, StateEvent.IDLE_ENDED): State.AUTHENTICATED,
+    (State.IDLE_SELECTED, StateEvent.IDLE_ENDED): State.SELECTED,
+    # RFC 8437 3: also deselects, and takes back what was enabled
+    (State.AUTHENTICATED, StateEvent.UNAUTHENTICATED): State.NOT_AUTHENTICATED,
+    (State.SELECTED, StateEvent.UNAUTHENTICATED): State.NOT_AUTHENTICATED,
+    # RFC 3501 3.4
+    **{(state, StateEvent.CLOSED): State.LOGOUT for state in State},
 }
 
 
-def check(name: str, state: State, dialect: Dialect) -> Rule:
-    """The rule of a command; CommandError if it does not exist or may not come now."""
-    rule = RULES.get(name)
-    if rule is None:
-        raise CommandError("Unknown command")
-    if state not in rule.states:
-        if state is State.NOT_AUTHENTICATED:
-            raise CommandError("Log in first")
-        raise CommandError("Select a mailbox first" if State.SELECTED in rule.states else "Already logged in")
-    if dialect.uid_only and not rule.uid_only:
-        raise CommandError("Message numbers can not be used", code="UIDREQUIRED")
-    return rule
+class TransitionError(ProtocolError):
+    """An event that cannot happen in the current state."""
+
+    def __init__(self, state: State, event: StateEvent) -> None:
+        super().__init__(f"{event.name} is not possible in this state ({state.value})")
 
 
-# RFC 7162 3.1: the CONDSTORE enabling commands
-def enables_condstore(command: Command) -> bool:
-    """Whether the client has shown that it knows mod-sequences."""
-    match command:
-        case Fetch():
-            return Attribute.MODSEQ in command.items
-        case Select():
-            return command.condstore or command.qresync is not None
-        case Status():
-            return StatusItem.HIGHESTMODSEQ in command.items
-        case Search() | Sort() | Thread():
-            return command.uses_modseq
-        case Store():
-            return command.unchanged_since is not None
-        case Enable():
-            return not {"CONDSTORE", "QRESYNC"}.isdisjoint(command.capabilities)
-        case _:
-            return False
+class StateMachine:
+    """What one client has reached: its state, TLS, and the extensions it has enabled."""
+
+    __slots__ = ("_dialect", "_state", "_tls")
+
+    def __init__(self) -> None:
+        self._state = State.NOT_AUTHENTICATED
+        self._dialect = PLAIN
+        self._tls = False
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def dialect(self) -> Dialect:
+        """The extensions in use (RFC 5161)."""
+        return self._dialect
+
+    @property
+    def tls(self) -> bool:
+        return self._tls
+
+    def apply(self, event: StateEvent) -> None:
+        """Change the state as the table says. Raises TransitionError, and changes nothing, if it has no such row."""
+        state = TRANSITIONS.get((self._state, event))
+        if state is None:
+            raise TransitionError(self._state, event)
+        self._state = state
+        if event is StateEvent.TLS_STARTED:
+            self._tls = True
+        elif event is StateEvent.UNAUTHENTICATED:
+            self._dialect = PLAIN
+
+    # RFC 5161 3.1; RFC 7162 3.1: some commands of CONDSTORE enable it
+    def enable(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def require(self, allowed: frozenset[State]) -> None:
+        """Raise CommandError unless a command that is allowed in these states may come now."""
+        if self._state not in allowed:
+            raise CommandError(_refusal(self._state, allowed))
+
+
+def _refusal(state: State, allowed: frozenset[State]) -> str:
+    if state is State.LOGOUT:
+        return "The connection is closing"
+    if state.is_idle:
+        return "Expected DONE"
+    if state is State.NOT_AUTHENTICATED:
+        return "Log in first"
+    return "Already logged in" if allowed == NOT_AUTHENTICATED else "Select a mailbox first"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from adapter.imap.answer import Answer, failed
 from adapter.imap.commands.copy import highest
 from adapter.imap.commands.select import find_folder
 from adapter.imap.commands.store import READ_ONLY, check_keywords, split_flags
+from adapter.imap.handlers import Answer, failed, handles
 from adapter.store import names
 from adapter.transport import operations as op
 from adapter.transport.sent_copy import Fingerprint, fingerprint_of
@@ -128,6 +128,7 @@ async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
 
 
 # RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
+@handles(model.Append)
 async def append(session: Session, command: model.Append) -> Answer:
     folder = await find_folder(session, command.mailbox)
     placed = await _commit(session, folder, command.messages, None)
@@ -135,6 +136,7 @@ async def append(session: Session, command: model.Append) -> Answer:
 
 
 # RFC 8508 3.3: APPENDUID and EXISTS come before the expunge
+@handles(model.Replace)
 async def replace(session: Session, command: model.Replace) -> Answer:
     uids = _to_replace(session, command.number, command.uid)
     folder = await find_folder(session, command.mailbox)

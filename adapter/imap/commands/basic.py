@@ -6,10 +6,11 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
 from adapter.imap.commands import id_proxy
+from adapter.imap.handlers import Answer, handles, no
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
+from protocol.imap.states import StateEvent
 
 if TYPE_CHECKING:
     from adapter.imap.session import Session
@@ -22,30 +23,36 @@ _SHOWN: Final = ("name", "version", "os", "vendor")
 
 
 # RFC 3501 6.1.1
+@handles(model.Capability)
 async def capability(session: Session, command: model.Capability) -> Answer:
     session.send(status.capability(session.capabilities()))
     return Answer("Capability completed")
 
 
 # RFC 3501 6.1.2
+@handles(model.Noop)
 async def noop(session: Session, command: model.Noop) -> Answer:
     return Answer("NOOP completed")
 
 
 # RFC 3501 6.4.1: what is acknowledged is durable, there is nothing to do
+@handles(model.Check)
 async def check(session: Session, command: model.Check) -> Answer:
     return Answer("Check completed")
 
 
 # RFC 3501 6.1.3
+@handles(model.Logout)
 async def logout(session: Session, command: model.Logout) -> Answer | None:
     session.send(status.bye("Logging out"))
     session.send(status.ok(session.tag, "Logout completed"))
+    session.apply(StateEvent.CLOSED)
     session.connection.close()
     return None
 
 
 # RFC 2971 3.1
+@handles(model.Id)
 async def identify(session: Session, command: model.Id) -> Answer:
     known = dict(command.fields)
     if not id_proxy.hear(session, known):

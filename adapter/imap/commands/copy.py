@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
 from adapter.imap.commands.fetch import limit
 from adapter.imap.commands.store import READ_ONLY
+from adapter.imap.handlers import Answer, handles, no
 from adapter.transport import operations as op
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
@@ -21,6 +21,7 @@ _GONE: Final = no("Some messages are gone", codes.EXPUNGEISSUED)
 
 
 # RFC 3501 6.4.7, RFC 4315 3; RFC 9738 3.1: all or none of them
+@handles(model.Copy)
 async def copy(session: Session, command: model.Copy) -> Answer:
     rows = session.mailbox.rows(command.messages, uid=command.uid)
     if rows.gone and not command.uid:
@@ -38,6 +39,7 @@ async def copy(session: Session, command: model.Copy) -> Answer:
 
 
 # RFC 6851 3, 4.3: COPYUID comes first, in an untagged response, then the expunges
+@handles(model.Move)
 async def move(session: Session, command: model.Move) -> Answer:
     box = session.mailbox
     if box.read_only:
@@ -63,6 +65,7 @@ def _copyuid(copied: op.Copied) -> bytes:
 
 
 # RFC 3501 6.4.3; RFC 4315 2.1
+@handles(model.Expunge)
 async def expunge(session: Session, command: model.Expunge) -> Answer:
     box = session.mailbox
     if box.read_only:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
 from adapter.imap.commands.select import send_vanished
+from adapter.imap.handlers import Answer, handles, no
 from adapter.store.flags import Flag
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
@@ -34,6 +34,7 @@ _UIDS_AT_ONCE: Final = 4096
 
 
 # RFC 3501 6.4.5; RFC 7162 3.1.4, 3.2.6; RFC 9394 3.3
+@handles(model.Fetch)
 async def fetch(session: Session, command: model.Fetch) -> Answer:
     box = session.mailbox
     # What is known to have changed is told before, so that nothing is told twice or in the wrong order.

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from adapter.imap.handlers import Answer, handles
 from protocol.imap.commands import model
 from protocol.imap.responses import status
 from protocol.imap.session_view import Emission
+from protocol.imap.states import StateEvent
 
 if TYPE_CHECKING:
-    from adapter.imap.answer import Answer
     from adapter.imap.session import Session
     from protocol.imap.wire.events import Line
 
 
 # RFC 2177 3; RFC 9051 6.3.13
+@handles(model.Idle)
 async def idle(session: Session, command: model.Idle) -> Answer | None:
     session.send(status.continuation("idling"))
     session.idle_tag = session.tag
+    session.apply(StateEvent.IDLE_STARTED)
     session.connection.framer.expect_line()
     if session.selected is not None:
         # Thunderbird overlooks an EXISTS within the response to FETCH and notices one in IDLE.
@@ -46,6 +49,7 @@ def finish(session: Session, line: Line) -> None:
     """The line that ends it."""
     tag, session.idle_tag = session.idle_tag, None
     tell(session)
+    session.apply(StateEvent.IDLE_ENDED)
     if line.done:
         session.send(status.ok(tag, "Idle completed"))
     else:

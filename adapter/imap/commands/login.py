@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from adapter.imap.answer import Answer, no
+from adapter.imap.handlers import Answer, handles, no
 from protocol.imap import capabilities
 from protocol.imap.commands import model
 from protocol.imap.commands.auth import sasl_response
 from protocol.imap.responses import codes, status
-from protocol.imap.states import State
+from protocol.imap.states import StateEvent
 from protocol.imap.wire.events import AFTER_LOGIN, BEFORE_LOGIN, Limits
-from protocol.imap.wire.lexer import PLAIN, CommandError
+from protocol.imap.wire.lexer import CommandError
 from protocol.sasl.mechanisms import Failure, Success, Trouble, encode_line
 
 if TYPE_CHECKING:
@@ -42,17 +42,19 @@ def limits_after_login(settings: Settings) -> Limits:
 
 
 # RFC 3501 6.2.1
+@handles(model.StartTls)
 async def starttls(session: Session, command: model.StartTls) -> Answer | None:
     context = session.server.certificates.context
     if session.tls or context is None:
         raise CommandError("TLS is active already" if session.tls else "TLS is not available")
     session.send(status.ok(session.tag, "Begin TLS negotiation now"))
     if await session.connection.start_tls(context, session.server.settings.tls.handshake):
-        session.tls = True
+        session.apply(StateEvent.TLS_STARTED)
     return None
 
 
 # RFC 3501 6.2.2, RFC 4959
+@handles(model.Authenticate)
 async def authenticate(session: Session, command: model.Authenticate) -> Answer:
     offered = capabilities.offered(session.situation)
     if f"AUTH={command.mechanism}" not in offered:
@@ -77,6 +79,7 @@ async def authenticate(session: Session, command: model.Authenticate) -> Answer:
 
 
 # RFC 3501 6.2.3
+@handles(model.Login)
 async def login(session: Session, command: model.Login) -> Answer:
     if not session.situation.passwords:
         return no(_NO_LOGIN, codes.PRIVACYREQUIRED)
@@ -107,7 +110,7 @@ async def _enter(session: Session, user: str) -> Answer:
         return no(_TOO_MANY, codes.LIMIT)
     session.account = user
     session.peer = session.peer._replace(user=user)
-    session.state = State.AUTHENTICATED
+    session.apply(StateEvent.LOGGED_IN)
     session.troubles = 0
     session.connection.framer.limits = limits_after_login(session.server.settings)
     # RFC 3501 6.2.2, 6.2.3: the capabilities have changed.
@@ -115,6 +118,7 @@ async def _enter(session: Session, user: str) -> Answer:
 
 
 # RFC 5161 3.1
+@handles(model.Enable)
 async def enable(session: Session, command: model.Enable) -> Answer:
     dialect, names = capabilities.enable(command.capabilities, session.dialect, session.situation)
     session.send(status.enabled(name.encode("ascii") for name in names))
@@ -123,6 +127,7 @@ async def enable(session: Session, command: model.Enable) -> Answer:
 
 
 # RFC 4978 3
+@handles(model.Compress)
 async def compress(session: Session, command: model.Compress) -> Answer | None:
     if session.connection.compressed:
         return no("Compression is active already", codes.COMPRESSIONACTIVE)
@@ -134,10 +139,10 @@ async def compress(session: Session, command: model.Compress) -> Answer | None:
 
 
 # RFC 8437 3
+@handles(model.Unauthenticate)
 async def unauthenticate(session: Session, command: model.Unauthenticate) -> Answer | None:
     if not session.server.settings.imap.unauthenticate:
         raise CommandError("Unknown command")
-    session.leave()
     session.ticket.release()
     ticket = session.server.admission.admit("imap", session.peer.address, session.connection.give_way)
     if ticket is None:
@@ -146,8 +151,7 @@ async def unauthenticate(session: Session, command: model.Unauthenticate) -> Ans
     session.ticket = ticket
     session.account = ""
     session.peer = session.peer._replace(user="")
-    session.state = State.NOT_AUTHENTICATED
-    session.dialect = PLAIN
+    session.apply(StateEvent.UNAUTHENTICATED)
     session.connection.framer.limits = limits_before_login(session.server.settings)
     session.send(status.ok(session.tag, "Logged out"))
     session.connection.end_compression()

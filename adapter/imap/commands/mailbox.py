@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
 from adapter.imap.commands.list import Hierarchy
 from adapter.imap.commands.select import find_folder
+from adapter.imap.handlers import Answer, handles, no
 from adapter.store import names
 from adapter.store.flags import Flag
 from adapter.transport import ids
@@ -33,6 +33,7 @@ _USES: Final = {use.lower(): use for _, use in names.STANDARD_FOLDERS.values() i
 
 
 # RFC 3501 6.3.3, RFC 6154 3, RFC 8474 4.1
+@handles(model.Create)
 async def create(session: Session, command: model.Create) -> Answer:
     if len(command.use) > 1 or any(use not in _USES for use in command.use):
         return no("Special use is not supported", codes.USEATTR)
@@ -47,12 +48,14 @@ async def create(session: Session, command: model.Create) -> Answer:
 
 
 # RFC 3501 6.3.4
+@handles(model.Delete)
 async def delete(session: Session, command: model.Delete) -> Answer:
     await session.mailboxes.commit(op.DeleteFolder(session.account, command.mailbox))
     return Answer("Delete completed")
 
 
 # RFC 3501 6.3.5; RFC 9051 6.3.6
+@handles(model.Rename)
 async def rename(session: Session, command: model.Rename) -> Answer:
     folder = await session.mailboxes.commit(op.RenameFolder(session.account, command.mailbox, command.new_name))
     if session.dialect.rev2 and command.mailbox != names.INBOX:
@@ -61,6 +64,7 @@ async def rename(session: Session, command: model.Rename) -> Answer:
 
 
 # RFC 3501 6.3.6: a server may refuse a mailbox that does not exist; clients expect it
+@handles(model.Subscribe)
 async def subscribe(session: Session, command: model.Subscribe) -> Answer:
     account = await session.mailboxes.account(session.account)
     name = names.normalise_folder(command.mailbox)
@@ -73,12 +77,14 @@ async def subscribe(session: Session, command: model.Subscribe) -> Answer:
 
 
 # RFC 3501 6.3.7
+@handles(model.Unsubscribe)
 async def unsubscribe(session: Session, command: model.Unsubscribe) -> Answer:
     await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=False))
     return Answer("Unsubscribe completed")
 
 
 # RFC 3501 6.3.8, RFC 5258, RFC 5819, RFC 6154
+@handles(model.List)
 async def list_mailboxes(session: Session, command: model.List) -> Answer:
     if command.patterns == ("",) and not command.extended:
         # RFC 3501 6.3.8: the delimiter is asked for.
@@ -102,6 +108,7 @@ async def list_mailboxes(session: Session, command: model.List) -> Answer:
 
 
 # RFC 3501 6.3.9
+@handles(model.Lsub)
 async def lsub(session: Session, command: model.Lsub) -> Answer:
     if command.pattern is not None:
         for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
@@ -115,12 +122,14 @@ async def _hierarchy(session: Session) -> Hierarchy:
 
 
 # RFC 2342 5
+@handles(model.Namespace)
 async def namespace(session: Session, command: model.Namespace) -> Answer:
     session.send(responses.namespace([""], dialect=session.dialect))
     return Answer("Namespace completed")
 
 
 # RFC 3501 6.3.10; RFC 9051 6.3.11
+@handles(model.Status)
 async def status(session: Session, command: model.Status) -> Answer:
     name = (await find_folder(session, command.mailbox)).name
     folder = (await session.mailboxes.status(session.account)).get(name)

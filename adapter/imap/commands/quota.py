@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
+from adapter.imap.handlers import Answer, handles, no
 from adapter.store.quotas import Quota, usage
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
@@ -19,6 +19,7 @@ _UNIT: Final = 1024  # RFC 9208 5.1
 
 
 # RFC 9208 4.1.2
+@handles(model.GetQuota)
 async def get_quota(session: Session, command: model.GetQuota) -> Answer:
     quota = _configured(session)
     if command.root != ROOT:
@@ -28,6 +29,7 @@ async def get_quota(session: Session, command: model.GetQuota) -> Answer:
 
 
 # RFC 9208 4.1.3
+@handles(model.GetQuotaRoot)
 async def get_quota_root(session: Session, command: model.GetQuotaRoot) -> Answer:
     quota = _configured(session)
     session.send(status.quota_root(command.mailbox, [ROOT], dialect=session.dialect))
@@ -36,6 +38,7 @@ async def get_quota_root(session: Session, command: model.GetQuotaRoot) -> Answe
 
 
 # RFC 9208 4.1.1: the operator sets limits, not the client
+@handles(model.SetQuota)
 async def set_quota(session: Session, command: model.SetQuota) -> Answer:
     _configured(session)
     return no("Quotas are set by the administrator", codes.NOPERM)

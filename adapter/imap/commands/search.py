@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from adapter.imap.answer import Answer
+from adapter.imap.handlers import Answer, handles
 from protocol.errors import ProtocolError
 from protocol.imap.commands import model
 from protocol.imap.commands.model import SearchReturn
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 # RFC 3501 6.4.4; RFC 9051 6.4.4: always the extended answer
+@handles(model.Search)
 async def search(session: Session, command: model.Search) -> Answer:
     returns = command.returns or (SearchReturn(all=True) if session.dialect.rev2 else None)
     with _nothing_saved_after_no(session, returns):
@@ -32,6 +33,7 @@ async def search(session: Session, command: model.Search) -> Answer:
 
 
 # RFC 5256 3; RFC 5267 3.1 for RETURN
+@handles(model.Sort)
 async def sort(session: Session, command: model.Sort) -> Answer:
     with _nothing_saved_after_no(session, command.returns):
         program, uids = await _find(session, command)
@@ -44,6 +46,7 @@ async def sort(session: Session, command: model.Sort) -> Answer:
 
 
 # RFC 5256 3
+@handles(model.Thread)
 async def thread(session: Session, command: model.Thread) -> Answer:
     program, uids = await _find(session, command)
     box = session.mailbox

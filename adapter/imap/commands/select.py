@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer
-from adapter.imap.selected_mailbox import Selected
+from adapter.imap.handlers import Answer, handles
 from adapter.store import names
 from adapter.store.flags import parse_uids
 from adapter.transport import ids
@@ -19,9 +18,10 @@ from protocol.imap.responses import codes, status
 from protocol.imap.responses.status import SelectedFolder
 from protocol.imap.sequence_set import LARGEST, Spans, contains, intersect, merge, missing
 from protocol.imap.session_view import Rows
-from protocol.imap.states import State
+from protocol.imap.states import StateEvent
 
 if TYPE_CHECKING:
+    from adapter.imap.selected_mailbox import Selected
     from adapter.imap.session import Session
     from adapter.store.queries.mailboxes import Folder
 
@@ -39,15 +39,23 @@ async def find_folder(session: Session, name: str) -> Folder:
 
 
 # RFC 3501 6.3.1, 6.3.2; RFC 9051 6.3.2, 6.3.3; RFC 7162 3.2.5, 3.2.11
+@handles(model.Select)
 async def select(session: Session, command: model.Select) -> Answer:
-    if session.selected is not None:
-        session.leave()
+    had_mailbox = session.state.has_mailbox
+    session.apply(StateEvent.SELECT_STARTED)
+    if had_mailbox:
         session.send(status.ok(None, "Previous mailbox closed", codes.CLOSED))
+    try:
+        return await _open(session, command)
+    except Exception:
+        session.apply(StateEvent.SELECT_FAILED)
+        raise
+
+
+async def _open(session: Session, command: model.Select) -> Answer:
     folder = await find_folder(session, command.mailbox)
     state = await session.mailboxes.folder(folder.id)
-    box = Selected(state, session.dialect, session.changed, session.mailboxes.recent, read_only=command.read_only)
-    session.selected = box
-    session.state = State.SELECTED
+    box = session.open_mailbox(state, read_only=command.read_only)
     session.send(
         status.selected(
             SelectedFolder(
@@ -106,9 +114,10 @@ def _numbers(spans: Spans) -> Iterable[int]:
 
 
 # RFC 3501 6.4.2
+@handles(model.Close)
 async def close(session: Session, command: model.Close) -> Answer:
     box = session.mailbox
-    session.leave()  # first: nothing of what follows is reported
+    session.apply(StateEvent.DESELECTED)  # first: nothing of what follows is reported
     if not box.read_only:
         try:
             await session.mailboxes.commit(op.Expunge(session.account, box.state.id))
@@ -119,6 +128,7 @@ async def close(session: Session, command: model.Close) -> Answer:
 
 
 # RFC 3691 2
+@handles(model.Unselect)
 async def unselect(session: Session, command: model.Unselect) -> Answer:
-    session.leave()
+    session.apply(StateEvent.DESELECTED)
     return Answer("Unselect completed")

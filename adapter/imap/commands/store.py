@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.answer import Answer, no
 from adapter.imap.commands.fetch import limit
+from adapter.imap.handlers import Answer, handles, no
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
 from adapter.transport.operations.messages import How
@@ -50,6 +50,7 @@ def check_keywords(table: FlagTable, keywords: Sequence[str]) -> None:
 
 
 # RFC 3501 6.4.6; RFC 7162 3.1.3
+@handles(model.Store)
 async def store(session: Session, command: model.Store) -> Answer:
     box = session.mailbox
     if box.read_only:

@@ -60,7 +60,7 @@ _TAG_ALONE = re.compile(_TAG + rb"(?: |\Z)")
 _MARKER = re.compile(rb"(~?)\{([0-9]{1,20})(\+?)\}\Z")
 _MARKER_ROOM: Final = 32
 #: Commands with message literals: how many arguments stand before the mailbox name, itself perhaps a literal.
-_BEFORE_MAILBOX: Final = {"APPEND": 0, "REPLACE": 1, "UID REPLACE": 1}
+MESSAGE_COMMANDS: Final = {"APPEND": 0, "REPLACE": 1, "UID REPLACE": 1}
 _NO_REFUSAL: Final = Refused(b"*", "BAD", None, "")
 
 
@@ -361,7 +361,7 @@ class Framer:
         return None
 
     def _is_message(self) -> bool:
-        before = _BEFORE_MAILBOX.get(self._name)
+        before = MESSAGE_COMMANDS.get(self._name)
         if before is None or self.limits.message is None:
             return False
         text = self._pieces[0]

@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from adapter.imap import connection
-from adapter.imap.answer import Answer, failed
 from adapter.imap.connection import Connection
+from adapter.imap.handlers import Answer, failed
 from adapter.read_model.bodies import Bodies, Span
 from adapter.read_model.mailboxes import Mailboxes
 from protocol.errors import MailError, Reason

@@ -30,12 +30,12 @@ from typing import Any
 import pytest
 
 from adapter.config.schema import Settings, Tls
-from adapter.imap.dispatch import HANDLERS
+from adapter.imap.commands import HANDLERS
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from protocol.imap.capabilities import CAPABILITIES
-from protocol.imap.states import RULES
+from protocol.imap.commands.registry import COMMANDS
 from tests.support.certificates import make_certificate
 from tests.support.imapd import ImapClient, Running, make_store, serving
 from tests.support.mailboxes import told
@@ -223,7 +223,7 @@ def test_every_command_is_spoken() -> None:
         for line in path.read_text(encoding="utf-8").replace("\\r\\n", "\nC: ").splitlines():
             if match := _COMMAND.match(line):
                 said.add(match[1].upper())
-    assert set(RULES) - said == set()
+    assert set(COMMANDS) - said == set()
 
 
 _REFUSED = re.compile(r"(?:[A-Z] )?S: [A-Za-z0-9.]+ (?:NO|BAD) ")

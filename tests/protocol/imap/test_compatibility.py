@@ -14,10 +14,10 @@ from protocol.imap.commands import model as c
 from protocol.imap.commands.append import AppendParser
 from protocol.imap.commands.auth import sasl_response
 from protocol.imap.commands.fetch_items import Attribute, BodyPart
-from protocol.imap.commands.parser import parse_command
+from protocol.imap.commands.registry import COMMANDS, parse_command
 from protocol.imap.search import keys as k
 from protocol.imap.sequence_set import parse_set
-from protocol.imap.states import State, check
+from protocol.imap.states import State
 from protocol.imap.wire.events import AFTER_LOGIN, CommandLine, Line, LiteralStart
 from protocol.imap.wire.framer import Framer
 from protocol.imap.wire.lexer import PLAIN, Dialect
@@ -81,7 +81,7 @@ def test_done_and_command_in_one_packet() -> None:
 
 
 def test_id_before_login() -> None:
-    assert check("ID", State.NOT_AUTHENTICATED, PLAIN)
+    assert State.NOT_AUTHENTICATED in COMMANDS["ID"].states
     assert parse(b'ID ("name" "Mac OS X Mail")') == c.Id((("name", "Mac OS X Mail"),))
 
 
@@ -184,7 +184,7 @@ def test_inbox_in_any_case() -> None:
 
 
 def test_enable_while_selected() -> None:
-    assert check("ENABLE", State.SELECTED, PLAIN)
+    assert State.SELECTED in COMMANDS["ENABLE"].states
 
 
 def test_chains_of_or() -> None:

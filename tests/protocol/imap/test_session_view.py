@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import ProtocolError
+from protocol.imap.commands.registry import COMMANDS
 from protocol.imap.flags import SEEN, FlagTable
 from protocol.imap.sequence_set import SAVED, parse_set
 from protocol.imap.session_view import Emission, FolderChange, Report, View, emission
-from protocol.imap.states import RULES
 from protocol.imap.wire.lexer import PLAIN, Dialect
 
 CONDSTORE = Dialect(condstore=True)
@@ -71,7 +71,7 @@ def flush(seen: View, point: Emission = Emission.ALL) -> bytes:
     ],
 )
 def test_where_expunges_are_allowed(command: str | None, numbers: bool, expected: Emission) -> None:
-    assert emission(RULES[command] if command else None, uses_numbers=numbers) is expected
+    assert emission(COMMANDS[command] if command else None, uses_numbers=numbers) is expected
 
 
 def test_new_mail() -> None:

@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from protocol.imap.commands.registry import COMMANDS
 from protocol.imap.flags import FlagTable
 from protocol.imap.sequence_set import SequenceSet, parse_set
 from protocol.imap.session_view import Emission, FolderChange, Report, View, emission
-from protocol.imap.states import RULES
 from protocol.imap.wire.lexer import Dialect
 
 LINE = re.compile(rb"\* (?:(\d+) )?([A-Z]+) ?(.*)")
@@ -231,7 +231,7 @@ class ViewMachine(RuleBasedStateMachine):
                 client.mask[u] = client.mask[u] | mask if add else mask
         else:
             client.view.touch(rows.uids)
-        client.receive(emission(RULES["UID STORE" if uid else "STORE"]))
+        client.receive(emission(COMMANDS["UID STORE" if uid else "STORE"]))
         if not silent:
             assert all(client.mask[u] == self.folder.mask[u] for u in rows.uids)
 
@@ -241,7 +241,7 @@ class ViewMachine(RuleBasedStateMachine):
     )
     def command(self, data: st.DataObject, command: str) -> None:
         client = self.client(data)
-        client.receive(emission(RULES[command]))
+        client.receive(emission(COMMANDS[command]))
 
     @rule(data=st.data())
     def fetch_flags(self, data: st.DataObject) -> None:

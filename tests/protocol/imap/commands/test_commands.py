@@ -7,7 +7,7 @@ import pytest
 from protocol.imap.commands import model as c
 from protocol.imap.commands.auth import sasl_response
 from protocol.imap.commands.model import Command, ListReturn, ListSelect, StatusItem, StoreMode
-from protocol.imap.commands.parser import parse_command
+from protocol.imap.commands.registry import parse_command
 from protocol.imap.sequence_set import SAVED, SequenceSet, parse_set
 from protocol.imap.wire.events import AFTER_LOGIN, CommandLine, LiteralStart
 from protocol.imap.wire.framer import Framer

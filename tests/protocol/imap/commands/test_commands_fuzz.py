@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import ProtocolError
 from protocol.imap.commands import model as c
 from protocol.imap.commands.append import AppendParser
-from protocol.imap.commands.parser import PARSERS, parse_command
+from protocol.imap.commands.registry import COMMANDS, parse_command
 from protocol.imap.search import keys as k
 from protocol.imap.sequence_set import SAVED, SequenceSet
 from protocol.imap.wire import utf7
@@ -310,7 +310,7 @@ hostile = st.lists(words | st.binary(max_size=4), max_size=12)
 
 
 @settings(max_examples=600)
-@given(st.sampled_from(sorted(PARSERS)), hostile, st.sampled_from([b" ", b""]), DIALECTS)
+@given(st.sampled_from(sorted(COMMANDS)), hostile, st.sampled_from([b" ", b""]), DIALECTS)
 def test_hostile_arguments_are_commands_or_refused(
     name: str, parts: list[bytes], glue: bytes, dialect: Dialect
 ) -> None:

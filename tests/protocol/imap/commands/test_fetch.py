@@ -6,7 +6,7 @@ import pytest
 
 from protocol.imap.commands.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem, Preview
 from protocol.imap.commands.model import Command, Fetch, Partial
-from protocol.imap.commands.parser import parse_command
+from protocol.imap.commands.registry import parse_command
 from protocol.imap.sequence_set import SAVED, parse_set
 from protocol.imap.wire.events import AFTER_LOGIN, CommandLine, LiteralStart
 from protocol.imap.wire.framer import Framer

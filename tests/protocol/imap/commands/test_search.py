@@ -9,7 +9,7 @@ import pytest
 
 from protocol.imap.commands import model as c
 from protocol.imap.commands.model import Command, Partial, SearchReturn
-from protocol.imap.commands.parser import parse_command
+from protocol.imap.commands.registry import parse_command
 from protocol.imap.commands.search import MAX_DEPTH
 from protocol.imap.search import keys as k
 from protocol.imap.search.sort import SortCriterion, SortKey
