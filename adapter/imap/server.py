@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from adapter.imap.backend import Backend
 from adapter.imap.commands import idle
 from adapter.imap.commands.login import limits_before_login
 from adapter.imap.connection import Connection
 from adapter.imap.session import Session
 from adapter.net.networks import UNIX, Networks, Peer, canonical
-from adapter.read_model.mailboxes import CacheLimits
+from adapter.read_model.mailboxes import CacheLimits, Mailboxes
 from adapter.smtp.listener_config import fresh_session_id
 from adapter.store.quotas import Quotas
 from protocol.imap.responses import codes, status
@@ -26,13 +26,39 @@ if TYPE_CHECKING:
     from adapter.config.schema import Settings
     from adapter.net.tls import Certificates
     from adapter.sessions.admission import Admission
-    from adapter.sessions.context import ServerContext
+    from adapter.sessions.context import OpenStore, ServerContext
+    from adapter.transport.transport import Transport
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
 _TICK = 1.0
 #: Seconds a connection may take to close.
 _LINGER = 5.0
+
+
+class Backend:
+    """What IMAP sessions need of an open store: created when the store is opened, closed before it is closed."""
+
+    def __init__(self, store: OpenStore, limits: CacheLimits) -> None:
+        self.store = store
+        self.mailboxes = Mailboxes(store.transport, store.commits, limits)
+
+    @property
+    def transport(self) -> Transport:
+        return self.store.transport
+
+    async def start(self) -> None:
+        await self.mailboxes.start()
+
+    async def close(self) -> None:
+        """Sessions must be gone."""
+        await self.mailboxes.close()
+
+    async def call(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Run what blocks on a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.pool, function, *arguments)
 
 
 def imap_server(services: ServerContext) -> ImapServer:

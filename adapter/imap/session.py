@@ -31,10 +31,9 @@ from protocol.imap.wire.events import CommandLine, Event, Line, LiteralChunk, Li
 from protocol.imap.wire.lexer import CommandError, Dialect
 
 if TYPE_CHECKING:
-    from adapter.imap.backend import Backend
     from adapter.imap.commands.append import Upload
     from adapter.imap.connection import Connection
-    from adapter.imap.server import ImapServer
+    from adapter.imap.server import Backend, ImapServer
     from adapter.net.networks import Peer
     from adapter.read_model.folder_cache import FolderState
     from adapter.read_model.mailboxes import Mailboxes

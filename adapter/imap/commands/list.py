@@ -6,11 +6,11 @@ exist is ``\NonExistent``, which implies ``\Noselect`` (RFC 5258 3), or ``\Nosel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from adapter.imap.commands.patterns import Pattern
-from adapter.store import names
+from adapter.store.names import DELIMITER, INBOX, MAX_FOLDER_NAME
 from adapter.store.queries.mailboxes import Folder
 from protocol.errors import MailError, Reason
 from protocol.imap.commands.model import List, ListReturn, ListSelect
@@ -19,6 +19,53 @@ from protocol.imap.commands.model import List, ListReturn, ListSelect
 MAX_PATTERNS = 50
 
 _NO_SELECT = b"\\Noselect"
+_WILDCARDS = re.compile(r"[*%]{2,}")
+
+
+class Pattern:
+    """A mailbox pattern (RFC 3501 6.3.8): ``%`` stands for anything within one level, ``*`` for anything at all.
+
+    An automaton whose states are the bits of one integer: a name is read once, character by character, without
+    backtracking, so that no pattern is expensive. INBOX, also as a parent, matches in any case.
+    """
+
+    __slots__ = ("_accept", "_any", "_literal", "_start", "_wild", "_within")
+
+    def __init__(self, text: str) -> None:
+        text = _WILDCARDS.sub(lambda run: "*" if "*" in run[0] else "%", text)
+        if sum(character not in "*%" for character in text) > MAX_FOLDER_NAME:
+            text = DELIMITER  # longer than any name: fits none
+        self._literal: dict[str, int] = {}
+        self._any = self._within = 0
+        for position, character in enumerate(text):
+            bit = 1 << position
+            if character == "*":
+                self._any |= bit
+            elif character == "%":
+                self._within |= bit
+            else:
+                self._literal[character] = self._literal.get(character, 0) | bit
+        self._wild = self._any | self._within
+        self._accept = 1 << len(text)
+        self._start = self._skip(1)
+
+    def matches(self, name: str) -> bool:
+        states = self._start
+        either_case = len(INBOX) if name == INBOX or name.startswith(INBOX + DELIMITER) else 0
+        literal = self._literal
+        for position, character in enumerate(name):
+            wanted = literal.get(character, 0)
+            if position < either_case:
+                wanted |= literal.get(character.lower(), 0)
+            stay = states & (self._any if character == DELIMITER else self._wild)
+            states = self._skip((states & wanted) << 1 | stay)
+            if not states:
+                return False
+        return bool(states & self._accept)
+
+    def _skip(self, states: int) -> int:
+        """A wildcard may stand for nothing; no two of them stand side by side."""
+        return states | (states & self._wild) << 1
 
 
 class Shown(NamedTuple):
@@ -119,15 +166,15 @@ def _fits(name: str, patterns: Sequence[Pattern]) -> bool:
 def _parents(mailboxes: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name in mailboxes:
-        end = name.rfind(names.DELIMITER)
+        end = name.rfind(DELIMITER)
         while end > 0 and (parent := name[:end]) not in found:
             found.add(parent)
-            end = parent.rfind(names.DELIMITER)
+            end = parent.rfind(DELIMITER)
     return found
 
 
 def _order(name: str) -> tuple[bool, str]:
-    return name != names.INBOX and not name.startswith(names.INBOX + names.DELIMITER), name
+    return name != INBOX and not name.startswith(INBOX + DELIMITER), name
 
 
 def _in_order(mailboxes: Iterable[str]) -> list[str]:

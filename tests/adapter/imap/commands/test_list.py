@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.imap.commands.patterns import Pattern
+from adapter.imap.commands.list import Pattern
 
 _TEXT = st.text("ab/", max_size=12)
 
