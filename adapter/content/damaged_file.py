@@ -22,7 +22,7 @@ from protocol.errors import MailError
 _MAX_TEXT_BYTES = 64 << 10  # how much of a damaged file the stand-in shows
 _NOTE = (
     "The file of this message in the mail store is damaged and no intact copy was found.\r\n"
-    "What follows is the text that the file still has.\r\n\r\n"
+    "The text that is left in the file follows.\r\n\r\n"
 )
 
 

@@ -171,7 +171,7 @@ def split(file: bytes) -> tuple[int, int]:
 
 
 def digest_matches(file: bytes) -> bool:
-    """Whether the file contains a digest that matches the rest of the file."""
+    """True if the file contains a digest that matches the rest of the file."""
     try:
         end, _ = split(file)
     except MailError:

@@ -20,7 +20,7 @@ _HTML_HEADER = re.compile(rb'^Content-Type: multipart/alternative; boundary="(=_
 
 
 def is_markdown(header: bytes) -> bool:
-    """Whether the header block declares the message as a single text/markdown part (RFC 7763)."""
+    """True if the header block declares the message as a single text/markdown part (RFC 7763)."""
     if b"markdown" not in header.lower():
         return False
     part = scan(header)

@@ -84,7 +84,7 @@ class _Converter:
         self.preformatted = False
         self.row_length = -1  # text length of the current one-line table row; -1: no such row
         self.cell_due = False
-        self.is_line = self.was_line = False  # whether this table row, and the previous one, is a single line
+        self.is_line = self.was_line = False  # this table row, and the previous one, is a single line
         self.header_cells = self.cells = 0
 
     def convert(self, html: str) -> str:

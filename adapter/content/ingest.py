@@ -154,7 +154,7 @@ def _hash(octets: Buffer) -> str:
 
 
 def _rebuilds(canonical: CanonicalFile, octets: Buffer, drafts: BlobDrafts) -> bool:
-    """Whether the octets rebuilt from file and blobs equal ``octets``.
+    """Compare the octets rebuilt from file and blobs with the original.
 
     Base64 and blobs in the sink are skipped: they were compared while they were decoded.
     """

@@ -66,7 +66,7 @@ def safe_name(name: str) -> str:
 
 
 def is_text(part: Part) -> bool:
-    """Whether a leaf is text: stored in the file if small, and an attachment only if declared as one."""
+    """True for a text leaf: stored in the file if small, and an attachment only if declared as one."""
     if part.type == "message":
         return part.subtype in _TEXT_LIKE
     return part.type in ("text", "multipart")

@@ -40,7 +40,7 @@ class Cut(NamedTuple):
 
 
 class Segmented(NamedTuple):
-    """``body`` is None if no segment is the body; ``ingest`` then derives a readable text."""
+    """The segments of a message. Without a ``body``, ``ingest`` derives a readable text."""
 
     segments: list[SegmentDraft]
     body: bytes | None

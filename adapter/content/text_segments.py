@@ -27,7 +27,7 @@ def newline_of(raw: bytes) -> str | None:
 
 
 def is_literal(raw: bytes) -> bool:
-    """Whether a text segment without parameters can represent the octets."""
+    """True if a text segment without parameters can represent the octets."""
     return newline_of(raw) == "crlf" and fits_yaml(raw)
 
 

@@ -9,7 +9,7 @@ Segment kinds:
 - ``RAW``: a base64 scalar of the file.
 - ``BODY``: the text after the front matter.
 - ``BLOB``: an encoded blob.
-- ``INLINE``: octets stored in the recipe itself (base64), for files whose YAML Markpost did not write.
+- ``INLINE``: octets stored in the recipe itself (base64), for files with YAML that Markpost did not write.
 - ``LOST``: a placeholder for lost content, only in the recipes of damaged messages.
 """
 
@@ -92,7 +92,7 @@ class Recipe:
 
     @property
     def exact(self) -> bool:
-        """Whether every part was decoded: no segment is a blob of undecoded octets."""
+        """True if every part was decoded: no segment is a blob of undecoded octets."""
         return not any(s.coding is not None and s.coding.encoding == "identity" for s in self.segments)
 
     def encode(self) -> bytes:

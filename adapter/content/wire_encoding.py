@@ -87,9 +87,9 @@ def _parameters(coding: Coding) -> list[str]:
 def write_wire(
     at: int, before_body: int, sha256: str, size: int, drafts: Iterable[SegmentDraft]
 ) -> tuple[bytes, list[Segment]]:
-    """Write the ``wire`` entry at offset ``at`` of a file whose body starts ``before_body`` octets after the entry.
+    """Write the ``wire`` entry at offset ``at`` of a file; return the entry and its segments.
 
-    Return the entry and its segments.
+    ``before_body``: number of octets between the entry and the body.
     """
     head = f"wire:\n  sha256: {hex_scalar(sha256)}\n  size: {size}\n  segments:".encode()
     out: list[bytes] = [head]
@@ -206,42 +206,42 @@ def read_wire(file: bytes, head_end: int, body_start: int) -> tuple[Recipe, int]
     start = 0
     body_at = -1
     while match[4] is None:
-        found = _TEXT.match(file, at, head_end)
-        if found is not None:
-            begin, stop = found.start(2), found.end(2) - 1
-            ended = int(found[1] == b"+")
-            lines = found[2].count(b"\n") - 1
+        item = _TEXT.match(file, at, head_end)
+        if item is not None:
+            begin, stop = item.start(2), item.end(2) - 1
+            ended = int(item[1] == b"+")
+            lines = item[2].count(b"\n") - 1
             octets = stop - begin + (2 - 1 - INDENT) * lines + 2 * ended
             segments.append(Segment(TEXT, start, octets, begin, stop, ended))
-        elif (found := _RAW.match(file, at, head_end)) is not None:
-            octets = len(a2b_base64(found[1])) if len(found[1]) % 4 == 0 else -1
-            segments.append(Segment(RAW, start, octets, *found.span(1)))
-        elif (found := _BODY.match(file, at, head_end)) is not None:
-            coding = _our_coding(found[1], found[2])
+        elif (item := _RAW.match(file, at, head_end)) is not None:
+            octets = len(a2b_base64(item[1])) if len(item[1]) % 4 == 0 else -1
+            segments.append(Segment(RAW, start, octets, *item.span(1)))
+        elif (item := _BODY.match(file, at, head_end)) is not None:
+            coding = _our_coding(item[1], item[2])
             if coding is None or body_at >= 0:
                 return None
             body_at, octets = len(segments), 0
             segments.append(Segment(BODY, start, 0, body_start, -1, 0, coding))
-        elif (found := _BLOB.match(file, at, head_end)) is not None:
-            values = _read_parameters(found[4])
+        elif (item := _BLOB.match(file, at, head_end)) is not None:
+            values = _read_parameters(item[4])
             octets = -1 if values is None else values.get("octets", -1)
-            coding = None if values is None else _coding(found[3].decode(), values)
+            coding = None if values is None else _coding(item[3].decode(), values)
             if coding is None:
                 return None
-            segments.append(Segment(BLOB, start, octets, 0, 0, 0, coding, found[2].decode()))
-        elif (found := _CODED_TEXT.match(file, at, head_end)) is not None:
-            coding = _our_coding(b"8bit", found[1])
+            segments.append(Segment(BLOB, start, octets, 0, 0, 0, coding, item[2].decode()))
+        elif (item := _CODED_TEXT.match(file, at, head_end)) is not None:
+            coding = _our_coding(b"8bit", item[1])
             if coding is None:
                 return None
-            ended = int(found[2] == b"+")
-            text = found[3].replace(_BREAK_CODED, b"\n")
+            ended = int(item[2] == b"+")
+            text = item[3].replace(_BREAK_CODED, b"\n")
             octets = len(encode_text(text if ended else text[:-1], coding))
-            segments.append(Segment(TEXT, start, octets, found.start(3), found.end(3) - 1, ended, coding))
+            segments.append(Segment(TEXT, start, octets, item.start(3), item.end(3) - 1, ended, coding))
         else:
             break
         if octets < 0:
             return None
-        at = found.end()
+        at = item.end()
         start += octets
     if body_at >= 0:
         _place_body(segments, body_at, size - start)

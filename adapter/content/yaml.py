@@ -85,7 +85,7 @@ def hex_scalar(digest: str) -> str:
 
 
 def fits_yaml(raw: bytes) -> bool:
-    """Whether a block scalar can represent the octets: UTF-8 without forbidden characters. The caller checks for CR."""
+    """True if a block scalar can represent the octets: UTF-8 without forbidden characters. The caller checks for CR."""
     if raw.isascii():
         return len(raw.translate(None, _CONTROLS)) == len(raw)
     try:

@@ -1,4 +1,4 @@
-"""Markdown composed into mail: right headers, nothing smuggled in, and the Markdown back as the body."""
+"""Compose a message from Markdown: correct headers, no header injection, and the Markdown back as the body."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def body(result: Ingested) -> str:
     return result.file[front_matter.read(result.file).body_start :].decode()
 
 
-def test_a_note_without_front_matter() -> None:
+def test_markdown_without_front_matter_is_composed() -> None:
     octets = make("# Notes\n\nSee *this*.\n")
     message = parse(octets)
     assert message["from"] == "ada@example.test"
@@ -79,7 +79,7 @@ def test_a_note_without_front_matter() -> None:
     assert body(stored(octets)) == "# Notes\n\nSee *this*.\n"
 
 
-def test_front_matter_gives_the_headers() -> None:
+def test_front_matter_sets_the_headers() -> None:
     markdown = """---
 from: {name: Ada Lovelace, address: ada@example.test}
 to:
@@ -110,17 +110,17 @@ Hällo
     assert body(stored(octets)) == "Hällo\n"
 
 
-def test_a_sender_who_writes_for_another_is_named() -> None:
+def test_sender_writing_for_another_author_is_in_the_sender_field() -> None:
     message = parse(make("---\nfrom: boss@example.test\n---\nx\n"))
     assert message["from"] == "boss@example.test"
     assert message["sender"] == "ada@example.test"
 
 
-def test_nobody_is_named() -> None:
+def test_message_without_recipients_has_undisclosed_recipients() -> None:
     assert parse(make("x", recipients=()))["to"] == "undisclosed-recipients:;"
 
 
-def test_a_stored_message_can_be_sent_again() -> None:
+def test_stored_message_can_be_sent_again() -> None:
     first = make("---\nsubject: one\nto: bob@example.test\n---\n\ntext\n")
     file = stored(first).file
     again = parse(make(file))
@@ -128,7 +128,7 @@ def test_a_stored_message_can_be_sent_again() -> None:
     assert again["to"] == "bob@example.test"
 
 
-def test_a_stored_message_is_not_sent_without_its_attachments() -> None:
+def test_stored_message_with_attachments_is_refused() -> None:
     file = stored(make("text\n", attachments=(("plan.pdf", "application/pdf", b"%PDF"),))).file
     with pytest.raises(MailError, match=r"stored message.*markpost export") as caught:
         make(file)
@@ -136,7 +136,7 @@ def test_a_stored_message_is_not_sent_without_its_attachments() -> None:
 
 
 @pytest.mark.parametrize("key", ["subjct", "bcc", "attachments", "date", "id", "x" * 1000])
-def test_a_key_that_would_do_nothing_is_refused(key: str) -> None:
+def test_unknown_front_matter_key_is_refused(key: str) -> None:
     with pytest.raises(MailError) as caught:
         make(f"---\nsubject: s\n? {key}\n: x\n---\n\ntext\n")
     assert caught.value.reason is Reason.BAD_CONTENT
@@ -145,7 +145,7 @@ def test_a_key_that_would_do_nothing_is_refused(key: str) -> None:
     )
 
 
-def test_attachments() -> None:
+def test_attachments_are_encoded_and_ingested_again() -> None:
     files = (
         ("plan.pdf", "application/pdf", bytes(range(256))),
         ("Grüße 1.txt", "text/plain", b"x"),
@@ -155,11 +155,11 @@ def test_attachments() -> None:
     octets = make("x", attachments=files)
     message = parse(octets)
     assert message.get_content_type() == "multipart/mixed"
-    found = [
+    parts = [
         (part.get_filename(), part.get_content_type(), part.get_payload(decode=True))
         for part in message.iter_attachments()
     ]
-    assert found == [
+    assert parts == [
         ("plan.pdf", "application/pdf", bytes(range(256))),
         ("Grüße 1.txt", "text/plain", b"x"),
         ("_.._e_vil_X_ y", "application/octet-stream", b""),
@@ -167,7 +167,7 @@ def test_attachments() -> None:
     ]
     assert b"X-Evil" not in octets
     result = stored(octets)
-    assert [a.name for a in result.attachments] == [name for name, _, _ in found]
+    assert [a.name for a in result.attachments] == [name for name, _, _ in parts]
     assert result.recipe.exact
 
 
@@ -186,7 +186,7 @@ def test_attachments() -> None:
         "    code\n",
     ],
 )
-def test_the_markdown_is_the_body_of_the_file(text: str) -> None:
+def test_markdown_is_the_body_of_the_canonical_file(text: str) -> None:
     octets = make("---\nsubject: s\n---\n\n" + text)
     assert octets.isascii()
     assert max(map(len, octets.split(b"\r\n"))) < 998
@@ -196,7 +196,7 @@ def test_the_markdown_is_the_body_of_the_file(text: str) -> None:
 
 
 @given(st.text(max_size=300))
-def test_any_markdown_is_the_body_of_the_file(text: str) -> None:
+def test_arbitrary_markdown_is_the_body_of_the_canonical_file(text: str) -> None:
     assume(text.strip(" \t\r\n\xa0\x00\x0b\x0c\ufeff"))
     text = text.encode("utf-8", "replace").decode()
     expected = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
@@ -208,7 +208,7 @@ def test_any_markdown_is_the_body_of_the_file(text: str) -> None:
 
 
 @given(st.text(max_size=120), st.text(max_size=60))
-def test_no_value_adds_a_header(subject: str, name: str) -> None:
+def test_no_value_can_inject_a_header(subject: str, name: str) -> None:
     subject, name = (value.encode("utf-8", "replace").decode() for value in (subject, name))
     head = orjson.dumps({"subject": subject, "to": [{"name": name, "address": "bob@example.test"}]}).decode()
     head = "".join(
@@ -225,7 +225,7 @@ def test_no_value_adds_a_header(subject: str, name: str) -> None:
 @pytest.mark.parametrize(
     "subject", ["a\nBcc: evil@example.test", "a\r\n\r\nbody", "=?utf-8?q?x?=", "é" * 300, "w" * 300, "a  b"]
 )
-def test_subjects_survive(subject: str) -> None:
+def test_subject_survives_encoding(subject: str) -> None:
     message = parse(make(f"---\nsubject: {json.dumps(subject)}\n---\n\nx\n"))
     assert message["subject"] == " ".join(subject.split("\r\n\r\n")).replace("\n", " ")
     assert message["bcc"] is None
@@ -248,18 +248,18 @@ def test_subjects_survive(subject: str) -> None:
         "a@b\n",
     ],
 )
-def test_bad_addresses_are_refused(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(MailError) as caught:
         make("x", sender=Mailbox("", address))
     assert caught.value.reason is Reason.BAD_ADDRESS
 
 
 @pytest.mark.parametrize("address", ["a@b.test", '"a b"@c.test', "a@[192.0.2.1]", "user+tag@c.test", "ü@c.test"])
-def test_odd_addresses_are_fine(address: str) -> None:
+def test_unusual_valid_address_is_accepted(address: str) -> None:
     assert make("x", sender=address)
 
 
-def test_a_domain_becomes_ascii() -> None:
+def test_domain_is_converted_to_ascii() -> None:
     assert b"bob@xn--bcher-kva.test" in make("x", recipients=("bob@bücher.test",))
     assert b"bob@xn--strae-oqa.test" in make("x", recipients=("bob@straße.test",))
     with pytest.raises(MailError) as caught:
@@ -268,12 +268,12 @@ def test_a_domain_becomes_ascii() -> None:
 
 
 @pytest.mark.parametrize("message_id", ["", "x", "<a b>", "<a>\r\nX: y", "<" + "a" * 300 + ">", "<ü>"])
-def test_bad_message_ids_are_refused(message_id: str) -> None:
+def test_invalid_message_id_is_refused(message_id: str) -> None:
     with pytest.raises(MailError):
         make("x", message_id=message_id)
 
 
-def test_bad_front_matter_is_refused() -> None:
+def test_invalid_front_matter_is_refused() -> None:
     for head in ("a: &x 1", "a: [", "- a"):
         with pytest.raises(MailError):
             make(f"---\n{head}\n---\n\nx\n")
@@ -281,11 +281,11 @@ def test_bad_front_matter_is_refused() -> None:
         make(b"\xff\xfe")
 
 
-def test_a_rule_at_the_start_is_no_front_matter() -> None:
+def test_horizontal_rule_at_the_start_does_not_open_front_matter() -> None:
     assert body(stored(make("---\nno front matter\n"))) == "---\nno front matter\n"
 
 
-def test_the_date_keeps_its_zone() -> None:
+def test_date_keeps_its_time_zone() -> None:
     zone = timezone(timedelta(hours=2))
     octets = compose("x", sender="a@b.test", recipients=(), now=datetime(2026, 7, 1, 12, tzinfo=zone), message_id=ID)
     assert b"Date: Wed, 01 Jul 2026 12:00:00 +0200\r\n" in octets

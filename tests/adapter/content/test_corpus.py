@@ -1,7 +1,7 @@
-"""Real mail through the store and back, and how much of it a person can read.
+"""Round trip of real mail through the store, and the share of it that a person can read.
 
-``MARKPOST_CORPUS`` names a directory of ``.eml`` files; by default the one that lies beside the repository, if there is
-one. What is made here is tried in any case.
+``MARKPOST_CORPUS`` names a directory of ``.eml`` files, by default one next to the repository. Generated mail is tested
+in any case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def messages(source: str) -> list[bytes]:
 
 
 def unreadable(recipe: Recipe) -> int:
-    """Octets that are kept as they came, since nothing else would give them back."""
+    """Number of octets stored undecoded because decoding them is not reversible."""
     return sum(
         segment.size
         for segment in recipe.segments
@@ -40,13 +40,13 @@ def unreadable(recipe: Recipe) -> int:
 
 
 @pytest.mark.parametrize("source", ["made here", *(["collected"] if _CORPUS.is_dir() else [])])
-def test_every_message_comes_back_and_can_be_read(
+def test_every_message_is_rebuilt_exactly_and_readable(
     store: Transport, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = messages(source)
-    assert len(found) > 100
+    corpus = messages(source)
+    assert len(corpus) > 100
     total = kept = 0
-    for octets in found:
+    for octets in corpus:
         travelled = b"".join(with_crlf([octets]))
         delivered = deliver(store, BOB, octets=travelled)
         assert store.content.octets(delivered.message_id) == travelled
@@ -54,8 +54,8 @@ def test_every_message_comes_back_and_can_be_read(
         total += len(travelled)
         kept += unreadable(store.content.recipe(delivered.message_id))
     appended = [store.content.octets(row.message_id) for row in rows(store, address=ADA)]
-    assert appended == found
+    assert appended == corpus
     share = 1 - kept / total
     with capsys.disabled():
-        print(f"\n  {source}: {len(found)} messages, {share:.2%} of their octets can be read")
+        print(f"\n  {source}: {len(corpus)} messages, {share:.2%} of their octets can be read")
     assert share > _READABLE

@@ -1,4 +1,4 @@
-"""Transfer encodings and charsets: what is decoded is encoded back to the very same octets."""
+"""Transfer encodings and charsets: decoding and encoding again reproduces the same octets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ texts = lines.map(lambda text: text.encode("utf-8", "replace").replace(b"\r", b"
 
 
 def soft_wrapped(escaped: bytes, width: int) -> bytes:
-    """A mailer that breaks between words where it can."""
+    """Soft line breaks between words where possible, as some mailers write them."""
     out = []
     for line in escaped.split(b"\n"):
         pieces = []
@@ -45,7 +45,7 @@ def soft_wrapped(escaped: bytes, width: int) -> bytes:
 
 
 @given(texts)
-def test_what_python_quotes_is_understood(text: bytes) -> None:
+def test_quoted_printable_of_python_is_analysed(text: bytes) -> None:
     analysed = quoted_printable.analyse(quopri.encodestring(text))
     assert analysed is not None
     assert analysed[0] == text
@@ -53,7 +53,7 @@ def test_what_python_quotes_is_understood(text: bytes) -> None:
 
 
 @given(lines)
-def test_what_the_email_package_quotes_is_understood(text: str) -> None:
+def test_quoted_printable_of_the_email_package_is_analysed(text: str) -> None:
     charset = email.charset.Charset("utf-8")
     charset.body_encoding = email.charset.QP
     encoded = MIMEText(re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", "", text), "plain", charset)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_what_the_email_package_quotes_is_understood(text: str) -> None:
 
 
 @given(texts, st.integers(20, 90), st.sampled_from([0, 1]), st.lists(st.integers(33, 126), max_size=3), st.booleans())
-def test_every_rule_is_found(text: bytes, width: int, more: int, escape: list[int], blanks: bool) -> None:
+def test_every_quoting_rule_is_detected(text: bytes, width: int, more: int, escape: list[int], blanks: bool) -> None:
     rule = Quoting(tuple(sorted({*escape} - {61})), blanks, (), width, width + more)
     encoded = quoted_printable.encode(text, rule)
     analysed = quoted_printable.analyse(encoded)
@@ -76,7 +76,7 @@ def test_every_rule_is_found(text: bytes, width: int, more: int, escape: list[in
 
 
 @given(texts, st.integers(20, 90))
-def test_word_wrapped_quoting_is_understood(text: bytes, width: int) -> None:
+def test_word_wrapped_quoting_is_analysed(text: bytes, width: int) -> None:
     encoded = soft_wrapped(quoted_printable.encode(text, Quoting()), width)
     analysed = quoted_printable.analyse(encoded)
     assert analysed is not None
@@ -84,19 +84,21 @@ def test_word_wrapped_quoting_is_understood(text: bytes, width: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_is_understood_is_given_back(raw: bytes) -> None:
+def test_every_analysed_text_is_reproduced(raw: bytes) -> None:
     analysed = quoted_printable.analyse(raw)
     if analysed is not None:
         assert quoted_printable.encode(*analysed) == raw
 
 
 @given(st.binary(max_size=2000), st.integers(0, 200), st.sampled_from([b"\r\n", b"\n"]), st.data())
-def test_base64_lines_and_their_ranges(data: bytes, line: int, eol: bytes, draw: st.DataObject) -> None:
+def test_base64_lines_and_ranges_are_reproduced(data: bytes, line: int, eol: bytes, draw: st.DataObject) -> None:
     encoded = base64_lines.encode(data, line, eol)
     if data:
-        start, end, found, found_eol = base64_lines.detect(b"\r\n" + encoded + eol, 0, len(encoded) + 2 + len(eol))
+        start, end, detected_line, detected_eol = base64_lines.detect(
+            b"\r\n" + encoded + eol, 0, len(encoded) + 2 + len(eol)
+        )
         assert (start, end) == (2, 2 + len(encoded))
-        decoded = base64_lines.decode_exact(encoded, 0, len(encoded), found, found_eol)
+        decoded = base64_lines.decode_exact(encoded, 0, len(encoded), detected_line, detected_eol)
         assert b"".join(decoded) == data
         assert b"".join(base64_lines.decode_tolerant(encoded, 0, len(encoded))) == data
     start = draw.draw(st.integers(0, len(encoded)))
@@ -110,7 +112,7 @@ def test_base64_lines_and_their_ranges(data: bytes, line: int, eol: bytes, draw:
 
 
 @given(st.binary(max_size=300))
-def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
+def test_inexact_base64_is_refused(raw: bytes) -> None:
     start, end, line, eol = base64_lines.detect(raw, 0, len(raw))
     try:
         data = b"".join(base64_lines.decode_exact(raw, start, end, line, eol))
@@ -119,7 +121,7 @@ def test_base64_that_is_not_exact_is_refused(raw: bytes) -> None:
     assert base64_lines.encode(data, line, eol) == raw[start:end]
 
 
-def test_base64_with_padding_where_a_chunk_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base64_padding_at_the_end_of_a_chunk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base64_lines, "CHUNK_BYTES", 16)
     with pytest.raises(base64_lines.InexactError):
         b"".join(base64_lines.decode_exact(b"QUJDQUJDQUJDQQ==QUJD", 0, 20, 0, b"\r\n"))
@@ -142,14 +144,14 @@ def test_coded_text_is_reversible(raw: bytes, encoding: str, label: str, newline
     raw = raw.replace(b"\n", newline)
     if encoding == "base64":
         raw = base64_lines.encode(raw, 76, b"\r\n")
-    found = coded_text(raw, encoding, label)
-    if found is not None:
-        text, coding = found
+    text_and_coding = coded_text(raw, encoding, label)
+    if text_and_coding is not None:
+        text, coding = text_and_coding
         text.decode()
         assert encode_text(text, coding) == raw
 
 
-def test_wrong_parameters_are_an_error_not_a_crash() -> None:
+def test_wrong_parameters_raise_the_documented_error() -> None:
     for coding in (
         Coding("quoted-printable", extra=(99,)),
         Coding("8bit", charset="koi8-r"),

@@ -1,4 +1,4 @@
-"""Front matter nobody vouches for: other forms of YAML are read, bombs and tricks are refused."""
+"""Untrusted front matter: other forms of YAML are parsed, YAML bombs and tricks are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stored(raw: bytes = RAW) -> bytes:
     return ingest(raw, id="msg-1", arrived="2026-11-15T23:06:01Z").file
 
 
-def test_a_file_in_another_form_of_yaml_is_read() -> None:
+def test_file_in_another_form_of_yaml_is_read() -> None:
     file = b"""---
 date: 2026-11-15
 subject:   'quoted'   # a comment
@@ -108,14 +108,14 @@ def test_every_segment_kind_is_read_in_another_form_of_yaml() -> None:
         "attachments: [x]",
     ],
 )
-def test_tricks_are_refused(head: str) -> None:
+def test_yaml_tricks_are_refused(head: str) -> None:
     with pytest.raises(MailError) as caught:
         front_matter.read(f"---\n{head}\n---\n\nx\n".encode())
     assert caught.value.reason is Reason.BAD_CONTENT
 
 
 @pytest.mark.parametrize("file", [b"", b"hello", b"---\n", b"---\na: b\n", b"---\na: b\n--- \n", b"\n---\na: b\n---\n"])
-def test_a_file_without_front_matter_is_refused(file: bytes) -> None:
+def test_file_without_front_matter_is_refused(file: bytes) -> None:
     with pytest.raises(MailError):
         front_matter.read(file)
     with pytest.raises(MailError):
@@ -123,7 +123,7 @@ def test_a_file_without_front_matter_is_refused(file: bytes) -> None:
     assert not front_matter.digest_matches(file)
 
 
-def test_octets_that_are_not_utf8_are_refused() -> None:
+def test_front_matter_in_another_charset_is_refused() -> None:
     with pytest.raises(MailError):
         front_matter.read(b"---\na: \xff\n---\n\n")
 
@@ -141,7 +141,7 @@ def test_octets_that_are_not_utf8_are_refused() -> None:
     ],
     ids=["long", "list", "sexagesimal", "number", "float", "escapes", "keys"],
 )
-def test_bombs_cost_little(head: str) -> None:
+def test_yaml_bomb_is_refused_quickly(head: str) -> None:
     start = time.process_time()
     try:
         front_matter.load(f"---\n{head}\n---\n\nx\n".encode())
@@ -150,7 +150,7 @@ def test_bombs_cost_little(head: str) -> None:
     assert time.process_time() - start < 20
 
 
-def test_verify_notices_every_change() -> None:
+def test_digest_detects_every_change() -> None:
     file = stored()
     assert front_matter.digest_matches(file)
     for at in range(0, len(file), 7):
@@ -161,13 +161,13 @@ def test_verify_notices_every_change() -> None:
     assert not front_matter.digest_matches(without)
 
 
-def test_a_digest_line_in_the_body_does_not_count() -> None:
+def test_digest_line_in_the_body_is_ignored() -> None:
     file = stored(b"Subject: x\r\n\r\ndigest: " + b"0" * 64 + b"\r\n---\r\n")
     assert front_matter.digest_matches(file)
     assert front_matter.read(file).digest != "0" * 64
 
 
-def test_what_does_not_belong_together_is_noticed() -> None:
+def test_mismatched_file_recipe_and_blobs_are_detected() -> None:
     file = stored()
     recipe = front_matter.recipe_of(file)
     with pytest.raises(MailError):
@@ -184,12 +184,12 @@ def test_what_does_not_belong_together_is_noticed() -> None:
 @pytest.mark.parametrize(
     "encoded", [b"", b"[]", b"{}", b'[2,0,"",[]]', b'[1,0,"",[[0,0,0,0,0,0,{"x":1}]]]', b'[1,0,"",[1]]']
 )
-def test_a_recipe_that_cannot_be_read(encoded: bytes) -> None:
+def test_malformed_recipe_is_refused(encoded: bytes) -> None:
     with pytest.raises(MailError):
         Recipe.decode(encoded)
 
 
-def test_an_empty_message() -> None:
+def test_empty_message_is_rebuilt() -> None:
     file = stored(b"")
     recipe = front_matter.recipe_of(file)
     assert recipe == Recipe(0, recipe.wire_sha256, [])

@@ -1,4 +1,4 @@
-"""HTML as Markdown to read, for well-meant and for hostile HTML; Markdown as HTML to send."""
+"""Convert ordinary and hostile HTML to Markdown, and render Markdown to HTML."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ from adapter.content.markdown_to_html import MAX_MARKDOWN_CHARACTERS, markdown_t
         ("a &#xD800; b &#0; &bogus;", "a \ufffd b \ufffd &bogus;\n"),
     ],
 )
-def test_html_reads_as_markdown(html: str, markdown: str) -> None:
+def test_html_is_converted_to_markdown(html: str, markdown: str) -> None:
     assert html_to_markdown(html) == markdown
 
 
@@ -103,21 +103,21 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_html_costs_what_its_size_costs(piece: str) -> None:
+def test_cost_of_hostile_html_is_linear(piece: str) -> None:
     html = (piece * (MAX_HTML_CHARACTERS // len(piece) + 1))[: MAX_HTML_CHARACTERS - 4] + '">"x'
     start = time.process_time()
     html_to_markdown(html)
     assert time.process_time() - start < 20
 
 
-def test_long_html_is_cut() -> None:
+def test_long_html_is_truncated() -> None:
     text = html_to_markdown("<p>word</p>" * 200_000)
     assert text.endswith("\n[…]\n")
     assert len(text) < MAX_HTML_CHARACTERS
 
 
 @given(st.one_of(st.text(max_size=100), st.text("<>/abp '\"=&#x;!-\n[]()*_`", max_size=60)))
-def test_no_html_survives(html: str) -> None:
+def test_result_contains_no_html(html: str) -> None:
     text = html_to_markdown(html)
     without_links = re.sub(r"<(?:https?|ftp|mailto|tel|xmpp|cid|mid):[^\s<>]*>", "", text, flags=re.IGNORECASE)
     inside_code = "```" in text
@@ -136,10 +136,10 @@ def test_no_html_survives(html: str) -> None:
         ("https://not.linked.test", "<p>https://not.linked.test</p>"),
     ],
 )
-def test_markdown_as_html(markdown: str, html: str) -> None:
+def test_markdown_is_rendered_to_html(markdown: str, html: str) -> None:
     assert html in markdown_to_html(markdown)
 
 
-def test_long_markdown_is_sent_as_it_is() -> None:
+def test_long_markdown_is_preformatted_text() -> None:
     html = markdown_to_html("<b>\n" * MAX_MARKDOWN_CHARACTERS)
     assert html.startswith("<pre>&lt;b&gt;\n")

@@ -1,4 +1,4 @@
-"""What ingest makes of a message: the body people read, attachments, headers, and the file as a whole."""
+"""Ingest: the readable body, attachments, headers, and the canonical file as a whole."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Blobs:
         return self.data[sha256][offset:] if length < 0 else self.data[sha256][offset : offset + length]
 
 
-def take(text: str | bytes) -> Ingested:
-    """Ingest a message written with LF, and see that it comes back."""
+def ingest_message(text: str | bytes) -> Ingested:
+    """Ingest a message written with LF, and assert that it is rebuilt exactly."""
     raw = (text.encode() if isinstance(text, str) else text).replace(b"\n", b"\r\n")
     result = ingest(raw, id=_ID, arrived=_ARRIVED)
     assert rebuild(result.file, result.recipe, Blobs(result)) == raw
@@ -83,10 +83,10 @@ Hällo Bob,
 """  # noqa: W293 - blank lines of a text segment are indented
 
 
-def test_the_file_of_a_simple_message() -> None:
+def test_canonical_file_of_a_simple_message() -> None:
     before, _, rest = GOLDEN.partition("    - |2+\n")
     segment, _, after = rest.partition("    - body: 8bit\n")
-    result = take("".join(line[6:] + "\n" for line in segment.splitlines()) + after.partition("---\n\n")[2])
+    result = ingest_message("".join(line[6:] + "\n" for line in segment.splitlines()) + after.partition("---\n\n")[2])
     digest = front_matter.read(result.file).digest
     expected = GOLDEN.replace("DIGEST", digest).replace("WIRE", result.wire_sha256)
     assert result.file.decode() == expected
@@ -97,8 +97,8 @@ def test_the_file_of_a_simple_message() -> None:
     assert result.preview == "Hällo Bob, see you."
 
 
-def test_python_frontmatter_reads_the_file() -> None:
-    result = take("Subject: a: b\nFrom: A <a@b.test>\n\nhello\n---\nworld\n")
+def test_python_frontmatter_parses_the_file() -> None:
+    result = ingest_message("Subject: a: b\nFrom: A <a@b.test>\n\nhello\n---\nworld\n")
     post = frontmatter.loads(result.file.decode())
     assert post["subject"] == "a: b"
     assert post["from"] == {"name": "A", "address": "a@b.test"}
@@ -127,7 +127,7 @@ Content-Transfer-Encoding: 7bit
 
 
 def alternative(plain: str, html: str, plain_encoding: str = "7bit") -> Ingested:
-    return take(ALTERNATIVE.format(plain=plain, html=html, plain_encoding=plain_encoding))
+    return ingest_message(ALTERNATIVE.format(plain=plain, html=html, plain_encoding=plain_encoding))
 
 
 def test_plain_text_is_the_body_and_small_html_stays_in_the_file() -> None:
@@ -138,13 +138,13 @@ def test_plain_text_is_the_body_and_small_html_stays_in_the_file() -> None:
     assert b"<p>Hello<p>you" in result.file
 
 
-def test_blank_text_beside_html_is_no_body() -> None:
+def test_blank_text_next_to_html_is_not_the_body() -> None:
     result = alternative("   \n", '<p>Hello <b>you</b>, <a href="https://x.test/a">see</a>')
     assert body_of(result) == "Hello **you**, [see](https://x.test/a)\n"
     assert BODY not in kinds(result)
 
 
-def test_long_html_is_a_blob() -> None:
+def test_long_html_becomes_a_blob() -> None:
     html = "<p>long</p>\n" * 1000
     result = alternative("Hello", html)
     assert [blob.data for blob in result.blobs] == [html.replace("\n", "\r\n").encode()]
@@ -152,13 +152,13 @@ def test_long_html_is_a_blob() -> None:
     assert result.recipe.exact
 
 
-def test_markdown_comes_before_plain_text() -> None:
+def test_markdown_takes_precedence_over_plain_text() -> None:
     text = ALTERNATIVE.format(plain="plain", html="**md**", plain_encoding="7bit")
-    assert body_of(take(text.replace("text/html", "text/markdown"))) == "**md**\n"
+    assert body_of(ingest_message(text.replace("text/html", "text/markdown"))) == "**md**\n"
 
 
-def test_html_only_mail_reads_as_markdown() -> None:
-    result = take("Content-Type: text/html; charset=utf-8\n\n<style>x</style><h1>Titel</h1><p>Grüße\n")
+def test_html_only_message_is_converted_to_markdown() -> None:
+    result = ingest_message("Content-Type: text/html; charset=utf-8\n\n<style>x</style><h1>Titel</h1><p>Grüße\n")
     assert body_of(result) == "# Titel\n\nGrüße\n"
     assert b"<h1>Titel</h1>" in result.file
 
@@ -185,7 +185,7 @@ def test_quoted_printable_in_the_styles_of_mailers(quoted: str) -> None:
 
 
 @pytest.mark.parametrize("quoted", ["lower =c3=bc case", "a =0D=0Ab", "stray = sign", "=C3=BC=ZZ"])
-def test_odd_quoted_printable_stays_as_it_is_and_is_read_decoded(quoted: str) -> None:
+def test_irreversible_quoted_printable_is_stored_undecoded_and_read_decoded(quoted: str) -> None:
     result = alternative(quoted, "<p>", "quoted-printable")
     assert BODY not in kinds(result)
     assert quoted.encode() in result.file
@@ -203,9 +203,9 @@ def test_base64_text_is_the_body() -> None:
     [("iso-8859-1", "Grüße"), ("windows-1252", "„Zitat“ – €"), ("iso-2022-jp", "日本語"), ("koi8-r", "Привет"),
      ("shift_jis", "日本"), ("gb2312", "中文"), ("euc-kr", "한국어"), ("iso-8859-15", "100 €"), ("big5", "中文")],
 )  # fmt: skip
-def test_text_in_other_charsets_is_kept_as_utf8(charset: str, text: str) -> None:
+def test_text_in_other_charsets_is_stored_as_utf8(charset: str, text: str) -> None:
     raw = f"Subject: x\nContent-Type: text/plain; charset={charset}\n\n".encode() + (text + "\n").encode(charset)
-    result = take(raw)
+    result = ingest_message(raw)
     assert body_of(result) == text + "\n"
     assert kinds(result) == [TEXT, BODY]
     recipe = Recipe.decode(result.recipe.encode())
@@ -213,38 +213,38 @@ def test_text_in_other_charsets_is_kept_as_utf8(charset: str, text: str) -> None
     assert recipe.segments[1].coding.charset == charset
 
 
-def test_wrong_charset_labels() -> None:
-    utf8 = take("Content-Type: text/plain; charset=us-ascii\n\nGrüße\n")
+def test_wrong_charset_label_does_not_change_the_text() -> None:
+    utf8 = ingest_message("Content-Type: text/plain; charset=us-ascii\n\nGrüße\n")
     assert body_of(utf8) == "Grüße\n"
-    windows = take(b"Content-Type: text/plain; charset=iso-8859-1\n\n\x84Zitat\x93\n")
+    windows = ingest_message(b"Content-Type: text/plain; charset=iso-8859-1\n\n\x84Zitat\x93\n")
     assert body_of(windows) == "„Zitat“\n"
-    unknown = take(b"Content-Type: text/plain; charset=x-nonsense\n\ngr\xfc\xdfe\n")
+    unknown = ingest_message(b"Content-Type: text/plain; charset=x-nonsense\n\ngr\xfc\xdfe\n")
     assert body_of(unknown) == "grüße\n"
 
 
 def test_raw_octets_in_headers_stay_readable() -> None:
-    result = take(b"Subject: Gr\xfc\xdfe\nFrom: a@b.test\n\nhello\n")
+    result = ingest_message(b"Subject: Gr\xfc\xdfe\nFrom: a@b.test\n\nhello\n")
     assert "      Subject: Grüße\n".encode() in result.file.replace(b"        ", b"      ")
     assert result.subject == "Grüße"
     assert result.recipe.exact
     assert RAW not in kinds(result)
 
 
-def test_what_is_no_text_is_carried_as_base64() -> None:
-    result = take(b"X-Odd: \x00\x01\nSubject: s\n\nhello\n")
+def test_binary_octets_are_stored_as_base64() -> None:
+    result = ingest_message(b"X-Odd: \x00\x01\nSubject: s\n\nhello\n")
     assert kinds(result) == [RAW, TEXT, BODY]
     assert body_of(result) == "hello\n"
 
 
 @pytest.mark.parametrize("raw", [b"Subject: a\n\nb\n", b"Subject: a\r\n\r\nb\nc\n", b"Subject: a\nTo: b\r\n\r\nc\r\n"])
-def test_bare_line_feeds_are_text_too(raw: bytes) -> None:
+def test_bare_line_feeds_stay_text(raw: bytes) -> None:
     result = ingest(raw, id=_ID, arrived=_ARRIVED)
     assert rebuild(result.file, result.recipe, Blobs(result)) == raw
     assert set(kinds(result)) <= {TEXT, BODY}
 
 
-def test_a_nul_in_the_text_never_reaches_the_file() -> None:
-    result = take(b"Subject: s\n\nhello\x00world\n")
+def test_nul_never_reaches_the_file() -> None:
+    result = ingest_message(b"Subject: s\n\nhello\x00world\n")
     assert b"\x00" not in result.file
     assert body_of(result) == "helloworld\n"
 
@@ -269,10 +269,10 @@ Content-Transfer-Encoding: {encoding}
 def attached(
     data: str, kind: str = "application/pdf", disposition: str = "attachment", encoding: str = "base64"
 ) -> Ingested:
-    return take(ATTACHED.format(type=kind, disposition=disposition, encoding=encoding, data=data))
+    return ingest_message(ATTACHED.format(type=kind, disposition=disposition, encoding=encoding, data=data))
 
 
-def test_an_attachment_is_a_file() -> None:
+def test_attachment_is_a_blob_with_a_name() -> None:
     data = bytes(range(256)) * 3
     result = attached(base64.encodebytes(data).decode(), disposition='attachment; filename="plan.pdf"')
     (meta,) = result.attachments
@@ -291,26 +291,26 @@ def test_base64_of_any_line_length_is_decoded(line: int) -> None:
 
 
 @pytest.mark.parametrize("data", ["QUJD\nQUI=\nQUJD", "QUJDR", "Q U J D", "QUJDRB=="])
-def test_an_attachment_in_odd_base64_can_still_be_opened(data: str) -> None:
+def test_attachment_in_irreversible_base64_can_be_opened(data: str) -> None:
     result = attached(data)
     assert data.replace("\n", "\n      ").encode() in result.file
     (meta,) = result.attachments
     assert Blobs(result).data[meta.sha256].startswith(b"ABC")
 
 
-def test_long_odd_base64_is_kept_as_it_is() -> None:
+def test_long_irreversible_base64_is_stored_undecoded() -> None:
     result = attached("QUJD\n" + "QUJDQUJD\n" * 2000)
     assert not result.recipe.exact
     (meta,) = result.attachments
     assert Blobs(result).data[meta.sha256] == b"ABC" + b"ABCABC" * 2000
 
 
-def test_an_empty_attachment() -> None:
+def test_empty_attachment_is_listed() -> None:
     result = attached("")
     assert [(a.name, a.size) for a in result.attachments] == [("part-2.pdf", 0)]
 
 
-def test_inline_files_are_attachments_and_plain_parts_are_not() -> None:
+def test_inline_files_are_attachments_and_text_parts_are_not() -> None:
     assert attached("x", "text/plain; name=a.txt", "inline", "7bit").attachments[0].name == "a.txt"
     assert attached("x", "text/plain", "inline", "7bit").attachments == ()
     assert attached("x", "image/png", "inline; filename=p.png", "7bit").attachments[0].name == "p.png"
@@ -334,7 +334,7 @@ def test_attachment_names_are_safe(given: str, name: str) -> None:
     assert attached("QUJD", disposition=f"attachment; {given}").attachments[0].name in (name, name.replace("_", ""))
 
 
-def test_a_long_name_keeps_its_extension() -> None:
+def test_long_name_keeps_its_extension() -> None:
     name = safe_name("ü" * 300 + ".docx")
     assert name.endswith(".docx")
     assert len(name.encode()) <= 160
@@ -342,13 +342,15 @@ def test_a_long_name_keeps_its_extension() -> None:
 
 def test_attachments_of_forwarded_messages_are_files() -> None:
     inner = ATTACHED.format(type="image/png", disposition="attachment; filename=p.png", encoding="base64", data="QUJD")
-    result = take(f"Content-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: message/rfc822\n\n{inner}\n--o--\n")
+    result = ingest_message(
+        f"Content-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: message/rfc822\n\n{inner}\n--o--\n"
+    )
     assert [a.name for a in result.attachments] == ["p.png"]
     assert body_of(result) == "see file\n"
 
 
-def test_the_text_of_the_message_comes_before_that_of_a_forwarded_one() -> None:
-    result = take(
+def test_text_of_the_message_takes_precedence_over_a_forwarded_one() -> None:
+    result = ingest_message(
         "Content-Type: multipart/mixed; boundary=o\n\n"
         "--o\nContent-Type: message/rfc822\n\nSubject: inner\n\ninner text\n"
         "--o\nContent-Type: text/plain\n\nouter text\n--o--\n"
@@ -356,9 +358,9 @@ def test_the_text_of_the_message_comes_before_that_of_a_forwarded_one() -> None:
     assert body_of(result) == "outer text\n"
 
 
-def test_a_very_long_text_is_a_blob_with_an_excerpt() -> None:
+def test_very_long_text_becomes_a_blob_with_an_excerpt() -> None:
     text = "a line of a very long text\n" * 60_000
-    result = take("Content-Type: text/plain\n\n" + text)
+    result = ingest_message("Content-Type: text/plain\n\n" + text)
     assert [blob.size for blob in result.blobs] == [len(text) + 60_000]
     body = body_of(result)
     assert len(body) < 70_000
@@ -366,7 +368,7 @@ def test_a_very_long_text_is_a_blob_with_an_excerpt() -> None:
     assert body.endswith(f"\n\n[…] attachments/{result.blobs[0].sha256[:2]}/{result.blobs[0].sha256}\n")
 
 
-def test_a_mapped_file(tmp_path: Path) -> None:
+def test_mapped_file_is_ingested(tmp_path: Path) -> None:
     data = bytes(range(256)) * 4096
     raw = ATTACHED.format(
         type="application/zip", disposition="attachment", encoding="base64", data=base64.encodebytes(data).decode()
@@ -379,7 +381,7 @@ def test_a_mapped_file(tmp_path: Path) -> None:
     assert [blob.data for blob in result.blobs] == [data]
 
 
-def test_a_message_that_would_not_come_back_is_kept_whole() -> None:
+def test_message_that_cannot_be_rebuilt_is_stored_as_one_blob() -> None:
     raw = b"Subject: x\r\n\r\nhello\r\n"
     with patch("adapter.content.ingest.segment_octets", return_value=[b"something else"]):
         result = ingest(raw, id=_ID, arrived=_ARRIVED)
@@ -389,7 +391,7 @@ def test_a_message_that_would_not_come_back_is_kept_whole() -> None:
     assert front_matter.recipe_of(result.file) == result.recipe
 
 
-def test_an_error_while_checking_is_a_failed_check() -> None:
+def test_error_during_verification_counts_as_mismatch() -> None:
     with patch("adapter.content.ingest.segment_octets", side_effect=MailError(Reason.BAD_CONTENT)):
         assert kinds(ingest(b"Subject: x\r\n\r\nhello\r\n", id=_ID, arrived=_ARRIVED)) == [BLOB]
 
@@ -403,22 +405,22 @@ def test_an_error_while_checking_is_a_failed_check() -> None:
         (ThreadKeys(None, None, (), "i"), "i"),
     ],
 )
-def test_a_thread_is_named_after_its_root(keys: ThreadKeys, same_as: str) -> None:
+def test_thread_id_depends_on_the_root_message(keys: ThreadKeys, same_as: str) -> None:
     thread = default_thread(keys)
     assert thread == default_thread(ThreadKeys(same_as, None, (), "other"))
     assert len(thread) == 24
 
 
-def test_the_caller_may_choose_the_thread() -> None:
+def test_caller_can_choose_the_thread() -> None:
     choose: Callable[[ThreadKeys], str] = lambda keys: f"thr-{keys.message_id}"  # noqa: E731
     result = ingest(b"Message-ID: <m@x>\r\n\r\n", id=_ID, arrived=_ARRIVED, thread=choose)
     assert result.thread == front_matter.read(result.file).thread == "thr-<m@x>"
 
 
-def test_headers_without_bounds_are_cut_in_the_front_matter_only() -> None:
+def test_oversized_headers_are_truncated_in_front_matter_only() -> None:
     people = ", ".join(f"Person {n} <p{n}@example.test>" for n in range(2000))
     ids = " ".join(f"<id{n}@example.test>" for n in range(2000))
-    result = take(f"To: {people}\nReferences: {ids}\nSubject: {'long ' * 5000}\n\nx\n")
+    result = ingest_message(f"To: {people}\nReferences: {ids}\nSubject: {'long ' * 5000}\n\nx\n")
     matter = front_matter.read(result.file)
     assert len(matter.to) == 500
     assert len(matter.references) == 100
@@ -427,7 +429,7 @@ def test_headers_without_bounds_are_cut_in_the_front_matter_only() -> None:
     assert len(matter.subject) <= 2000
 
 
-def test_a_message_without_a_date_has_that_of_its_arrival() -> None:
-    result = take("Subject: x\n\ny\n")
+def test_message_without_a_date_has_its_arrival_date() -> None:
+    result = ingest_message("Subject: x\n\ny\n")
     assert result.date is None
     assert front_matter.read(result.file).date == _ARRIVED

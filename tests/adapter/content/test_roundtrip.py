@@ -1,4 +1,4 @@
-"""Whatever goes in comes out, octet for octet: generated mail of every kind of ugliness, and arbitrary octets."""
+"""Round trip: generated malformed mail and arbitrary octets are rebuilt octet for octet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARRIVED = "2026-11-15T23:06:01Z"
 
 
 class Blobs:
-    """Blobs of a message, whether they came in memory or through the sink."""
+    """Blobs of a message, from memory and from the sink."""
 
     def __init__(self, drafts: tuple[BlobDraft, ...]) -> None:
         self.data: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class Sink:
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """What is large starts at a few dozen octets, so that chunks and sinks are used all the time."""
+    """Lower the size limits to a few dozen octets, so that every test exercises chunks and sinks."""
     with (
         patch("adapter.content.segment.LARGE_PART_BYTES", 64),
         patch("adapter.content.ingest.LARGE_PART_BYTES", 64),
@@ -111,7 +111,7 @@ plain_line = st.one_of(ascii_text, any_text)
 
 @st.composite
 def texts(draw: st.DrawFn) -> bytes:
-    """Lines, most often with one kind of line end."""
+    """Lines, usually with a single kind of line ending."""
     lines = draw(st.lists(draw(st.sampled_from([ascii_text, plain_line, line])), max_size=12))
     if draw(st.integers(0, 3)):
         end = draw(eol)
@@ -121,7 +121,7 @@ def texts(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def encoded(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """(transfer encoding, body), right or wrong."""
+    """(transfer encoding, body), valid or invalid."""
     kind = draw(st.sampled_from(["7bit", "8bit", "binary", "base64", "quoted-printable", "x-odd", "none"]))
     body = draw(st.one_of(texts(), st.binary(max_size=400)))
     end = draw(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"]))
@@ -199,7 +199,7 @@ messages = st.builds(bytes.__add__, headers(), st.recursive(leaves(), nested, ma
 
 @settings(max_examples=max(1000, settings().max_examples))  # each in three ways: whole, in chunks, from another view
 @given(messages)
-def test_generated_mail_comes_back(raw: bytes) -> None:
+def test_generated_mail_is_rebuilt_exactly(raw: bytes) -> None:
     check(raw)
     sink = Sink()
     with small_limits():
@@ -209,7 +209,7 @@ def test_generated_mail_comes_back(raw: bytes) -> None:
 
 
 def check_file(raw: bytes) -> bytes:
-    """The same message taken in again under the same limits, from a view of another kind."""
+    """Ingest the same message again under the same limits, from another kind of buffer."""
     with small_limits():
         return ingest(memoryview(bytearray(raw)), id=_ID, arrived=_ARRIVED, sink=Sink()).file
 
@@ -223,14 +223,14 @@ def check_file(raw: bytes) -> bytes:
 @example(b"\r\n\r\n")
 @example(b"Subject: x\r\n\r\n---\r\n\r\ndigest: x\r\n---\r\n")
 @example(b"\xef\xbb\xbfSubject: x\r\n\r\nx")
-def test_arbitrary_octets_come_back(raw: bytes) -> None:
+def test_arbitrary_octets_are_rebuilt_exactly(raw: bytes) -> None:
     check(raw)
     with small_limits():
         check(raw, Sink())
 
 
 @given(messages, st.data())
-def test_ranges_are_slices(raw: bytes, data: st.DataObject) -> None:
+def test_ranges_equal_slices_of_the_message(raw: bytes, data: st.DataObject) -> None:
     with small_limits():
         result = ingest(raw, id=_ID, arrived=_ARRIVED, sink=Sink())
         blobs = Blobs(result.blobs)
@@ -241,8 +241,8 @@ def test_ranges_are_slices(raw: bytes, data: st.DataObject) -> None:
 
 
 @given(messages, st.data())
-def test_a_changed_file_never_passes(raw: bytes, data: st.DataObject) -> None:
-    """A flipped octet is noticed by the digest; reading what is left raises nothing but the documented error."""
+def test_changed_file_never_passes_verification(raw: bytes, data: st.DataObject) -> None:
+    """The digest detects a flipped octet; parsing the changed file raises only the documented error."""
     result = ingest(raw, id=_ID, arrived=_ARRIVED)
     at = data.draw(st.integers(0, len(result.file) - 1))
     broken = bytearray(result.file)
@@ -256,7 +256,7 @@ def test_a_changed_file_never_passes(raw: bytes, data: st.DataObject) -> None:
         pass
 
 
-def test_the_file_stays_small() -> None:
+def test_size_of_the_file_is_bounded() -> None:
     lines = b"".join(b"%08d" % n + b" text of a log file that somebody sent by mail\r\n" for n in range(60_000))
     giant = b"X-Giant: " + b"\r\n\ta" * 200_000 + b"\r\n"
     many = b"".join(b"--b\r\nContent-Type: text/plain\r\n\r\n" + b"\r\n" * 2000 + b"\r\n" for _ in range(900))

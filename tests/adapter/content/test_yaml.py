@@ -1,4 +1,4 @@
-"""Front matter is YAML that any loader reads back to the same values, and our strict reader agrees with it."""
+"""Front matter is YAML that any loader parses to the same values as the strict reader."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ strings = st.one_of(st.text(max_size=40), st.text(alphabet=_HOSTILE, max_size=12
 
 
 def written(text: str) -> str:
-    """What becomes of a text: a lone surrogate cannot be written."""
+    """The text as written: lone surrogates are replaced."""
     return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
 
 
 @given(strings, strings, strings)
 @example("a", "<<", "=")
-def test_scalars_are_read_back_by_yaml(one: str, two: str, three: str) -> None:
+def test_yaml_parses_scalars_back(one: str, two: str, three: str) -> None:
     document = (
         f"a: {block_scalar(one)}\nb: [{flow_scalar(two)}, {flow_scalar(three)}]\n"
         f"c: {{name: {flow_scalar(one)}, x: {flow_scalar(three)}}}\n"
@@ -52,13 +52,13 @@ def test_scalars_are_read_back_by_yaml(one: str, two: str, three: str) -> None:
     assert unquote(quote(one)) == one
 
 
-def test_every_reserved_word_as_a_scalar() -> None:
+def test_reserved_words_are_quoted() -> None:
     for word in (*_WORDS, "a" * 5000, "word " * 2000 + "end", "é" * 5000 + "\n"):
         document = f"a: {block_scalar(word)}\nb: [{flow_scalar(word)}]\n"
         assert yaml.load(document.encode(), Loader=Loader) == {"a": word, "b": [word]}
 
 
-def test_nothing_is_quoted_or_escaped_without_need() -> None:
+def test_plain_text_is_not_quoted_or_escaped() -> None:
     for plain in (
         "Grüße aus der Engine",
         "Re: a",
@@ -127,27 +127,27 @@ texts = st.one_of(st.text(alphabet=_HOSTILE, max_size=60), st.text(max_size=60))
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[SegmentDraft]:
-    found: list[SegmentDraft] = []
+def segment_drafts(draw: st.DrawFn) -> list[SegmentDraft]:
+    drafts: list[SegmentDraft] = []
     for _ in range(draw(st.integers(0, 4))):
         if draw(st.booleans()):
-            found += segment_text(draw(texts)) or []
+            drafts += segment_text(draw(texts)) or []
         else:
             size = draw(st.integers(0, 10**9))
-            found.append(SegmentDraft(BLOB, size, b"", draw(codings()), draw(hashes)))
-    return found
+            drafts.append(SegmentDraft(BLOB, size, b"", draw(codings()), draw(hashes)))
+    return drafts
 
 
 def _same(one: FrontMatter, two: FrontMatter) -> bool:
-    """Equal but for the recipe, whose texts a YAML loader has inline."""
+    """Equal except for the recipe, where a YAML loader has inline texts."""
     return one._replace(recipe=None) == two._replace(recipe=None)
 
 
-@given(matters(), pieces(), hashes, st.binary(max_size=60))
-def test_files_are_read_back_the_same_by_both_readers(
+@given(matters(), segment_drafts(), hashes, st.binary(max_size=60))
+def test_both_readers_parse_a_file_to_the_same_values(
     matter: FrontMatter, segments: list[SegmentDraft], sha256: str, body: bytes
 ) -> None:
-    size = sum(piece.size for piece in segments)
+    size = sum(draft.size for draft in segments)
     file, recipe, _ = front_matter.write(matter, sha256, size, segments, body)
     assert front_matter.digest_matches(file)
     assert front_matter.recipe_of(file) == recipe
@@ -158,17 +158,17 @@ def test_files_are_read_back_the_same_by_both_readers(
     assert ours is not None
     assert ours.recipe == recipe
     assert _same(ours, theirs)
-    for piece, segment in zip(segments, theirs.recipe.segments if theirs.recipe else (), strict=True):
-        assert segment.size == piece.size
-        if piece.kind == BLOB:
-            assert (segment.coding, segment.ref) == (piece.coding, piece.ref)
+    for draft, segment in zip(segments, theirs.recipe.segments if theirs.recipe else (), strict=True):
+        assert segment.size == draft.size
+        if draft.kind == BLOB:
+            assert (segment.coding, segment.ref) == (draft.coding, draft.ref)
 
 
-@given(matters(), pieces(), st.data())
-def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
+@given(matters(), segment_drafts(), st.data())
+def test_strict_reader_accepts_only_files_that_yaml_parses_the_same(
     matter: FrontMatter, segments: list[SegmentDraft], data: st.DataObject
 ) -> None:
-    """Whatever is done to a file, the strict reader either steps back or sees what the YAML loader sees."""
+    """For any change to a file, the strict reader either rejects it or agrees with the YAML loader."""
     file = front_matter.write(
         matter, "ab" * 32, 10**13, [*segments, SegmentDraft(BODY, 0, b"", Coding("7bit"))], b"x\n"
     ).file
@@ -194,13 +194,13 @@ def test_the_strict_reader_accepts_nothing_that_yaml_reads_otherwise(
 
 
 @given(texts)
-def test_text_segments_are_read_back_by_yaml(raw: bytes) -> None:
-    found = segment_text(raw)
-    assert found is not None
-    file = front_matter.write(FrontMatter("x"), "ab" * 32, len(raw), found, b"").file
+def test_yaml_parses_text_segments_back(raw: bytes) -> None:
+    drafts = segment_text(raw)
+    assert drafts is not None
+    file = front_matter.write(FrontMatter("x"), "ab" * 32, len(raw), drafts, b"").file
     loaded, _ = front_matter.load(file)
-    for piece, item in zip(found, loaded["wire"]["segments"], strict=True):
-        if piece.kind == TEXT and piece.coding is None:
-            assert item.encode().replace(b"\n", b"\r\n") == piece.content
-        elif piece.kind == TEXT:
-            assert item["text"].encode() == piece.content
+    for draft, item in zip(drafts, loaded["wire"]["segments"], strict=True):
+        if draft.kind == TEXT and draft.coding is None:
+            assert item.encode().replace(b"\n", b"\r\n") == draft.content
+        elif draft.kind == TEXT:
+            assert item["text"].encode() == draft.content
