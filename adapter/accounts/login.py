@@ -35,7 +35,7 @@ from adapter.observability.metrics import LOGINS
 from adapter.store import names
 from protocol.errors import MailError
 from protocol.sasl import mechanisms
-from protocol.sasl.mechanisms import Failure, Success, Trouble
+from protocol.sasl.mechanisms import Failure, FailureCause, Success
 from protocol.sasl.scram import ScramKeys
 
 _log = logging.getLogger(__name__)
@@ -153,8 +153,8 @@ class Authenticator:
             LOGINS.of("success").add()
             _log.info("%s logged in as %s by %s", peer, outcome.user, mechanism)
         else:
-            LOGINS.of(outcome.trouble.name.lower()).add()
-            _log.warning("%s login failed by %s: %s", peer, mechanism, outcome.trouble.name.lower())
+            LOGINS.of(outcome.cause.name.lower()).add()
+            _log.warning("%s login failed by %s: %s", peer, mechanism, outcome.cause.name.lower())
         return outcome
 
     async def check_password(self, user: str, password: str, peer: Peer) -> Success | Failure:
@@ -165,8 +165,8 @@ class Authenticator:
             LOGINS.of("success").add()
             _log.info("%s logged in as %s", peer, outcome.user)
         else:
-            LOGINS.of(outcome.trouble.name.lower()).add()
-            _log.warning("%s login failed: %s", peer, outcome.trouble.name.lower())
+            LOGINS.of(outcome.cause.name.lower()).add()
+            _log.warning("%s login failed: %s", peer, outcome.cause.name.lower())
         return outcome
 
     # --- for exchanges ---------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Authenticator:
             check = self._checks[question] = _Check(work, lambda: self._checks.pop(question))
         checked = await check.outcome()
         if isinstance(checked, Failure):
-            if checked.trouble is Trouble.REFUSED:
+            if checked.cause is FailureCause.REFUSED:
                 attempt.failed = True
             return checked
         outcome = await self.settle(checked.account, attempt)
@@ -234,9 +234,9 @@ class Authenticator:
             return crowded(peer)
         except OSError as error:
             _log.error("the credentials cannot be read: %s", error.strerror)
-            return Failure(Trouble.UNAVAILABLE)
+            return Failure(FailureCause.UNAVAILABLE)
         account = _account(user)
-        return _Checked(account, lasting=True) if right and account else Failure(Trouble.REFUSED)
+        return _Checked(account, lasting=True) if right and account else Failure(FailureCause.REFUSED)
 
     async def _verify_elsewhere(
         self, newcomers: Provisioner, user: str, password: str, peer: Peer, on_thread: OnThread
@@ -244,11 +244,11 @@ class Authenticator:
         try:
             proven = await newcomers.users.prove(user, password, peer.address, on_thread)
             if proven is None:
-                return Failure(Trouble.REFUSED)
+                return Failure(FailureCause.REFUSED)
             await newcomers.welcome(proven.account)
         except (UnavailableError, MailError) as error:
             _log.error("%s cannot log in now: %s", peer, error)
-            return Failure(Trouble.UNAVAILABLE)
+            return Failure(FailureCause.UNAVAILABLE)
         return _Checked(proven.account, proven.lasting)
 
     async def keys(self, user: str, attempt: Attempt) -> ScramKeys | None:
@@ -268,7 +268,7 @@ class Authenticator:
         account = _account(user)
         attempt.failed = account is None or not await asyncio.to_thread(self._is_active, account)
         if account is None or attempt.failed:
-            return Failure(Trouble.REFUSED)
+            return Failure(FailureCause.REFUSED)
         owner = attempt.user_name or account
         if self._records.remember(owner, attempt.group):
             asyncio.get_running_loop().run_in_executor(None, self._records.flush)
@@ -322,7 +322,7 @@ class _Driver:
                 case mechanisms.NeedPassword(user, password):
                     outcome = await self._owner.prove(user, password, self._peer, self._begin(user))
                     if isinstance(outcome, Failure):
-                        unavailable = outcome.trouble is Trouble.UNAVAILABLE
+                        unavailable = outcome.cause is FailureCause.UNAVAILABLE
                         step = self._exchange.reject(unavailable=unavailable)
                     else:
                         return outcome
@@ -333,7 +333,7 @@ class _Driver:
                 case Success(user):
                     return await self._owner.settle(user, self._begin(user))
                 case Failure(trouble):
-                    if self._attempt is not None and trouble is not Trouble.UNAVAILABLE:
+                    if self._attempt is not None and trouble is not FailureCause.UNAVAILABLE:
                         self._attempt.failed = True
                     return step
 
@@ -384,7 +384,7 @@ def _counting_abandoned(peer: Peer) -> Iterator[None]:
 
 def crowded(peer: Peer) -> Failure:
     _log.warning("%s login refused for now: too many logins of its address or account are waiting", peer)
-    return Failure(Trouble.UNAVAILABLE)
+    return Failure(FailureCause.UNAVAILABLE)
 
 
 def spelling(user: str) -> str:

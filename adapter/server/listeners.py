@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from adapter.sessions.context import ServerContext
-from adapter.smtp.listener_config import Edge, make_edge
+from adapter.smtp.listener_config import ListenerConfig
 from adapter.smtp.session import SmtpSession
 from protocol.smtp.states import Service
 
@@ -21,15 +21,16 @@ IMPLICIT_TLS = frozenset({"imaps", "submissions"})
 
 def _smtp(service: Service, *, implicit_tls: bool = False) -> Factory:
     def factory(services: ServerContext) -> NewConnection:
-        edge = make_edge(services, service, implicit_tls=implicit_tls)
+        config = ListenerConfig.load(services, service, implicit_tls=implicit_tls)
         settings = services.settings
         loop = asyncio.get_running_loop()
 
-        def current() -> Edge:
-            nonlocal edge, settings
+        def current() -> ListenerConfig:
+            nonlocal config, settings
             if services.settings is not settings:  # they were read again
-                edge, settings = make_edge(services, service, implicit_tls=implicit_tls), services.settings
-            return edge
+                config = ListenerConfig.load(services, service, implicit_tls=implicit_tls)
+                settings = services.settings
+            return config
 
         return partial(SmtpSession, loop, current)
 

@@ -1,7 +1,7 @@
-"""What each command does. The RFC section stands above each; what is allowed when is decided before (``states``).
+"""The handler of each command, below its RFC section. ``protocol.smtp.states`` has decided before that it is allowed.
 
-A handler returns its reply or replies, or None if there is nothing to say; it raises SmtpError or MailError for a
-refusal.
+A handler returns its reply or replies, or None if it sends them itself; it raises SmtpError or MailError to refuse.
+DATA and BDAT read downwards: open the message, receive it (``message``), deliver it (``delivery``), return the replies.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from adapter.accounts.recipients import Target
+from adapter.content import html_alternative
+from adapter.net.networks import UNIX
 from adapter.sessions.admission import Stage
-from adapter.smtp import message
-from adapter.smtp.pace import TooSlowError
-from adapter.smtp.spool import Incoming
-from adapter.smtp.submission import check_sender
+from adapter.smtp.delivery import Origin, deliver, final_replies
+from adapter.smtp.message import IncomingMessage, Reader, TooSlowError, receive
+from adapter.smtp.submission import check_sender, header_editor
 from adapter.smtp.transaction import Recipient, Transaction
 from protocol.errors import MailError
 from protocol.sasl import mechanisms
-from protocol.smtp import commands, ehlo, replies
-from protocol.smtp.data import ChunkReader, DataReader, parse_bdat
-from protocol.smtp.lines import AUTH_LIMIT
+from protocol.smtp import commands, ehlo, replies, trace
+from protocol.smtp.data import ChunkReader, DataReader, Intake, LineEnds, parse_bdat
+from protocol.smtp.lines import MAX_AUTH_LINE
 from protocol.smtp.paths import Path
 from protocol.smtp.replies import Reply, SmtpError
 from protocol.smtp.states import Event, Service
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Answer = Reply | list[Reply] | None
+Replies = Reply | list[Reply] | None
 
-# The same few senders and recipients come again and again; what was parsed is immutable.
+# The same few senders and recipients come again and again; the parsed values are immutable.
 _parse_mail = functools.lru_cache(512)(commands.parse_mail)
 _parse_rcpt = functools.lru_cache(512)(commands.parse_rcpt)
 
@@ -60,23 +62,23 @@ class Commands:
         session = self._session
         name = commands.parse_hello(argument)
         await session.end_transaction()
-        session.renew()
-        session.hello = name
+        session.apply_settings()
+        session.client.hello = name
         session.state.extended = extended
         session.state.advance(Event.HELLO)
         self._mail_parameters = ehlo.mail_parameters(session.state)
         self._rcpt_parameters = ehlo.rcpt_parameters(session.state)
-        keywords = ehlo.keywords(session.state, session.edge.limits) if extended else ()
-        return replies.hello(session.edge.services.hostname, keywords)
+        keywords = ehlo.keywords(session.state, session.config.message_limits) if extended else ()
+        return replies.hello(session.config.context.hostname, keywords)
 
     # --- RFC 5321 4.1.1.2 ------------------------------------------------------------------------------------------
 
     async def mail(self, argument: bytes) -> Reply:
         session = self._session
-        session.renew()
-        is_lmtp = session.edge.service is Service.LMTP
+        session.apply_settings()
+        is_lmtp = session.config.service is Service.LMTP
         command = _parse_mail(argument, self._mail_parameters, allow_bare_name=is_lmtp)
-        if command.size is not None and command.size > session.edge.limits.message_size:
+        if command.size is not None and command.size > session.config.message_limits.message_size:
             return replies.TOO_BIG
         if session.account is not None:
             check_sender(session.store.recipients, session.account, command.path)
@@ -84,18 +86,18 @@ class Commands:
         session.transaction = Transaction(f"{session.peer.session}.{self._transactions}", command.path.address, command)
         session.set_stage(Stage.TRANSACTION)
         session.state.advance(Event.SENDER)
-        session.state.binary = session.transaction.binary
+        session.state.binary = session.transaction.is_binary
         return replies.SENDER_OK
 
     # --- RFC 5321 4.1.1.3 ------------------------------------------------------------------------------------------
 
     async def rcpt(self, argument: bytes) -> Reply:
         session, transaction = self._session, self._open_transaction
-        if len(transaction.recipients) >= session.edge.limits.recipients:
+        if len(transaction.recipients) >= session.config.message_limits.recipients:
             return replies.TOO_MANY_RECIPIENTS
         command = _parse_rcpt(argument, self._rcpt_parameters, smtputf8=transaction.mail.smtputf8)
         try:
-            targets = await self._targets(command.path)
+            targets = await self._find_targets(command.path)
         except MailError as error:
             _log.info("%s recipient <%s> refused: %s", session.peer, command.path.address, error.public)
             raise
@@ -107,30 +109,31 @@ class Commands:
         session.state.advance(Event.RECIPIENT)
         return replies.RECIPIENT_OK
 
-    async def _targets(self, path: Path) -> tuple[Target, ...] | None:
+    async def _find_targets(self, path: Path) -> tuple[Target, ...] | None:
+        """The mailboxes of an address, provisioned if need be; None: the domain is not ours. Raises MailError."""
         store = self._session.store
         loop = asyncio.get_running_loop()
         await store.newcomers.look_for(path)
         try:
-            found = store.recipients.find(path)
+            targets = store.recipients.find(path)
         except MailError:
-            found = None
-        if found is None or not store.recipients.is_certain(path):
-            found = await loop.run_in_executor(store.pool, store.recipients.find_again, path)
-        if found is None or not any(map(store.recipients.needs_query, found)):
-            return found
+            targets = None
+        if targets is None or not store.recipients.is_certain(path):
+            targets = await loop.run_in_executor(store.pool, store.recipients.find_again, path)
+        if targets is None or not any(map(store.recipients.needs_query, targets)):
+            return targets
         checked: list[Target] = []
         errors: list[MailError] = []
         size = self._open_transaction.mail.size or 0
-        for target in found:
+        for target in targets:
             try:
                 checked.append(await loop.run_in_executor(store.pool, store.recipients.check, target, size))
             except MailError as error:
                 errors.append(error)
-        # As after the message: one who may have it later makes all wait, one who will never have it does not.
-        later = [error for error in errors if error.temporary]
-        if later or not checked:
-            raise (later or errors)[0]
+        # As after the message: one temporary error defers all mailboxes; permanent errors do not affect the others.
+        temporary = [error for error in errors if error.temporary]
+        if temporary or not checked:
+            raise (temporary or errors)[0]
         return tuple(checked)
 
     @property
@@ -146,43 +149,89 @@ class Commands:
         session, transaction = self._session, self._open_transaction
         if argument:
             raise SmtpError(replies.NO_ARGUMENTS)
-        # First: should that fail, the client has not been asked for the message, and what comes next are commands.
-        incoming = transaction.incoming = message.begin(session, transaction)
+        # Before 354: if this fails, the client has not been asked for the message and goes on with commands.
+        message = transaction.message = self._open_message(transaction)
         session.say(replies.START_DATA.wire)
-        await self._pump(DataReader(incoming.intake), incoming)
-        return await message.complete(session, transaction, incoming)
+        await self._receive(DataReader(message.intake), transaction, is_last=True)
+        return await self._deliver(transaction, message)
 
-    async def bdat(self, argument: bytes) -> Answer:
+    async def bdat(self, argument: bytes) -> Replies:
         session, transaction = self._session, self._open_transaction
         chunk = parse_bdat(argument)
-        session.in_step = False  # the octets of the chunk come whatever happens here
-        if transaction.incoming is None:
-            transaction.incoming = message.begin(session, transaction)
-        incoming = transaction.incoming
-        await self._pump(ChunkReader(chunk, incoming.intake), incoming, last=chunk.last)
+        session.in_step = False  # the octets of the chunk follow even if this fails
+        message = transaction.message = transaction.message or self._open_message(transaction)
+        await self._receive(ChunkReader(chunk, message.intake), transaction, is_last=chunk.last)
         if chunk.last:
-            return await message.complete(session, transaction, incoming)
-        refusal = incoming.refusal
+            return await self._deliver(transaction, message)
+        refusal = message.refusal
         session.state.advance(Event.CHUNK if refusal is None else Event.CHUNK_FAILED)
         return replies.CHUNK_OK if refusal is None else refusal
 
     async def skip_chunk(self, argument: bytes) -> None:
-        """RFC 3030 section 2: the octets of a refused BDAT come all the same."""
-        await self._pump(ChunkReader(parse_bdat(argument), None), None)
-
-    async def _pump(self, reader: message.Reader, incoming: Incoming | None, *, last: bool = True) -> None:
+        """RFC 3030 section 2: the octets of a refused BDAT follow all the same."""
         session = self._session
         session.in_step = False
+        await receive(session, session.limits, ChunkReader(parse_bdat(argument), None), None)
+        session.in_step = True
+
+    def _open_message(self, transaction: Transaction) -> IncomingMessage:
+        """Open a spool for the message, with the trace fields that it gets (RFC 5321 4.4)."""
+        session, recipients = self._session, transaction.recipients
+        store, config, client = session.store, session.config, session.client
+        now = datetime.now(UTC)
+        hop = trace.Hop(
+            hello=client.override_hello or client.hello,
+            peer=None if session.peer_address == UNIX else session.peer_address,
+            peer_name=client.override_name,
+            host=config.context.hostname,
+            keyword=trace.with_keyword(session.state, smtputf8=transaction.mail.smtputf8),
+            id=transaction.id,
+            date=now,
+            recipient=recipients[0].address if len(recipients) == 1 else None,
+            tls=client.cipher,
+        )
+        fields = trace.received(hop)
+        # RFC 5321 4.4: Return-Path is for final delivery; the relay removes it from mail for other hosts.
+        if any(recipient.targets for recipient in recipients):
+            fields = trace.return_path(transaction.sender) + fields
+        intake = Intake(config.message_limits, LineEnds.KEEP if transaction.is_binary else config.line_ends)
+        account = session.account
+        if account is None:
+            return IncomingMessage(store, intake, fields, _unchanged)
+        return IncomingMessage(
+            store,
+            intake,
+            fields,
+            header_editor(store.recipients, account, now),
+            html_alternative.add_html if store.recipients.wants_html(account) else None,
+            html_alternative.is_markdown,
+        )
+
+    async def _receive(self, reader: Reader, transaction: Transaction, *, is_last: bool) -> None:
+        session, message = self._session, transaction.message
+        session.in_step = False
         try:
-            await message.pump(session, reader, incoming)
+            await receive(session, session.limits, reader, message)
         except TooSlowError:
-            if incoming is not None and incoming.refusal is not None:  # not for its pace alone: that is said
-                refusal = incoming.refusal
-                told = message.replies_to(session, self._open_transaction, refusal) if last else [refusal]
-                for reply in told:
+            if message is not None and message.refusal is not None:  # the client learns the refusal as well
+                refusal = message.refusal
+                given = final_replies(session.config.service, transaction, refusal) if is_last else [refusal]
+                for reply in given:
                     session.say(reply.wire)
             raise
         session.in_step = True
+
+    async def _deliver(self, transaction: Transaction, message: IncomingMessage) -> list[Reply]:
+        """RFC 5321 4.1.1.4: whatever the replies are, the transaction is over and the next may begin."""
+        session = self._session
+        session.set_stage(Stage.STORING)
+        origin = Origin(session.config.service, session.peer, session.account, session.config.context.hostname)
+        given = await deliver(session.store, transaction, message, origin)
+        await session.end_transaction()
+        session.state.advance(Event.END)
+        if any(reply.positive for reply in given):
+            session.reset_penalties()
+        return given
 
     # --- RFC 5321 4.1.1.5 to 4.1.1.10 ------------------------------------------------------------------------------
 
@@ -200,7 +249,7 @@ class Commands:
         return replies.HELP
 
     async def vrfy(self, argument: bytes) -> Reply:
-        """RFC 5321 7.3: nothing is told about who is here."""
+        """RFC 5321 7.3: never reveal which addresses exist."""
         return replies.CANNOT_VERIFY if argument else replies.BAD_SYNTAX
 
     async def quit(self, argument: bytes) -> Reply:
@@ -212,7 +261,7 @@ class Commands:
         session = self._session
         if argument:
             return replies.NO_ARGUMENTS
-        if session.edge.services.certificates.context is None:
+        if session.config.context.certificates.context is None:
             return replies.TLS_UNAVAILABLE
         session.lines.take()
         session.say(replies.TLS_READY.wire)
@@ -227,13 +276,13 @@ class Commands:
         mechanism, response = commands.parse_auth(argument)
         initial = None if response is None else mechanisms.decode_initial(response)
         if isinstance(initial, mechanisms.Failure):
-            return replies.AUTH_TROUBLES[initial.trouble]
+            return replies.AUTH_ERRORS[initial.cause]
         login = session.store.authenticator.authenticate(mechanism, initial, self._ask, session.peer)
         outcome = await session.while_connected(login)
         if outcome is None:
             return replies.UNKNOWN_MECHANISM
         if isinstance(outcome, mechanisms.Failure):
-            return replies.AUTH_TROUBLES[outcome.trouble]
+            return replies.AUTH_ERRORS[outcome.cause]
         if session.ticket is not None and not session.ticket.enter(outcome.user):
             return replies.TOO_MANY_CONNECTIONS
         session.account = outcome.user
@@ -245,9 +294,9 @@ class Commands:
         session = self._session
         session.say(replies.challenge(challenge))
         try:
-            line = await session.next_line(session.limits.idle, AUTH_LIMIT)
+            line = await session.next_line(session.limits.idle, MAX_AUTH_LINE)
         except SmtpError:
-            return mechanisms.Failure(mechanisms.Trouble.TOO_LONG)
+            return mechanisms.Failure(mechanisms.FailureCause.TOO_LONG)
         return mechanisms.decode_line(line)
 
     # --- Postfix XCLIENT -------------------------------------------------------------------------------------------
@@ -255,17 +304,21 @@ class Commands:
     async def xclient(self, argument: bytes) -> Reply:
         session = self._session
         override = parse_xclient(argument)
-        if override.address is not None and not session.speak_for(override.address):
+        if override.address is not None and not session.change_peer(override.address):
             return replies.TOO_MANY_CONNECTIONS
         session.state.advance(Event.RESTART)
-        session.hello = ""
-        session.told_hello = override.hello
-        session.told_name = override.name
-        _log.info("%s speaks for this client now", session.peer)
-        return session.edge.greeting
+        session.client.hello = ""
+        session.client.override_hello = override.hello
+        session.client.override_name = override.name
+        _log.info("%s client set by XCLIENT", session.peer)
+        return session.config.greeting
 
 
-Handler = Callable[[Commands, bytes], Awaitable[Answer]]
+def _unchanged(header: bytes) -> bytes:
+    return header
+
+
+Handler = Callable[[Commands, bytes], Awaitable[Replies]]
 HANDLERS: dict[str, Handler] = {
     "HELO": Commands.helo,
     "EHLO": Commands.ehlo,

@@ -1,4 +1,4 @@
-"""What all connections of one SMTP, LMTP or submission listener have in common."""
+"""The configuration that all connections of one SMTP, LMTP or submission listener share."""
 
 from __future__ import annotations
 
@@ -19,70 +19,70 @@ _run = os.urandom(3).hex()
 _numbers = itertools.count(1)
 
 
-def _begin_run() -> None:
+def _renew_run_id() -> None:
     global _run
     _run = os.urandom(3).hex()
 
 
-os.register_at_fork(after_in_child=_begin_run)
+os.register_at_fork(after_in_child=_renew_run_id)
 
 
 def fresh_session_id() -> str:
-    """Unique in all logs and trace headers."""
+    """A session id that is unique in all logs and trace headers."""
     return f"{_run}-{next(_numbers):x}"
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    services: ServerContext
+class ListenerConfig:
+    context: ServerContext
     service: Service
     implicit_tls: bool
-    limits: MessageLimits  # of one message
+    message_limits: MessageLimits
     line_ends: LineEnds
-    proxies: Networks
-    welcome: Networks | None  # None: everybody
-    xclient: Networks
+    proxies: Networks  # peers that must send a PROXY header
+    trusted: Networks | None  # peers that may connect; None: all
+    xclient: Networks  # peers that may use XCLIENT
     greeting: Reply
 
-    def new_session(self, peer: str) -> SessionState:
-        """What the protocol knows of a connection from ``peer`` before a word is said."""
-        submission = self.service is Service.SUBMISSION
-        store = self.services.store
-        return SessionState(
-            self.service,
-            tls_available=self.services.certificates.context is not None,
-            tls_required=self._must_prove(peer),
-            plaintext_auth=self.services.settings.login.allow_plaintext or networks.is_loopback(peer),
-            mechanisms=store.authenticator.mechanisms if submission and store is not None else (),
-            xclient_trusted=peer in self.xclient,
-            # Whoever hands over by LMTP reports by itself, unless it is told that we do (RFC 3461 section 5.2.2).
-            reports=self.service is not Service.LMTP or bool(self.services.settings.relay.host),
+    @classmethod
+    def load(cls, context: ServerContext, service: Service, *, implicit_tls: bool = False) -> ListenerConfig:
+        """Build the configuration from the current settings."""
+        settings = context.settings
+        sections: dict[Service, Smtp | Submission | Lmtp] = {
+            Service.MX: settings.smtp,
+            Service.SUBMISSION: settings.submission,
+            Service.LMTP: settings.lmtp,
+        }
+        section = sections[service]
+        limits = settings.limits
+        lmtp = section if isinstance(section, Lmtp) else None
+        return cls(
+            context=context,
+            service=service,
+            implicit_tls=implicit_tls,
+            message_limits=MessageLimits(limits.message_size, limits.header_size, limits.hops, limits.recipients),
+            line_ends=LineEnds(section.line_ends),
+            proxies=Networks(section.proxy_from),
+            trusted=Networks(lmtp.trusted) if lmtp else None,
+            xclient=Networks(() if isinstance(section, Smtp) else section.xclient_from),
+            greeting=replies.greeting(context.hostname, "LMTP" if lmtp else "ESMTP"),
         )
 
-    def _must_prove(self, peer: str) -> bool:
-        """Whether this peer must show a certificate of its own before it may hand over mail."""
-        proof = self.services.certificates.verifying_context is not None
-        return proof and self.service is Service.LMTP and peer != networks.UNIX
+    def new_session(self, peer: str) -> SessionState:
+        """The protocol state of a new connection from ``peer``."""
+        is_submission = self.service is Service.SUBMISSION
+        store = self.context.store
+        return SessionState(
+            self.service,
+            tls_available=self.context.certificates.context is not None,
+            tls_required=self._requires_client_certificate(peer),
+            plaintext_auth=self.context.settings.login.allow_plaintext or networks.is_loopback(peer),
+            mechanisms=store.authenticator.mechanisms if is_submission and store is not None else (),
+            xclient_trusted=peer in self.xclient,
+            # An LMTP client sends delivery reports itself, unless we offer to (RFC 3461 section 5.2.2).
+            reports=self.service is not Service.LMTP or bool(self.context.settings.relay.host),
+        )
 
-
-def make_edge(services: ServerContext, service: Service, *, implicit_tls: bool = False) -> Edge:
-    settings = services.settings
-    sections: dict[Service, Smtp | Submission | Lmtp] = {
-        Service.MX: settings.smtp,
-        Service.SUBMISSION: settings.submission,
-        Service.LMTP: settings.lmtp,
-    }
-    section = sections[service]
-    limits = settings.limits
-    lmtp = section if isinstance(section, Lmtp) else None
-    return Edge(
-        services=services,
-        service=service,
-        implicit_tls=implicit_tls,
-        limits=MessageLimits(limits.message_size, limits.header_size, limits.hops, limits.recipients),
-        line_ends=LineEnds(section.line_ends),
-        proxies=Networks(section.proxy_from),
-        welcome=Networks(lmtp.trusted) if lmtp else None,
-        xclient=Networks(() if isinstance(section, Smtp) else section.xclient_from),
-        greeting=replies.greeting(services.hostname, "LMTP" if lmtp else "ESMTP"),
-    )
+    def _requires_client_certificate(self, peer: str) -> bool:
+        verifies_clients = self.context.certificates.verifying_context is not None
+        return verifies_clients and self.service is Service.LMTP and peer != networks.UNIX

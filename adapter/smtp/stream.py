@@ -1,11 +1,11 @@
-"""The byte stream of one SMTP connection: aiosmtpd's protocol class with another way to read and write.
+"""The byte stream of one SMTP connection: aiosmtpd's protocol class with its own reading and writing.
 
-What aiosmtpd reads line by line arrives here in chunks as large as the network brings them. Reading stops while too
-much is held, writing waits while the client does not read. Each wait for the client has a time limit; the time the
-server needs for itself counts for nothing.
+aiosmtpd reads line by line; this class receives chunks as large as the network delivers. Reading pauses while too much
+is held, writing waits while the client does not read. Each wait for the client has a time limit; the server's own time
+does not count.
 
-Invariants: at most ``_HIGH`` octets plus one read are held; a client that is gone, or closes its half, never cancels
-what is being done for it: it is noticed at the next read or write. A login is the exception (:meth:`while_connected`).
+Invariants: at most ``_MAX_HELD_BYTES`` plus one read are held; a client that disconnects, or closes its half, never
+cancels work in progress: the next read or write notices it. A login is the exception (:meth:`while_connected`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import ssl
 from collections.abc import Coroutine
+from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any, TypeVar, cast
 
 from aiosmtpd.smtp import SMTP
 
 from adapter.net import networks, tls
+from protocol.smtp.lines import LineBuffer
 from protocol.smtp.proxy_protocol import Proxied, ProxyReader
 
-_HIGH = 256 << 10
-_FLUSH = 16 << 10
+_MAX_HELD_BYTES = 256 << 10
+_FLUSH_BYTES = 16 << 10
 _FOREVER = float("inf")
-#: For the last word to be sent to a client that is turned away.
+#: Time for the last reply to reach a client that is refused.
 _CLOSE_SECONDS = 1.0
 
 _T = TypeVar("_T")
@@ -40,62 +41,61 @@ class PeerGoneError(Exception):
 
 
 class InterruptedWaitError(Exception):
-    """The wait for a command was ended from our side."""
+    """The server ended the wait for a command."""
 
 
 class Stream(SMTP):
     """Subclasses define :meth:`_handle_client`, which aiosmtpd runs as a task for each connection."""
 
-    transport: asyncio.Transport | None
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not SMTP.__init__: it looks through all members of the class for each connection, makes tables for hooks that
-        # are not used, and empties a table that all connections share.
+        # Not SMTP.__init__: for each connection it scans all members of the class, builds tables for unused hooks, and
+        # clears a table that all connections share.
         asyncio.StreamReaderProtocol.__init__(self, None, loop=loop)  # type: ignore[arg-type]
         self.loop = loop
-        self.transport = None
+        self._socket: asyncio.Transport | None = None
+        self.lines = LineBuffer()  # received, but not used yet
         self._incoming: list[bytes] = []
-        self._held = 0
+        self._held_bytes = 0
         self._throttled = False
-        self._ended = False  # no more octets will come
+        self._ended = False  # no more octets will arrive
         self._gone = False  # the connection is lost
-        self._secured = False  # by TLS, or about to be
-        self._is_secure = False  # the handshake is over
+        self._tls_started = False  # TLS is active or its handshake has begun
+        self._tls_active = False  # the handshake is over
         self._is_cut_short = False  # closed without waiting for the client
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = _FOREVER
         self._timer: asyncio.TimerHandle | None = None
         self._outgoing: list[bytes] = []
-        self._outgoing_size = 0
-        self._room: asyncio.Future[None] | None = None  # set while the client does not read
+        self._outgoing_bytes = 0
+        self._writable: asyncio.Future[None] | None = None  # set while the client does not read
         self._only_while_connected: asyncio.Task[Any] | None = None
         self.peer_address = networks.UNIX
 
     # --- called by the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
+        self._socket = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer_address = networks.canonical(str(peer[0]))
             with contextlib.suppress(OSError):
-                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._handler_coroutine = self.loop.create_task(self._handle_client())
 
     def data_received(self, data: bytes) -> None:
         self._incoming.append(data)
-        self._held += len(data)
-        if self._held > _HIGH and not self._throttled and self.transport is not None:
+        self._held_bytes += len(data)
+        if self._held_bytes > _MAX_HELD_BYTES and not self._throttled and self._socket is not None:
             self._throttled = True
-            self.transport.pause_reading()
+            self._socket.pause_reading()
         self._wake()
 
     def eof_received(self) -> bool:
-        """A half-closed connection stays open: the client may still wait for the last reply. TLS has no such thing."""
+        """Keep a half-closed connection open: the client may still wait for a reply. TLS cannot be half-closed."""
         self._ended = True
         self._wake()
         self._cancel_for_client()
-        return not self._secured
+        return not self._tls_started
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = self._gone = True
@@ -106,28 +106,28 @@ class Stream(SMTP):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._room = self.loop.create_future()
+        self._writable = self.loop.create_future()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # --- work for a client that may leave --------------------------------------------------------------------------
+    # --- work for a client that may disconnect ---------------------------------------------------------------------
 
     async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do work that is cancelled when the client hangs up. Raises PeerGoneError.
+        """Run work that is cancelled when the client disconnects. Raises PeerGoneError.
 
-        A half-closed connection counts as hung up: the kernel does not tell one from the other.
+        A half-closed connection counts as disconnected: the kernel does not distinguish them.
         """
         task: asyncio.Task[_T] = self.loop.create_task(work)
         self._only_while_connected = task
         if self._ended:
-            self.loop.call_soon(task.cancel)  # when it has begun, so that it knows
+            self.loop.call_soon(task.cancel)  # after its first step, so that its cleanup runs
         try:
             return await task
         except asyncio.CancelledError:
@@ -144,7 +144,7 @@ class Stream(SMTP):
     # --- reading ---------------------------------------------------------------------------------------------------
 
     async def receive(self, seconds: float) -> bytes:
-        """What has come, at least one octet. Raises TimeoutError, PeerGoneError, or what :meth:`interrupt` asks for."""
+        """The octets that have arrived, at least one. Raises TimeoutError, PeerGoneError or InterruptedWaitError."""
         if not self._incoming:
             if self._ended:
                 raise PeerGoneError
@@ -160,24 +160,24 @@ class Stream(SMTP):
                 raise PeerGoneError
         data = self._incoming[0] if len(self._incoming) == 1 else b"".join(self._incoming)
         self._incoming.clear()
-        self._held = 0
+        self._held_bytes = 0
         self._resume()
         return data
 
     def interrupt(self) -> bool:
-        """End the wait of :meth:`receive`, if there is one."""
+        """End the wait in :meth:`receive`; False if there is none."""
         if self._waiter is None or self._waiter.done():
             return False
         self._waiter.set_exception(InterruptedWaitError())
         return True
 
     def _resume(self) -> None:
-        if self._throttled and self.transport is not None and not self.transport.is_closing():
+        if self._throttled and self._socket is not None and not self._socket.is_closing():
             self._throttled = False
-            self.transport.resume_reading()
+            self._socket.resume_reading()
 
     def _expire_after(self, seconds: float) -> None:
-        """One timer serves all waits: it is set anew only if it would come too late."""
+        """Set the deadline. One timer serves all waits: it is replaced only if it would fire too late."""
         self._deadline = self.loop.time() + seconds
         if self._timer is None or self._timer.cancelled() or self._timer.when() > self._deadline:
             if self._timer is not None:
@@ -196,50 +196,50 @@ class Stream(SMTP):
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def say(self, wire: bytes) -> None:
-        """Keep a reply until :meth:`flush`: replies to pipelined commands go out together (RFC 2920 3.2)."""
+        """Queue a reply until :meth:`flush`: replies to pipelined commands are sent together (RFC 2920 3.2)."""
         self._outgoing.append(wire)
-        self._outgoing_size += len(wire)
+        self._outgoing_bytes += len(wire)
 
     @property
-    def crowded(self) -> bool:
-        """Replies must be flushed before more are made."""
-        return self._outgoing_size > _FLUSH
+    def must_flush(self) -> bool:
+        """Enough replies are queued to be sent before the next command."""
+        return self._outgoing_bytes > _FLUSH_BYTES
 
     async def flush(self, seconds: float) -> None:
-        """Raises PeerGoneError; TimeoutError if the client does not read."""
-        if self._gone or self.transport is None or self.transport.is_closing():
+        """Send the queued replies. Raises PeerGoneError; TimeoutError if the client does not read."""
+        if self._gone or self._socket is None or self._socket.is_closing():
             raise PeerGoneError
         if self._outgoing:
-            self.transport.write(self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing))
+            self._socket.write(self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing))
             self._outgoing.clear()
-            self._outgoing_size = 0
-        if self._room is not None:
-            _, waiting = await asyncio.wait([self._room], timeout=seconds)
-            if waiting:
+            self._outgoing_bytes = 0
+        if self._writable is not None:
+            _, pending = await asyncio.wait([self._writable], timeout=seconds)
+            if pending:
                 raise TimeoutError
 
     def end_writing(self) -> bool:
-        """Tell the client that nothing more comes, and go on reading; False where that cannot be."""
-        if self.transport is None or not self.transport.can_write_eof():
+        """Half-close the connection and go on reading; False if that is impossible (TLS)."""
+        if self._socket is None or not self._socket.can_write_eof():
             return False
         try:
-            self.transport.write_eof()
+            self._socket.write_eof()
         except OSError:
             return False
         return True
 
     def hang_up(self, last: bytes = b"") -> None:
-        """Send what is waiting and a last word, then close."""
-        if self.transport is None or self.transport.is_closing():
+        """Send the queued replies and ``last``, then close."""
+        if self._socket is None or self._socket.is_closing():
             return
         if self._outgoing or last:
-            self.transport.write(b"".join((*self._outgoing, last)))
+            self._socket.write(b"".join((*self._outgoing, last)))
             self._outgoing.clear()
-        self.transport.close()
+        self._socket.close()
 
     def cut_short(self, last: bytes = b"") -> None:
-        """Close now, with a last word for a client that reads it; one that does not cannot keep the socket open."""
-        if self._secured and not self._is_secure:  # a client in the middle of the handshake could not read it
+        """Send ``last`` and close, within a second: a client that does not read cannot keep the socket open."""
+        if self._tls_started and not self._tls_active:  # in the middle of the handshake the client could not read it
             self.abort()
             return
         self._is_cut_short = True
@@ -247,13 +247,13 @@ class Stream(SMTP):
         self.loop.call_later(_CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        if self._socket is not None:
+            self._socket.abort()
 
-    # --- what comes before or instead of plain octets --------------------------------------------------------------
+    # --- PROXY protocol and TLS ------------------------------------------------------------------------------------
 
     async def read_proxy_header(self, seconds: float) -> Proxied:
-        """What a proxy says first; what follows is the client's. Raises ProtocolError, TimeoutError, PeerGoneError."""
+        """Read the PROXY header; the rest is the client's. Raises ProtocolError, TimeoutError, PeerGoneError."""
         reader = ProxyReader()
         until = self.loop.time() + seconds
         while (result := reader.feed(await self.receive(max(0.0, until - self.loop.time())))) is None:
@@ -263,21 +263,29 @@ class Stream(SMTP):
         return result
 
     async def start_tls(self, context: ssl.SSLContext, seconds: float, *, from_start: bool) -> None:
-        """The handshake. What came before STARTTLS is forgotten (RFC 3207 4.2); with TLS from the start it belongs to
-        the handshake. Raises PeerGoneError."""
-        if self.transport is None:
+        """Run the TLS handshake. Raises PeerGoneError.
+
+        Octets received before STARTTLS are dropped (RFC 3207 4.2); with implicit TLS they belong to the handshake.
+        """
+        if self._socket is None:
             raise PeerGoneError
         received = b"".join(self._incoming) if from_start else b""
         self._incoming.clear()
-        self._held = 0
+        self._held_bytes = 0
         self._throttled = False
-        self._secured = True
-        plain = self.transport
+        self._tls_started = True
+        plain = self._socket
         encrypted = await tls.start(plain, self, context, seconds, received)
         if encrypted is None:
             raise PeerGoneError
-        self.transport = encrypted
-        self._is_secure = True
-        if self._throttled:  # so much came with the end of the handshake: it stopped the transport known then
+        self._socket = encrypted
+        self._tls_active = True
+        if self._throttled:  # data that arrived with the end of the handshake paused the plain socket
             plain.resume_reading()
             encrypted.pause_reading()
+
+    @property
+    def cipher(self) -> str:
+        """The TLS version and cipher in use, for people."""
+        name, version, _ = self._socket.get_extra_info("cipher") if self._socket else ("", "", 0)
+        return f"{version} {name}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from adapter.accounts.recipients import Recipients
-from adapter.smtp.spool import EditHeader
+from adapter.smtp.message import EditHeader
 from protocol.idna import to_ascii
 from protocol.smtp import replies, trace
 from protocol.smtp.paths import Path

@@ -1,4 +1,4 @@
-"""One mail transaction: the sender, the recipients it was accepted for, and where each of them leads."""
+"""One mail transaction: the sender, the accepted recipients, and the mailboxes of each of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from adapter.accounts.recipients import Target
-from adapter.smtp.spool import Incoming
+from adapter.smtp.message import IncomingMessage
 from protocol.smtp.commands import Body, MailCommand, RcptCommand
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """An accepted RCPT. Without targets the address is elsewhere, and the outbox has it."""
+    """An accepted RCPT. An empty ``targets`` means a remote recipient, queued in the outbox."""
 
     address: str  # as given
     command: RcptCommand
@@ -25,26 +25,26 @@ class Transaction:
     sender: str  # as given; empty: the null sender
     mail: MailCommand
     recipients: list[Recipient] = field(default_factory=list)
-    incoming: Incoming | None = None  # once DATA or BDAT has begun
+    message: IncomingMessage | None = None  # since DATA or the first BDAT
 
     @property
-    def binary(self) -> bool:
+    def is_binary(self) -> bool:
         return self.mail.body is Body.BINARY
 
     def targets(self) -> dict[str, Target]:
-        """Each mailbox once, however many recipients lead to it; the first says to which folder."""
-        found: dict[str, Target] = {}
+        """Each mailbox once, however many recipients lead to it; the first one decides the folder."""
+        targets: dict[str, Target] = {}
         for recipient in self.recipients:
             for target in recipient.targets:
-                found.setdefault(target.address, target)
-        return found
+                targets.setdefault(target.address, target)
+        return targets
 
-    def answered_together(self, *, everybody: bool) -> frozenset[str]:
-        """Mailboxes without an answer of their own: to refuse it for one would bring it to the others again."""
-        if everybody and len(self.recipients) > 1:
+    def without_own_reply(self, *, one_reply: bool) -> frozenset[str]:
+        """Mailboxes that share a reply with others: refusing one of them would deliver to the others again."""
+        if one_reply and len(self.recipients) > 1:
             return frozenset(self.targets())
-        several = [recipient.targets for recipient in self.recipients if len(recipient.targets) > 1]
-        return frozenset(target.address for targets in several for target in targets)
+        shared = [recipient.targets for recipient in self.recipients if len(recipient.targets) > 1]
+        return frozenset(target.address for targets in shared for target in targets)
 
-    def remote(self) -> Iterator[Recipient]:
+    def remote_recipients(self) -> Iterator[Recipient]:
         return (recipient for recipient in self.recipients if not recipient.targets)

@@ -32,7 +32,7 @@ MAX_LINE = 1 << 16
 _MAX_USER = 512
 
 
-class Trouble(Enum):
+class FailureCause(Enum):
     MALFORMED = auto()  # not base64, or not what the mechanism expects
     TOO_LONG = auto()
     CANCELLED = auto()  # the client sent "*"
@@ -77,13 +77,13 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    trouble: Trouble
+    cause: FailureCause
 
 
 Step = Challenge | NeedPassword | NeedToken | NeedScramKeys | Success | Failure
 
-_MALFORMED = Failure(Trouble.MALFORMED)
-_REFUSED = Failure(Trouble.REFUSED)
+_MALFORMED = Failure(FailureCause.MALFORMED)
+_REFUSED = Failure(FailureCause.REFUSED)
 
 
 # --- base64 lines (RFC 4954 section 4, RFC 9051 6.2.2)
@@ -96,9 +96,9 @@ def encode_line(challenge: bytes) -> bytes:
 def decode_line(line: bytes) -> bytes | Failure:
     """A client's answer to a challenge, its line end removed."""
     if len(line) > MAX_LINE:
-        return Failure(Trouble.TOO_LONG)
+        return Failure(FailureCause.TOO_LONG)
     if line == b"*":
-        return Failure(Trouble.CANCELLED)
+        return Failure(FailureCause.CANCELLED)
     try:
         return base64.b64decode(line, validate=True)
     except binascii.Error:
@@ -142,7 +142,7 @@ class Exchange(ABC):
         if self._last is not None and (response is None or not isinstance(self._last, Challenge)):
             return self._answer(_MALFORMED)
         if response is not None and len(response) > MAX_LINE:
-            return self._answer(Failure(Trouble.TOO_LONG))
+            return self._answer(Failure(FailureCause.TOO_LONG))
         return self._answer(self._step(response))
 
     def accept(self, user: str) -> Step:
@@ -157,7 +157,7 @@ class Exchange(ABC):
     def reject(self, *, unavailable: bool = False) -> Step:
         """The password or token is wrong; or what was asked for could not be had now."""
         if unavailable:
-            return self._answer(Failure(Trouble.UNAVAILABLE))
+            return self._answer(Failure(FailureCause.UNAVAILABLE))
         return self._answer(self._reject() if isinstance(self._last, NeedToken) else _REFUSED)
 
     def keys(self, keys: ScramKeys | None, name: str) -> Step:

@@ -12,9 +12,9 @@ from protocol.sasl import mechanisms
 from protocol.smtp import replies
 
 #: RFC 5321 4.5.3.1.4 asks for 512 octets, and every extension adds some (DSN alone 600).
-COMMAND_LIMIT = 4096
+MAX_COMMAND_LINE = 4096
 #: RFC 4954 section 4: an initial response is as long as any other.
-AUTH_LIMIT = mechanisms.MAX_LINE + 64
+MAX_AUTH_LINE = mechanisms.MAX_LINE + 64
 
 _VERB = re.compile(rb"[A-Za-z]{1,16}")
 
@@ -32,7 +32,7 @@ class LineBuffer:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def line(self, limit: int = COMMAND_LIMIT) -> bytes | None:
+    def line(self, limit: int = MAX_COMMAND_LINE) -> bytes | None:
         """The next line without its end, or None if more octets are needed.
 
         Raises SmtpError (line too long) when the end of an over-long line was found. A line may end with LF
@@ -40,7 +40,7 @@ class LineBuffer:
         """
         buffer = self._buffer
         if buffer[:5].upper() == b"AUTH ":
-            limit = AUTH_LIMIT
+            limit = MAX_AUTH_LINE
         end = buffer.find(b"\n", self._searched)
         if end < 0:
             if self._skipping or len(buffer) > limit:

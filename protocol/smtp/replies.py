@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import MailError, ProtocolError, Reason
-from protocol.sasl.mechanisms import Trouble
+from protocol.sasl.mechanisms import FailureCause
 
 MAX_LINE = 512
 _DETAIL_LIMIT = 200
@@ -114,7 +114,7 @@ ALREADY_TLS = Reply(503, "5.5.1", "TLS is already active")
 ALREADY_AUTHENTICATED = Reply(503, "5.5.1", "Already authenticated")
 UNKNOWN_MECHANISM = Reply(504, "5.5.4", "Authentication mechanism not supported")
 BAD_CHUNK = Reply(521, "5.5.4", "Syntax: BDAT size [LAST], closing")
-NOT_WELCOME = Reply(521, "5.7.1", "No service for this address, closing")
+NOT_TRUSTED = Reply(521, "5.7.1", "No service for this address, closing")
 UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognised or not offered")
 UTF8_NEEDED = Reply(553, "5.6.7", "Non-ASCII address needs SMTPUTF8")
 
@@ -141,12 +141,12 @@ INTERNAL_ERROR = REASONS[Reason.UNKNOWN]
 TOO_BIG = REASONS[Reason.TOO_BIG]
 
 # RFC 4954 section 4 and 6.
-AUTH_TROUBLES: dict[Trouble, Reply] = {
-    Trouble.MALFORMED: AUTH_MALFORMED,
-    Trouble.TOO_LONG: AUTH_LINE_TOO_LONG,
-    Trouble.CANCELLED: AUTH_CANCELLED,
-    Trouble.REFUSED: AUTH_FAILED,
-    Trouble.UNAVAILABLE: AUTH_UNAVAILABLE,
+AUTH_ERRORS: dict[FailureCause, Reply] = {
+    FailureCause.MALFORMED: AUTH_MALFORMED,
+    FailureCause.TOO_LONG: AUTH_LINE_TOO_LONG,
+    FailureCause.CANCELLED: AUTH_CANCELLED,
+    FailureCause.REFUSED: AUTH_FAILED,
+    FailureCause.UNAVAILABLE: AUTH_UNAVAILABLE,
 }
 
 TABLE: dict[str, Reply] = {name: value for name, value in list(globals().items()) if isinstance(value, Reply)}

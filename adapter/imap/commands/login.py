@@ -17,7 +17,7 @@ from protocol.imap.responses import codes, status
 from protocol.imap.states import StateEvent
 from protocol.imap.wire.events import AFTER_LOGIN, BEFORE_LOGIN, Limits
 from protocol.imap.wire.lexer import CommandError
-from protocol.sasl.mechanisms import Failure, Success, Trouble, encode_line
+from protocol.sasl.mechanisms import Failure, FailureCause, Success, encode_line
 
 if TYPE_CHECKING:
     from adapter.config.schema import Settings
@@ -66,12 +66,12 @@ async def authenticate(session: Session, command: model.Authenticate) -> Answer:
         session.send(status.challenge(encode_line(challenge)))
         line = await session.connection.next_line()
         if line is None:
-            return Failure(Trouble.TOO_LONG)
+            return Failure(FailureCause.TOO_LONG)
         try:
             response = sasl_response(line.data)
         except CommandError:
-            return Failure(Trouble.MALFORMED)
-        return Failure(Trouble.CANCELLED) if response is None else response
+            return Failure(FailureCause.MALFORMED)
+        return Failure(FailureCause.CANCELLED) if response is None else response
 
     authenticator = session.backend.store.authenticator
     outcome = await authenticator.authenticate(command.mechanism, command.initial, ask, session.peer)
@@ -95,11 +95,11 @@ async def _settle(session: Session, outcome: Success | Failure | None) -> Answer
     match outcome:
         case Success(user):
             return await _enter(session, user)
-        case Failure(Trouble.UNAVAILABLE):
+        case Failure(FailureCause.UNAVAILABLE):
             return no("Login is not possible now, try again later", codes.UNAVAILABLE)
-        case Failure(Trouble.CANCELLED):
+        case Failure(FailureCause.CANCELLED):
             raise CommandError("Authentication cancelled")
-        case Failure(Trouble.MALFORMED | Trouble.TOO_LONG):
+        case Failure(FailureCause.MALFORMED | FailureCause.TOO_LONG):
             raise CommandError("Invalid authentication response")
     session.trouble()
     return no("User name or password is wrong", codes.AUTHENTICATIONFAILED)

@@ -19,14 +19,14 @@ from adapter.config.loader import Seconds
 from adapter.config.schema import Login, Settings
 from adapter.net.networks import Peer
 from adapter.net.shared_counts import SharedCounts
-from protocol.sasl.mechanisms import Failure, Success, Trouble
+from protocol.sasl.mechanisms import Failure, FailureCause, Success
 from protocol.sasl.scram import ScramKeys
 from tests.support.waiting import PATIENCE, until
 
 ADA = "ada@example.test"
 BOB = "bob@example.test"
 HOME, AWAY, LOOPBACK = Peer("t-1", "192.0.2.1"), Peer("t-2", "198.51.100.1"), Peer("t-3", "127.0.0.1")
-REFUSED, UNAVAILABLE = Failure(Trouble.REFUSED), Failure(Trouble.UNAVAILABLE)
+REFUSED, UNAVAILABLE = Failure(FailureCause.REFUSED), Failure(FailureCause.UNAVAILABLE)
 HOUR = Seconds(3600.0)  # a delay that no test sees the end of
 SLOW = Settings(login=Login(threads=1, free_failures=1, free_users=4, delay=HOUR, longest_delay=HOUR))
 
@@ -270,7 +270,7 @@ async def _challenge(
 
 
 async def _cancels() -> Failure:
-    return Failure(Trouble.CANCELLED)
+    return Failure(FailureCause.CANCELLED)
 
 
 async def _hangs_up() -> bytes:

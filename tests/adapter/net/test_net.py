@@ -21,7 +21,7 @@ from adapter.net import endpoints, networks
 from adapter.net.networks import Networks, Peer
 from adapter.net.tls import Certificates, TlsError
 from adapter.observability import logging as logs
-from protocol.sasl.mechanisms import Failure, Success, Trouble
+from protocol.sasl.mechanisms import Failure, FailureCause, Success
 from protocol.sasl.scram import ScramKeys
 from tests.support.certificates import make_certificate
 from tests.support.waiting import PATIENCE, until
@@ -101,13 +101,13 @@ async def test_proven_logins_are_not_hashed_again_until_the_password_changes() -
         assert await login.check_password("Ada@Example.test", "right", PEER) == Success(ADA)
         assert await login.check_password(ADA, "right", PEER) == Success(ADA)
         assert passwords.asked == 1
-        assert await login.check_password(ADA, "wrong", PEER) == Failure(Trouble.REFUSED)
+        assert await login.check_password(ADA, "wrong", PEER) == Failure(FailureCause.REFUSED)
         passwords.password = "other"
-        assert await login.check_password(ADA, "right", PEER) == Failure(Trouble.REFUSED)
+        assert await login.check_password(ADA, "right", PEER) == Failure(FailureCause.REFUSED)
         assert await login.check_password(ADA, "other", PEER) == Success(ADA)
         assert all(b"right" not in digest for digest in login._proven)
         active.clear()
-        assert await login.check_password(ADA, "other", PEER) == Failure(Trouble.REFUSED)
+        assert await login.check_password(ADA, "other", PEER) == Failure(FailureCause.REFUSED)
     finally:
         login.close()
 
@@ -131,7 +131,7 @@ async def test_credentials_that_cannot_be_read_are_no_refusal() -> None:
     passwords.trouble = OSError(5, "Input/output error")
     login = Authenticator(Settings(), passwords, lambda _: True)
     try:
-        assert await login.check_password(ADA, "right", PEER) == Failure(Trouble.UNAVAILABLE)
+        assert await login.check_password(ADA, "right", PEER) == Failure(FailureCause.UNAVAILABLE)
     finally:
         login.close()
 
@@ -147,7 +147,7 @@ async def test_the_line_of_waiting_logins_is_bounded() -> None:
         await until(lambda: len(login._hashing) == 1)
         waiting.append(asyncio.create_task(login.check_password("u2@example.test", "x", PEER)))
         await until(lambda: len(login._hashing) == 2)
-        assert await login.check_password("u9@example.test", "x", PEER) == Failure(Trouble.UNAVAILABLE)
+        assert await login.check_password("u9@example.test", "x", PEER) == Failure(FailureCause.UNAVAILABLE)
         gate.set()
         assert all(isinstance(outcome, Success) for outcome in await asyncio.gather(*waiting))
     finally:

@@ -17,7 +17,7 @@ import pytest
 
 from adapter.config.loader import Seconds, Size
 from adapter.config.schema import Limits, Settings
-from adapter.smtp.pace import Pace
+from adapter.smtp.message import ReceiveTimer
 from adapter.store import disk
 from adapter.transport.operations.base import Operation
 from adapter.transport.transport import Transport
@@ -287,14 +287,14 @@ async def test_each_lmtp_recipient_hears_why_a_message_without_end_is_cut_off(ro
 
 
 def test_only_the_clients_time_counts() -> None:
-    pace = Pace(Limits(data_grace=Seconds(10.0), data_rate=Size(100), data_idle=Seconds(8.0)))
-    assert pace.patience == 8.0
-    pace.took(5.0, 0)
-    assert pace.patience == 5.0
-    pace.took(1.0, 1000)
-    assert pace.patience == 8.0
-    pace.took(20.0, 100)
-    assert pace.patience == 0.0
+    timer = ReceiveTimer(Limits(data_grace=Seconds(10.0), data_rate=Size(100), data_idle=Seconds(8.0)))
+    assert timer.timeout == 8.0
+    timer.record(5.0, 0)
+    assert timer.timeout == 5.0
+    timer.record(1.0, 1000)
+    assert timer.timeout == 8.0
+    timer.record(20.0, 100)
+    assert timer.timeout == 0.0
 
 
 async def test_a_client_that_does_not_read_is_dropped(root: Path) -> None:
@@ -381,7 +381,7 @@ async def test_a_message_that_fails_unexpectedly_ends_its_transaction(
     async with serving(root) as running:
         client = await running.hello(kind)
         with monkeypatch.context() as patched:
-            patched.setattr("adapter.smtp.message.deliver", _fail(RuntimeError("secret")))
+            patched.setattr("adapter.transport.commit_queue.CommitQueue.run", _fail(RuntimeError("secret")))
             assert await client.codes("MAIL FROM:<x@y.test>", *recipients, "DATA") == [250, 250, 250, 354]
             client.send(message() + b".\r\n")
             replies = [await client.reply() for _ in recipients[kind != "lmtp" :]]
@@ -397,7 +397,7 @@ async def test_a_message_that_cannot_be_begun_is_not_taken_for_commands(
 ) -> None:
     async with serving(root) as running:
         client = await running.hello()
-        monkeypatch.setattr("adapter.smtp.message.begin", _fail(MailError(Reason.UNKNOWN)))
+        monkeypatch.setattr("adapter.transport.transport.Transport.spool", _fail(MailError(Reason.UNKNOWN)))
         # 451 in the place of 354: the client does not send the message.
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA", "NOOP") == [250, 250, 451, 250]
         # A chunk comes without being asked for.

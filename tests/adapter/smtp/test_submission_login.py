@@ -200,12 +200,22 @@ class Paused(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+
+class Idle(Stream):
+    """A stream without a session."""
+
+    async def _handle_client(self) -> None:
+        return
+
 
 async def test_much_that_comes_with_the_end_of_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes before the transport is known that has it."""
     plain, encrypted = Paused(), Paused()
-    stream = Stream(asyncio.get_running_loop())
-    stream.transport = plain
+    stream = Idle(asyncio.get_running_loop())
+    stream.connection_made(plain)
 
     async def start(transport: object, protocol: Stream, *_: object) -> Paused:
         protocol.data_received(b"x" * (1 << 20))

@@ -15,18 +15,18 @@ from protocol.sasl.mechanisms import (
     Config,
     Exchange,
     Failure,
+    FailureCause,
     NeedPassword,
     NeedScramKeys,
     NeedToken,
     Step,
     Success,
-    Trouble,
 )
 
 CONFIG = Config(nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", secret=b"s" * 32)
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KEYS = stored.parse_scram_keys(stored.scram_keys("pencil", SALT, 4096))
-MALFORMED, REFUSED = Failure(Trouble.MALFORMED), Failure(Trouble.REFUSED)
+MALFORMED, REFUSED = Failure(FailureCause.MALFORMED), Failure(FailureCause.REFUSED)
 
 
 def begin(mechanism: str) -> Exchange:
@@ -46,11 +46,11 @@ def test_base64_lines() -> None:
     assert mechanisms.decode_line(b"AGE=") == b"\x00a"
     assert mechanisms.decode_initial(b"=") == b""
     assert mechanisms.decode_line(b"=") == MALFORMED
-    assert mechanisms.decode_line(b"*") == Failure(Trouble.CANCELLED)
+    assert mechanisms.decode_line(b"*") == Failure(FailureCause.CANCELLED)
     for bad in (b"AGE", b"A GE=", b"\xff", b"AGE=AGE="):
         assert mechanisms.decode_line(bad) == MALFORMED
     assert mechanisms.decode_line(b"A" * mechanisms.MAX_LINE) == b"\x00" * (mechanisms.MAX_LINE * 3 // 4)
-    assert mechanisms.decode_line(b"A" * (mechanisms.MAX_LINE + 4)) == Failure(Trouble.TOO_LONG)
+    assert mechanisms.decode_line(b"A" * (mechanisms.MAX_LINE + 4)) == Failure(FailureCause.TOO_LONG)
     assert mechanisms.encode_line(b"Username:") == b"VXNlcm5hbWU6"
     assert mechanisms.encode_line(b"Password:") == b"UGFzc3dvcmQ6"
 
@@ -107,7 +107,7 @@ def test_secrets_are_not_in_representations() -> None:
 def test_unavailable_and_out_of_turn() -> None:
     exchange = begin("PLAIN")
     exchange.step(b"\0ada\0x")
-    assert exchange.reject(unavailable=True) == Failure(Trouble.UNAVAILABLE)
+    assert exchange.reject(unavailable=True) == Failure(FailureCause.UNAVAILABLE)
     assert exchange.accept("ada") == MALFORMED
     assert begin("PLAIN").accept("ada") == MALFORMED
     assert begin("PLAIN").keys(KEYS, "user") == MALFORMED

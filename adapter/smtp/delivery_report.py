@@ -1,7 +1,7 @@
-"""Reports of delivery, for senders who asked for them (RFC 3461 section 4.1, NOTIFY=SUCCESS).
+"""Success reports for senders who asked for them (RFC 3461 section 4.1, NOTIFY=SUCCESS).
 
-They go to a local sender's mailbox, or through the outbox where there is a smarthost; a sender who cannot be reached is
-not told. What is delivered stays delivered, whatever becomes of a report.
+A report goes to the mailbox of a local sender, or through the outbox if there is a smarthost; a sender who cannot be
+reached gets none. A failed report never undoes the delivery.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from protocol.smtp import dsn, trace
 _log = logging.getLogger(__name__)
 
 
-def wanted(transaction: Transaction) -> list[Recipient]:
-    """Who is to be reported as delivered; a report about a report never is, and a bare name is no return address."""
+def requested_reports(transaction: Transaction) -> list[Recipient]:
+    """The local recipients with NOTIFY=SUCCESS; none for the null sender or a sender without a domain."""
     if not transaction.mail.path.domain:
         return []
     return [each for each in transaction.recipients if each.targets and "SUCCESS" in (each.command.notify or ())]
 
 
-async def report(
+async def report_delivered(
     store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
-    """Tell the sender that these recipients have the message. Raises nothing: they have it all the same."""
+    """Report to the sender that these recipients have the message. Raises nothing: they have it in any case."""
     try:
-        await _report(store, transaction, delivered, header, hostname)
+        await _send_report(store, transaction, delivered, header, hostname)
     except MailError as error:
-        _log.warning("%s delivered, but the report could not be: %s", transaction.id, error)
+        _log.warning("%s: delivery report failed (%s); the message is delivered", transaction.id, error)
     except Exception:
-        _log.exception("%s delivered, but the report failed", transaction.id)
+        _log.exception("%s: delivery report failed; the message is delivered", transaction.id)
 
 
-async def _report(
+async def _send_report(
     store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
     try:
         targets = store.recipients.find(transaction.mail.path)
     except MailError:
         targets = ()
-    outside = targets is None and bool(store.settings.relay.host)
-    if not targets and not outside:
+    is_remote = targets is None and bool(store.settings.relay.host)
+    if not targets and not is_remote:
         return
     now = datetime.now(UTC)
     octets = trace.return_path("") + dsn.build(
@@ -69,9 +69,9 @@ async def _report(
 
     def prepare() -> Deliver:
         staged = store.transport.stage(octets)
-        if not outside:
+        if not is_remote:
             return Deliver(staged, "", [target.address for target in targets or ()])
-        # RFC 8689 section 5: a report tells of the message, and is protected on its way as that was to be.
+        # RFC 8689 section 5: a report reveals the message, so it is protected in the same way.
         envelope = RelayEnvelope(requiretls=transaction.mail.requiretls, lifetime=store.settings.relay.expire_after)
         return Deliver(staged, "", [], relay=[RelayRecipient(transaction.sender, frozenset())], envelope=envelope)
 
