@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +18,11 @@ from adapter.config.relay import RelaySettings
 from adapter.relay.smarthost import Smarthost, Unreachable
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from tests.support.certificates import make_signed
+from tests.support.certificates import make_certificate, make_signed
 from tests.support.messages import message
 from tests.support.relays import DAVE, queue, relaying, send, settings
 from tests.support.sink import Sink
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.needs("openssl")
 
 PATIENT = {"first_retry": Seconds(600), "longest_retry": Seconds(600)}
 
@@ -33,11 +30,9 @@ PATIENT = {"first_retry": Seconds(600), "longest_retry": Seconds(600)}
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for localhost, signed by itself; its key lies in the same file."""
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    options = f"-x509 -newkey rsa:2048 -nodes -keyout {path} -out {path}.crt -days 2 -subj /CN=localhost"
-    command = ["openssl", "req", *options.split(), "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(command, check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    tls = make_certificate(tmp_path_factory.mktemp("tls"), "localhost", local=False)
+    path = Path(tls.key).with_name("both.pem")
+    path.write_bytes(Path(tls.key).read_bytes() + Path(tls.certificate).read_bytes())
     return path
 
 

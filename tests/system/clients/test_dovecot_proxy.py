@@ -30,7 +30,7 @@ from tests.support.stores import ADA, BOB, rows
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [
-    pytest.mark.needs("dovecot", "/usr/lib/dovecot/imap-login", "/usr/lib/dovecot/submission-login", "openssl"),
+    pytest.mark.needs("dovecot", "/usr/lib/dovecot/imap-login", "/usr/lib/dovecot/submission-login"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot must be started by root"),
 ]
 

@@ -14,7 +14,7 @@ from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, rows
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.needs("curl", "openssl")
+pytestmark = pytest.mark.needs("curl")
 
 
 def _curl(server: Served, path: str, *options: str, kind: str = "imap") -> bytes:

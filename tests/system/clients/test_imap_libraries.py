@@ -22,8 +22,6 @@ from tests.support.serving import Served, served
 from tests.support.stores import ADA, append
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.needs("openssl")
-
 COUNT = 30
 
 

@@ -16,7 +16,7 @@ from tests.support.imapd import PASSWORD, make_store
 from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, folder, rows
 
-pytestmark = pytest.mark.needs("mbsync", "openssl")
+pytestmark = pytest.mark.needs("mbsync")
 
 COUNT = 1000
 #: What mbsync adds to find a message again.

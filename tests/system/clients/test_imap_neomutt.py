@@ -21,7 +21,7 @@ from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, deliver, rows
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.needs("neomutt", "openssl")
+pytestmark = pytest.mark.needs("neomutt")
 
 _CONTROL = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|[\x00-\x08\x0b-\x1f]")
 

@@ -15,7 +15,7 @@ from tests.support.imapd import PASSWORD, make_store
 from tests.support.serving import Served, served
 from tests.support.stores import ADA, append, folder, rows
 
-pytestmark = pytest.mark.needs("offlineimap", "openssl")
+pytestmark = pytest.mark.needs("offlineimap")
 
 COUNT = 60
 

@@ -24,7 +24,7 @@ from tests.support.stores import ADA, append, folder, folder_names, rows, subscr
 from tests.support.upstream import Dovecot, put, spelt
 
 pytestmark = [
-    pytest.mark.needs("dovecot", "openssl"),
+    pytest.mark.needs("dovecot"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot is started by root"),
 ]
 

@@ -23,7 +23,7 @@ from tests.support.upstream import PASSWORD, Dovecot, put, wire
 from tests.support.waiting import until, wait_until
 
 pytestmark = [
-    pytest.mark.needs("dovecot", "openssl"),
+    pytest.mark.needs("dovecot"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot is started by root"),
 ]
 

@@ -29,7 +29,7 @@ from tests.support.stores import ADA, new_store, rows
 from tests.support.upstream import PASSWORD, Dovecot, put, wire
 
 pytestmark = [
-    pytest.mark.needs("dovecot", "openssl"),
+    pytest.mark.needs("dovecot"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Dovecot is started by root"),
 ]
 

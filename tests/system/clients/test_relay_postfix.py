@@ -24,7 +24,7 @@ from tests.support.sink import Sink
 from tests.support.waiting import until
 
 pytestmark = [
-    pytest.mark.needs("postfix", "openssl"),
+    pytest.mark.needs("postfix"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Postfix must be started by root"),
 ]
 

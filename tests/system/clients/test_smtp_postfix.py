@@ -23,7 +23,7 @@ from tests.support.stores import rows
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [
-    pytest.mark.needs("postfix", "openssl"),
+    pytest.mark.needs("postfix"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Postfix must be started by root"),
 ]
 

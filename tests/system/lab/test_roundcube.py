@@ -25,7 +25,7 @@ from tests.support.serving import Served, served
 from tests.support.stores import ADA, BOB, deliver, rows
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.needs("php", "chromium", "chromedriver", "openssl")
+pytestmark = pytest.mark.needs("php", "chromium", "chromedriver")
 
 _PROGRAM = Path("/var/lib/roundcube")
 _CONFIG = """<?php

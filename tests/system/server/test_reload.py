@@ -29,8 +29,6 @@ from tests.support.smtpd import PASSWORD, SmtpClient, make_store, serving, trust
 from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE, until, wait_until
 
-pytestmark = pytest.mark.needs("openssl")
-
 OURS = b"From: ada@example.test\r\nSubject: Ours\r\n\r\nHello\r\n"
 KINDS = ("smtp", "submissions", "imap", "imaps")
 

@@ -51,7 +51,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.needs("openssl")
 @pytest.mark.setting("listen.imap", "listen.imaps", "listen.smtp", "listen.submission", "listen.submissions")
 @pytest.mark.setting("listen.lmtp", "listen.socket_mode", "server.log_level", "tls.certificate", "tls.key")
 def test_every_listener_of_the_configuration_serves(root: Path, tmp_path: Path) -> None:

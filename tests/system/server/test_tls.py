@@ -18,8 +18,6 @@ from tests.support.messages import message
 from tests.support.smtpd import ConnectionEnded, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA
 
-pytestmark = pytest.mark.needs("openssl")
-
 
 async def presented(port: int, name: str | None, context: ssl.SSLContext | None = None) -> bytes:
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context or trusting(), server_hostname=name or "")
