@@ -1,12 +1,12 @@
-"""One IMAP connection: octets in, octets out (RFC 3501 2.1), with a task only while there is something to do.
+"""One IMAP connection: octets in, octets out (RFC 3501 2.1), with a task only while a command is waiting.
 
 Invariants:
 
-* commands are carried out one after another, in the order they came; while one runs, a bounded amount of what follows
-  is read;
-* what is to be sent is collected and written in few large pieces; a command that produces more than the peer takes
-  waits, and one that works for long lets others have their turn;
-* nothing that was received before STARTTLS is seen after it (RFC 3501 6.2.1).
+* commands are carried out one after another, in the order received; while one runs, a bounded amount of the following
+  input is read;
+* output is collected and written in few large pieces; a command that produces more than the peer accepts waits, and a
+  long one yields to other connections;
+* input received before STARTTLS is discarded (RFC 3501 6.2.1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import socket
 from collections.abc import Coroutine, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from adapter.imap.compression import Deflater, Inflater
 from adapter.net import tls
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Collected before it is written.
-_WRITE_SIZE = 64 << 10
-#: Octets the peer has not taken, from where on a command waits.
-_WRITE_BUFFER = 256 << 10
-#: Milliseconds a peer may take to confirm what was sent.
-_UNCONFIRMED = 300_000
-#: Not yet consumed, from where on nothing more is read while a command runs.
-_READ_AHEAD = 128 << 10
-#: Seconds of work after which others have their turn.
-_TURN = 0.005
+#: Output is collected up to this size before it is written.
+_FLUSH_BYTES: Final = 64 << 10
+#: A command waits while the socket has more than this unsent.
+_MAX_UNSENT_BYTES: Final = 256 << 10
+#: How long the peer's kernel may leave sent data unacknowledged.
+_TCP_USER_TIMEOUT_MS: Final = 300_000
+#: While a command runs, reading stops once this much input is waiting.
+_READ_AHEAD_BYTES: Final = 128 << 10
+#: How long a command may work before it yields to other connections.
+_TIME_SLICE_SECONDS: Final = 0.005
 
 
-class _Begun:
-    """A coroutine that was begun outside of a task and waits for something; a task can go on with it."""
+class _Started:
+    """A coroutine that was started outside of a task and is waiting; awaiting this object resumes it."""
 
     def __init__(self, work: Coroutine[Any, Any, None], waits_for: Any) -> None:
         self._work = work
@@ -52,43 +52,42 @@ class _Begun:
     def __await__(self) -> Generator[Any, Any, None]:
         while True:
             try:
-                answer = yield self._waits_for
+                result = yield self._waits_for
             except BaseException as error:
                 step = partial(self._work.throw, error)
             else:
-                step = partial(self._work.send, answer)
+                step = partial(self._work.send, result)
             try:
                 self._waits_for = step()
             except StopIteration:
                 return
 
 
-async def _go_on_with(begun: _Begun) -> None:
-    await begun
+async def _resume(started: _Started) -> None:
+    await started
 
 
 class Host(Protocol):
-    """Who takes in connections: the server."""
+    """The server, which admits connections."""
 
-    def connected(self, connection: Connection, transport: asyncio.BaseTransport) -> None: ...
+    def connected(self, connection: Connection, stream: asyncio.BaseTransport) -> None: ...
 
 
 class Conversation(Protocol):
-    """Who makes sense of the events: the session."""
+    """The session, which handles the events of a connection."""
 
     async def handle(self, event: Event) -> None: ...
 
-    def ended(self) -> None:
-        """The connection is gone."""
+    def connection_closed(self) -> None: ...
 
     def writable(self) -> None:
-        """The peer takes what is sent again."""
+        """The peer accepts output again."""
 
-    def rested(self) -> None:
-        """Everything that came in is dealt with, after others had their turn."""
+    def input_handled(self) -> None:
+        """All input is handled, and the connection is no longer busy."""
 
-    def broken(self, error: BaseException) -> None:
-        """Something failed that nobody foresaw."""
+    def report_error(self, error: BaseException) -> None:
+        """Log an unexpected error."""
 
 
 class Connection(asyncio.Protocol):
@@ -98,22 +97,22 @@ class Connection(asyncio.Protocol):
         "_host",
         "_in_handshake",
         "_inflater",
+        "_input_arrived",
         "_loop",
         "_out",
         "_out_size",
         "_reading",
-        "_room",
+        "_slice_ends",
+        "_socket",
         "_task",
-        "_transport",
-        "_turn_ends",
-        "_waiting",
-        "closing",
+        "_writes_resumed",
         "conversation",
-        "heard_at",
         "implicit_tls",
+        "is_closing",
         "opened_at",
-        "said_at",
-        "stuck_since",
+        "received_at",
+        "sent_at",
+        "write_blocked_since",
     )
 
     def __init__(
@@ -121,93 +120,105 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.conversation: Conversation | None = None
         self.implicit_tls = implicit_tls
-        self.closing = False
-        self.opened_at = self.heard_at = self.said_at = loop.time()
-        self.stuck_since: float | None = None  # the peer does not take what is sent
+        self.is_closing = False
+        self.opened_at = self.received_at = self.sent_at = loop.time()
+        self.write_blocked_since: float | None = None  # the peer does not accept output
         self._loop = loop
         self._host = host
         self._in_handshake = implicit_tls
-        self._transport: asyncio.Transport | None = None
+        self._socket: asyncio.Transport | None = None
         self._framer = Framer(limits)
         self._out: list[bytes] = []
         self._out_size = 0
         self._task: asyncio.Task[None] | None = None
-        self._waiting: asyncio.Future[None] | None = None  # for more to read
-        self._room: asyncio.Future[None] | None = None  # for the peer to take what was sent
+        self._input_arrived: asyncio.Future[None] | None = None
+        self._writes_resumed: asyncio.Future[None] | None = None
         self._reading = True
-        self._turn_ends = 0.0
+        self._slice_ends = 0.0
         self._inflater: Inflater | None = None
         self._deflater: Deflater | None = None
 
     # --- called by the event loop ----------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
-        connected = transport.get_extra_info("socket")
-        if connected is not None and connected.family != socket.AF_UNIX:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished without a word is noticed when it does not confirm what is sent.
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNCONFIRMED)
-        self._host.connected(self, transport)
+    def connection_made(self, stream: asyncio.BaseTransport) -> None:
+        self._socket = cast("asyncio.Transport", stream)
+        self._socket.set_write_buffer_limits(high=_MAX_UNSENT_BYTES)
+        raw = stream.get_extra_info("socket")
+        if raw is not None and raw.family != socket.AF_UNIX:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Detects a peer that disappeared without closing the connection: it does not acknowledge sent data.
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
+        self._host.connected(self, stream)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self._loop.time()
+        self.received_at = self._loop.time()
         if self._inflater is None:
             self._framer.feed(data)
         else:
             self._inflater.feed(data)
-        if self._waiting is not None:
+        if self._input_arrived is not None:
             self._wake()
         elif self._task is None:
-            self._go_on()
-        elif self._reading and self.unread > _READ_AHEAD and self._transport is not None:
+            self._start_handling()
+        elif self._reading and self.unhandled_octets > _READ_AHEAD_BYTES and self._socket is not None:
             self._reading = False
-            self._transport.pause_reading()
+            self._socket.pause_reading()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closing = True
-        self._transport = None
+        self.is_closing = True
+        self._socket = None
         self._out.clear()
         if self._task is not None:
             self._task.cancel()
         if self.conversation is not None:
-            self.conversation.ended()
+            self.conversation.connection_closed()
 
     def pause_writing(self) -> None:
-        self._room = self._loop.create_future()
-        self.stuck_since = self._loop.time()
+        self._writes_resumed = self._loop.create_future()
+        self.write_blocked_since = self._loop.time()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
-        self.stuck_since = None
-        if room is not None and not room.done():
-            room.set_result(None)
+        resumed, self._writes_resumed = self._writes_resumed, None
+        self.write_blocked_since = None
+        if resumed is not None and not resumed.done():
+            resumed.set_result(None)
         if self.conversation is not None:
             self.conversation.writable()
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """A command is being carried out."""
         return self._task is not None
 
     @property
-    def unread(self) -> int:
-        """Octets that came in and were not consumed."""
+    def unhandled_octets(self) -> int:
+        """Octets that were received and not consumed."""
         return self._framer.buffered + (self._inflater.waiting if self._inflater is not None else 0)
 
-    @property
-    def framer(self) -> Framer:
-        return self._framer
+    def set_limits(self, limits: Limits) -> None:
+        """Set the limits of the following commands."""
+        self._framer.limits = limits
+
+    def accept_literal(self) -> None:
+        """Accept the announced literal."""
+        self._framer.accept()
+
+    def refuse_literal(self, status: str, text: str, code: str | None = None) -> None:
+        """Refuse the command at its announced literal; a Refused event follows."""
+        self._framer.refuse(status, text, code)
+
+    def expect_line(self) -> None:
+        """Read the next line as a Line, not as a command."""
+        self._framer.expect_line()
 
     def _inflate(self) -> bool:
-        """Give the framer another piece of what came in compressed; False if there is none."""
+        """Feed the framer with another piece of the compressed input; False if there is none."""
         if self._inflater is None:
             return False
         try:
@@ -218,26 +229,27 @@ class Connection(asyncio.Protocol):
             self._framer.feed(piece)
         return bool(piece)
 
-    def occupy(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something else before the conversation begins."""
-        self._task = self._loop.create_task(self._prelude(work))
+    def run_before_session(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine, such as the TLS handshake, before any input is handled."""
+        self._task = self._loop.create_task(self._run_then_handle(work))
 
-    async def _prelude(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_then_handle(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except asyncio.CancelledError:
             return
         except Exception as error:
             if self.conversation is not None:
-                self.conversation.broken(error)
+                self.conversation.report_error(error)
             self.abort()
         finally:
             self._task = None
         self.flush()
-        if not self.closing:
-            self._go_on()
+        if not self.is_closing:
+            self._start_handling()
 
-    def _go_on(self) -> None:
+    def _start_handling(self) -> None:
+        """Handle the input, in a task only if a command has to wait."""
         try:
             event = self._framer.next_event()
         except ProtocolError as error:
@@ -245,56 +257,59 @@ class Connection(asyncio.Protocol):
             return
         if event is NEED_DATA and self._inflater is None:
             return
-        # Most commands need nothing that is not at hand: such are done here and now, without a task.
-        work = self._converse(event)
+        work = self._handle_events(event)
         try:
             waits_for = work.send(None)
         except StopIteration:
             return
-        self._task = self._loop.create_task(_go_on_with(_Begun(work, waits_for)))
+        self._task = self._loop.create_task(_resume(_Started(work, waits_for)))
 
-    async def _converse(self, event: Event) -> None:
-        """Handle what came in, until more is needed."""
+    async def _handle_events(self, event: Event) -> None:
+        """Handle events until more input is needed."""
         conversation = self.conversation
-        assert conversation is not None  # noqa: S101 - set before the first octet can come
-        self._turn_ends = self._loop.time() + _TURN
+        assert conversation is not None  # noqa: S101 - set before the first octet can arrive
+        self._slice_ends = self._loop.time() + _TIME_SLICE_SECONDS
         try:
-            while not self.closing:
+            while not self.is_closing:
                 if event is not NEED_DATA:
                     await conversation.handle(event)
                 elif not self._inflate():
                     break
-                self._read_on()
+                self._resume_reading()
                 event = self._framer.next_event()
                 if event is NEED_DATA and self._inflater is None:
                     break
-                if self._out_size >= _WRITE_SIZE or self._room is not None or self._loop.time() > self._turn_ends:
-                    await self.breathe()
+                if (
+                    self._out_size >= _FLUSH_BYTES
+                    or self._writes_resumed is not None
+                    or self._loop.time() > self._slice_ends
+                ):
+                    await self.drain()
         except asyncio.CancelledError:
             return
         except ProtocolError as error:
             self.bye(str(error))
         except Exception as error:
-            conversation.broken(error)
+            conversation.report_error(error)
             self.bye("Internal error", codes.SERVERBUG)
         finally:
             self._task = None
             self.flush()
-            if self._inflater is not None and not self.closing:
-                conversation.rested()
+            if self._inflater is not None and not self.is_closing:
+                conversation.input_handled()
 
-    def _read_on(self) -> None:
-        if not self._reading and self.unread <= _READ_AHEAD and self._transport is not None:
+    def _resume_reading(self) -> None:
+        if not self._reading and self.unhandled_octets <= _READ_AHEAD_BYTES and self._socket is not None:
             self._reading = True
-            self._transport.resume_reading()
+            self._socket.resume_reading()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        arrived, self._input_arrived = self._input_arrived, None
+        if arrived is not None and not arrived.done():
+            arrived.set_result(None)
 
     async def next_line(self) -> Line | None:
-        """A line that belongs to the command under way (RFC 3501 6.2.2); None if it was too long."""
+        """Read a line that belongs to the command under way (RFC 3501 6.2.2); None if it was too long."""
         self._framer.expect_line()
         self.flush()
         while True:
@@ -303,75 +318,80 @@ class Connection(asyncio.Protocol):
                 return event if isinstance(event, Line) else None
             if self._inflate():
                 continue
-            self._read_on()
-            self._waiting = self._loop.create_future()
-            await self._waiting
+            self._resume_reading()
+            self._input_arrived = self._loop.create_future()
+            await self._input_arrived
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
+    @property
+    def unsent_octets(self) -> int:
+        """Output that the peer has not accepted."""
+        return self._out_size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
+
     def send(self, data: bytes) -> None:
-        """Queue octets; they are written when there are many or nothing is left to do."""
+        """Queue output; it is written once there is enough of it, or when all input is handled."""
         self._out.append(data)
         self._out_size += len(data)
 
     def flush(self) -> None:
-        """Write what is queued."""
+        """Write the queued output."""
         if not self._out:
             return
         out, self._out = self._out, []
         self._out_size = 0
-        if self._transport is None or self._transport.is_closing():
+        if self._socket is None or self._socket.is_closing():
             return
         data = out[0] if len(out) == 1 else b"".join(out)
         if self._deflater is not None:
             data = self._deflater.write(data)
-        self.said_at = self._loop.time()
-        self._transport.write(data)
+        self.sent_at = self._loop.time()
+        self._socket.write(data)
 
-    async def breathe(self) -> None:
-        """To be called by whatever takes long: sends, waits for a slow peer, and lets others have their turn."""
-        if self._out_size >= _WRITE_SIZE:
+    async def drain(self) -> None:
+        """Write enough output, wait for a slow peer, yield to other connections: called repeatedly by long commands."""
+        if self._out_size >= _FLUSH_BYTES:
             self.flush()
-        if self._room is not None:
-            await asyncio.shield(self._room)
-            self._turn_ends = self._loop.time() + _TURN
-        elif self._loop.time() > self._turn_ends:
+        if self._writes_resumed is not None:
+            await asyncio.shield(self._writes_resumed)
+            self._slice_ends = self._loop.time() + _TIME_SLICE_SECONDS
+        elif self._loop.time() > self._slice_ends:
             self.flush()
             await asyncio.sleep(0)
-            self._turn_ends = self._loop.time() + _TURN
+            self._slice_ends = self._loop.time() + _TIME_SLICE_SECONDS
 
-    # --- changes of the connection ---------------------------------------------------------------------------------
+    # --- TLS and compression ---------------------------------------------------------------------------------------
 
     # RFC 3501 6.2.1
     async def start_tls(self, context: ssl.SSLContext, seconds: float) -> bool:
-        """Go on under TLS; False if that failed, and the connection is closed."""
+        """Complete a TLS handshake; False if it failed, and the connection is closed."""
         self.flush()
         received = self._framer.take_buffered()
-        assert self._transport is not None  # noqa: S101 - a command is running
-        plain, self._reading = self._transport, True
+        assert self._socket is not None  # noqa: S101 - a command is running
+        plain, self._reading = self._socket, True
         self._in_handshake = True
         secured = await tls.start(plain, self, context, seconds, received if self.implicit_tls else b"")
         self._in_handshake = False
         if secured is None:
-            if self._transport is not None:
-                self.connection_lost(None)  # the layer that failed does not tell
+            if self._socket is not None:
+                self.connection_lost(None)  # asyncio does not call it after a failed handshake
             return False
-        self._transport = secured
-        if not self._reading:  # so much came with the end of the handshake: it stopped the transport known then
+        self._socket = secured
+        if not self._reading:  # so much data followed the handshake that reading was paused, on the plain socket
             plain.resume_reading()
             secured.pause_reading()
         return True
 
     # RFC 4978 3
     def start_compression(self) -> None:
-        """All that follows, in both directions, is compressed; what was read already included."""
+        """Compress both directions from here on; input that is already buffered is compressed, too."""
         self.flush()
         self._deflater, self._inflater = Deflater(), Inflater()
         self._inflater.feed(self._framer.take_buffered())
 
     # RFC 8437 4.1
     def end_compression(self) -> None:
-        """What follows is plain again, in both directions."""
+        """End the compression of both directions."""
         self.flush()
         if self._inflater is not None:
             rest = self._inflater.rest()
@@ -380,35 +400,35 @@ class Connection(asyncio.Protocol):
                 self._framer.feed(rest)
 
     @property
-    def compressed(self) -> bool:
+    def is_compressed(self) -> bool:
         return self._deflater is not None
 
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------------------------
 
     # RFC 3501 7.1.5
     def bye(self, text: str, code: bytes = b"") -> None:
-        """Say why, and close."""
-        if not self.closing:
+        """Send BYE with a reason, and close."""
+        if not self.is_closing:
             self.send(status.bye(text, code))
             self.close()
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Close in favour of another connection: the server has too many."""
-        if self._in_handshake:  # a client in the middle of it could not read the reason
+        if self._in_handshake:  # the client could not read the reason
             self.abort()
         else:
             self.bye("Too many connections, try again later", codes.UNAVAILABLE)
 
     def close(self) -> None:
-        """Send what is queued, then close."""
-        self.closing = True
+        """Send the queued output, then close."""
+        self.is_closing = True
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def abort(self) -> None:
-        """Close at once: the peer does not listen any more."""
-        self.closing = True
+        """Close at once and drop the queued output."""
+        self.is_closing = True
         self._out.clear()
-        if self._transport is not None:
-            self._transport.abort()
+        if self._socket is not None:
+            self._socket.abort()

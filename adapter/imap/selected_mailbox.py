@@ -1,7 +1,7 @@
-"""The selected mailbox of one session: its view, and the state it looks at.
+"""The selected mailbox of one session: the client's view of it, and the folder state it follows.
 
-Changes are given to the view as they come, but for those the session makes itself and does not want to hear of
-(``.SILENT``): while it commits, they wait until it is known which of them is its own.
+Changes are applied to the view as they come. While the session commits a ``.SILENT`` change they are held back until
+it is known which of them is the session's own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Result = TypeVar("Result")
 class MailboxListener(Protocol):
     """The session that has selected the mailbox."""
 
-    def changed(self) -> None: ...
+    def mailbox_changed(self) -> None: ...
 
     def mailbox_deleted(self) -> None: ...
 
 
-class Selected:
-    """Listens to its folder until it is closed."""
+class SelectedMailbox:
+    """A subscription to a folder, until it is closed."""
 
-    __slots__ = ("_held", "_listener", "_news", "_recent", "_watch", "read_only", "state", "view")
+    __slots__ = ("_has_updates", "_held", "_listener", "_recent", "_watch", "read_only", "state", "view")
 
     def __init__(
         self,
@@ -49,33 +49,33 @@ class Selected:
         self.read_only = read_only
         self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
         self._listener = listener
-        self._held: list[FolderChange] | None = None
-        self._news = False  # there may be something to tell
+        self._held: list[FolderChange] | None = None  # while a silent change is committed
+        self._has_updates = False  # the view may have something to announce
         self._watch = state.subscribe(self)
-        self._take_recent(state.uids[-1] if state.uids else 0)
+        self._claim_recent(state.uids[-1] if state.uids else 0)
 
     def close(self) -> None:
         self._watch.close()
 
-    # --- what happens ----------------------------------------------------------------------------------------------
+    # --- changes of the folder -------------------------------------------------------------------------------------
 
     def folder_changed(self, changes: Sequence[FolderChange]) -> None:
         if self._held is not None:
             self._held += changes
             return
-        self._news = True
+        self._has_updates = True
         for change in changes:
             self.view.apply(change)
-        self._listener.changed()
+        self._listener.mailbox_changed()
 
     def folder_removed(self) -> None:
-        """All its messages were reported as expunged; what is done to it from now on fails."""
+        """Handle the deletion of the folder, whose messages were reported as expunged before. Later changes fail."""
         self._listener.mailbox_deleted()
 
     async def commit_silently(
         self, mailboxes: Mailboxes, operation: Operation[Result], modseq_of: Callable[[Result], int | None]
     ) -> Result:
-        """Commit a change whose flags the client knows already. ``modseq_of``: of the change, if there was one."""
+        """Commit a change of flags that is not announced. ``modseq_of``: of the result's change, if there was one."""
         self._held = []
         own: int | None = None
         try:
@@ -83,36 +83,38 @@ class Selected:
             own = modseq_of(result)
         finally:
             held, self._held = self._held, None
-            self._news = True
+            self._has_updates = True
             for change in held:
                 self.view.apply(change, Report.SILENT if change.modseq == own else Report.FLAGS)
         return result
 
-    # --- what the client is told -----------------------------------------------------------------------------------
+    # --- updates for the client ------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
-        return self._news
+        """Whether there may be updates to announce."""
+        return self._has_updates
 
     def touch(self, uids: Iterable[int]) -> None:
-        """Report these messages though nothing may have changed (RFC 3501 6.4.6)."""
-        self._news = True
+        """Announce these messages even if nothing has changed (RFC 3501 6.4.6)."""
+        self._has_updates = True
         self.view.touch(uids)
 
     def flush(
         self, point: Emission, *, modseq_sent: bool = False, exists_first: bool = False, buried: bool = False
     ) -> bytes:
-        if not self._news:
+        """Return the untagged responses that may be sent now; the options are those of ``View.flush``."""
+        if not self._has_updates:
             return b""
         if self.view.arrived:
-            self._take_recent(self.view.arrived)
-        told = self.view.flush(point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, buried=buried)
-        self._news = self.view.pending
-        return told
+            self._claim_recent(self.view.arrived)
+        updates = self.view.flush(point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, buried=buried)
+        self._has_updates = self.view.pending
+        return updates
 
     # RFC 3501 2.3.2; 6.3.2: EXAMINE leaves messages recent for the session that selects the mailbox next
-    def _take_recent(self, last: int) -> None:
-        """Up to the UID ``last``: what no other session was told of is recent to this one."""
+    def _claim_recent(self, last: int) -> None:
+        r"""Mark messages up to the UID ``last`` as ``\Recent`` here, unless another session has announced them."""
         if not last or self.view.dialect.rev2:
             return
         if self.read_only:
@@ -121,8 +123,8 @@ class Selected:
             first = self._recent.claim(self.state, last + 1)
         self.view.add_recent(first, last)
 
-    # --- what the client means -------------------------------------------------------------------------------------
+    # --- messages named by the client ------------------------------------------------------------------------------
 
     def rows(self, messages: SequenceSet, *, uid: bool) -> Rows:
-        """Raises ProtocolError for a number that no message has."""
+        """Resolve a sequence set. Raises ProtocolError for a number that no message has."""
         return self.view.by_uid(messages) if uid else self.view.by_number(messages)

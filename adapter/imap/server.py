@@ -1,7 +1,7 @@
-"""All IMAP connections of one process: who is let in, and who is sent away because of time.
+"""All IMAP connections of one process: admission, the store behind them, and timeouts.
 
-Invariants: the backend is there before a session is greeted and until the last one is gone; one timer looks after all
-connections, so that an idle one costs no task and no timer of its own.
+Invariants: the backend exists before a session is greeted and until the last session has ended; one timer checks all
+connections, so that an idle one costs neither a task nor a timer.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from adapter.imap.commands import idle
-from adapter.imap.commands.login import limits_before_login
 from adapter.imap.connection import Connection
-from adapter.imap.session import Session
+from adapter.imap.session import Session, limits_before_login
 from adapter.net.networks import UNIX, Networks, Peer, canonical
 from adapter.read_model.mailboxes import CacheLimits, Mailboxes
 from adapter.smtp.listener_config import fresh_session_id
@@ -33,13 +32,14 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-_TICK = 1.0
-#: Seconds a connection may take to close.
-_LINGER = 5.0
+#: Timeouts are checked at least this often.
+_MAX_TICK_SECONDS: Final = 1.0
+#: How long a connection may take to close after the last output.
+_LINGER_SECONDS: Final = 5.0
 
 
 class Backend:
-    """What IMAP sessions need of an open store: created when the store is opened, closed before it is closed."""
+    """The open store as IMAP sessions use it: created when the store is opened, closed before the store is closed."""
 
     def __init__(self, store: OpenStore, limits: CacheLimits) -> None:
         self.store = store
@@ -53,96 +53,103 @@ class Backend:
         await self.mailboxes.start()
 
     async def close(self) -> None:
-        """Sessions must be gone."""
+        """Close the caches. No session may be left."""
         await self.mailboxes.close()
 
     async def call(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Run what blocks on a thread."""
+        """Run a blocking function on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.store.pool, function, *arguments)
 
 
-def imap_server(services: ServerContext) -> ImapServer:
+def imap_server(context: ServerContext) -> ImapServer:
     """The one server of a process, for all its IMAP listeners."""
-    if services.imap is None:
-        services.imap = ImapServer(services)
-    return services.imap
+    if context.imap is None:
+        context.imap = ImapServer(context)
+    return context.imap
 
 
 class ImapServer:
-    def __init__(self, services: ServerContext) -> None:
-        self.services = services
-        self.loop = asyncio.get_running_loop()
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
         self._sessions: set[Session] = set()
         self._backend: Backend | None = None
-        self._starting: asyncio.Task[Backend] | None = None
-        self._settings_changed()
-        self._timer = self.loop.call_later(self._tick, self._look_after)
-        services.before_close.append(self._close)
-        services.after_reload.append(self._settings_changed)
-        if services.store is not None:
-            self._prepare()
+        self._backend_task: asyncio.Task[Backend] | None = None
+        self._apply_settings()
+        self._timer = self._loop.call_later(self._tick, self._check_timeouts)
+        context.before_close.append(self._close_backend)
+        context.after_reload.append(self._apply_settings)
+        if context.store is not None:
+            self._open_backend()
 
-    def _settings_changed(self) -> None:
-        """What is made from the settings is made anew."""
+    def _apply_settings(self) -> None:
+        """Rebuild what is derived from the settings: at start and after a reload."""
         self.quotas = Quotas(self.settings)
         imap = self.settings.imap
         self.proxies = Networks(imap.id_from)
         if self._backend is not None:
             self._backend.mailboxes.keep_to(self._cache_limits())
-        self._tick = min(_TICK, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
+        self._tick = min(_MAX_TICK_SECONDS, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
 
     def _cache_limits(self) -> CacheLimits:
         imap = self.settings.imap
         return CacheLimits(imap.cache_folders, imap.cache_bodies, imap.cache_texts, imap.cache_time)
 
-    # --- what sessions ask -----------------------------------------------------------------------------------------
+    # --- what sessions use -----------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Settings:
-        return self.services.settings
+        return self._context.settings
 
     @property
     def hostname(self) -> str:
-        return self.services.hostname
+        return self._context.hostname
 
     @property
     def certificates(self) -> Certificates:
-        return self.services.certificates
+        return self._context.certificates
 
     @property
     def admission(self) -> Admission:
-        return self.services.admission
+        return self._context.admission
 
-    # --- connections come and go -----------------------------------------------------------------------------------
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> frozenset[Session]:
+        """The sessions that are open now."""
+        return frozenset(self._sessions)
 
     def connection(self, *, implicit_tls: bool) -> Connection:
-        """The protocol of a new connection."""
-        return Connection(limits_before_login(self.settings), self.loop, self, implicit_tls=implicit_tls)
+        """Create the asyncio protocol of a new connection."""
+        return Connection(limits_before_login(self.settings), self._loop, self, implicit_tls=implicit_tls)
 
-    def connected(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
-        name = transport.get_extra_info("peername")
+    def connected(self, connection: Connection, stream: asyncio.BaseTransport) -> None:
+        """Admit a connection and begin its session, or refuse it."""
+        name = stream.get_extra_info("peername")
         peer = Peer(fresh_session_id(), canonical(name[0]) if isinstance(name, tuple) else UNIX)
-        ticket = self.admission.admit("imap", peer.address, connection.give_way)
+        ticket = self.admission.admit("imap", peer.address, connection.evict)
         if ticket is None:
-            _log.warning("%s turned away: too many connections", peer)
+            _log.warning("%s connection refused: too many connections", peer)
             connection.bye("Too many connections", codes.UNAVAILABLE)
             return
         _log.info("%s connected to imap", peer)
         session = Session(self, connection, peer, ticket)
         connection.conversation = session
         self._sessions.add(session)
-        self.services.connections.add(session)
-        if self._available() and self._backend is not None and not connection.implicit_tls:
-            session.begin(self._backend)
+        self._context.connections.add(session)
+        if self._store_is_available() and self._backend is not None and not connection.implicit_tls:
+            session.greet(self._backend)
         else:
-            connection.occupy(self._welcome(session))
+            connection.run_before_session(self._begin_session(session))
 
     def forget(self, session: Session) -> None:
+        """Remove a session that has ended."""
         self._sessions.discard(session)
-        self.services.connections.discard(session)
+        self._context.connections.discard(session)
 
-    async def _welcome(self, session: Session) -> None:
-        """The long way to the greeting: with a handshake, or while the store is being opened."""
+    async def _begin_session(self, session: Session) -> None:
+        """Complete the TLS handshake, wait for the store to be opened, and greet the client."""
         connection = session.connection
         if connection.implicit_tls:
             context = self.certificates.context
@@ -151,76 +158,77 @@ class ImapServer:
                 return
             session.apply(StateEvent.TLS_STARTED)
         try:
-            backend = await asyncio.shield(self._prepare()) if self._available() else None
+            backend = await asyncio.shield(self._open_backend()) if self._store_is_available() else None
         except Exception as error:
-            session.broken(error)
+            session.report_error(error)
             backend = None
-        if backend is None or not self._available():
+        if backend is None or not self._store_is_available():
             connection.bye("System is down for maintenance, try again later", codes.UNAVAILABLE)
         else:
-            session.begin(backend)
+            session.greet(backend)
 
-    # --- the store comes and goes ----------------------------------------------------------------------------------
+    # --- the store -------------------------------------------------------------------------------------------------
 
-    def _available(self) -> bool:
-        return self.services.store is not None and not self.services.ending
+    def _store_is_available(self) -> bool:
+        return self._context.store is not None and not self._context.ending
 
-    def _prepare(self) -> asyncio.Task[Backend]:
-        if self._starting is None:
-            self._starting = self.loop.create_task(self._start())
-        return self._starting
+    def _open_backend(self) -> asyncio.Task[Backend]:
+        if self._backend_task is None:
+            self._backend_task = self._loop.create_task(self._start_backend())
+        return self._backend_task
 
-    async def _start(self) -> Backend:
-        store = self.services.store
-        assert store is not None  # noqa: S101 - the caller looked
+    async def _start_backend(self) -> Backend:
+        store = self._context.store
+        assert store is not None  # noqa: S101 - checked by the caller
         try:
             backend = Backend(store, self._cache_limits())
             await backend.start()
         except BaseException:
-            self._starting = None
+            self._backend_task = None
             raise
         self._backend = backend
         return backend
 
-    async def _close(self) -> None:
-        """The sessions are gone and the store is about to go."""
-        starting, self._starting, self._backend = self._starting, None, None
-        if starting is not None:
+    async def _close_backend(self) -> None:
+        """Close the caches: all sessions have ended, and the store will be closed next."""
+        task, self._backend_task, self._backend = self._backend_task, None, None
+        if task is not None:
             try:
-                backend = await starting
+                backend = await task
             except Exception:
-                return  # reported by the session that asked for it
+                return  # logged by the session that was waiting for it
             await backend.close()
 
-    # --- time ------------------------------------------------------------------------------------------------------
+    # --- timeouts --------------------------------------------------------------------------------------------------
 
-    def _look_after(self) -> None:
-        self._timer = self.loop.call_later(self._tick, self._look_after)
-        now = self.loop.time()
+    def _check_timeouts(self) -> None:
+        self._timer = self._loop.call_later(self._tick, self._check_timeouts)
+        now = self._loop.time()
         for session in list(self._sessions):
-            self._look_at(session, now)
+            self._check_session(session, now)
 
-    def _look_at(self, session: Session, now: float) -> None:
+    def _check_session(self, session: Session, now: float) -> None:
         imap, connection = self.settings.imap, session.connection
-        if connection.closing:
-            if now - connection.said_at > _LINGER:
+        if connection.is_closing:
+            if now - connection.sent_at > _LINGER_SECONDS:
                 connection.abort()
-        elif connection.stuck_since is not None:
-            if now - connection.stuck_since > imap.send:
-                _log.info("%s takes nothing any more", session.peer)
+        elif connection.write_blocked_since is not None:
+            if now - connection.write_blocked_since > imap.send:
+                _log.info(
+                    "%s client stopped reading (%d octets unsent); closing", session.peer, connection.unsent_octets
+                )
                 connection.abort()
         elif session.state is State.NOT_AUTHENTICATED:
             if now - connection.opened_at > imap.login_time:
                 connection.bye("Login took too long")
         elif session.state.is_idle:
-            if now - connection.said_at > imap.keep_alive:
-                idle.still_here(session)
-        elif connection.busy:
-            if now - connection.said_at > imap.progress and session.tag is not None and not session.in_response:
+            if now - connection.sent_at > imap.keep_alive:
+                idle.send_keep_alive(session)
+        elif connection.is_busy:
+            if now - connection.sent_at > imap.progress and session.tag is not None and not session.in_response:
                 # RFC 9585 4
-                code = codes.inprogress(session.tag, session.progress)
-                session.send(status.ok(None, "Still at it", code))
+                session.send(status.ok(None, "Still working", codes.inprogress(session.tag, session.progress)))
                 connection.flush()
         # RFC 3501 5.4
-        elif now - max(connection.heard_at, connection.said_at) > imap.idle:
-            connection.bye("Autologout, nothing happened for too long")
+        elif now - max(connection.received_at, connection.sent_at) > imap.idle:
+            connection.bye("Autologout, idle for too long")

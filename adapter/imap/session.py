@@ -1,8 +1,8 @@
-"""One client's conversation: what it is allowed, what it has enabled and selected, and the answer to each command.
+"""One IMAP session: its state, what it has enabled and selected, and the response to each command.
 
-The framer's events come in order, one at a time. A command is checked against the table of states, parsed, given to
-its handler, and ends in exactly one tagged response, before which everything is told about the selected mailbox that
-may be told at this point. Whatever a handler raises becomes that response.
+The framer's events are handled one at a time, in order. A command is checked against its declaration, parsed and given
+to its handler. It ends in exactly one tagged response, preceded by every update of the selected mailbox that may be
+announced at this point. An exception of the handler becomes that response.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import contextlib
 import logging
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands import HANDLERS, append, idle
 from adapter.imap.handlers import Answer, failed
-from adapter.imap.selected_mailbox import Selected
+from adapter.imap.selected_mailbox import SelectedMailbox
 from adapter.net import networks
 from adapter.observability.metrics import COMMAND_SECONDS, COMMANDS
 from protocol.errors import MailError, ProtocolError, Reason
@@ -27,10 +27,21 @@ from protocol.imap.responses import codes
 from protocol.imap.responses import status as responses
 from protocol.imap.session_view import emission
 from protocol.imap.states import State, StateEvent, StateMachine
-from protocol.imap.wire.events import CommandLine, Event, Line, LiteralChunk, LiteralStart, Refused
+from protocol.imap.wire.events import (
+    AFTER_LOGIN,
+    BEFORE_LOGIN,
+    CommandLine,
+    Event,
+    Limits,
+    Line,
+    LiteralChunk,
+    LiteralStart,
+    Refused,
+)
 from protocol.imap.wire.lexer import CommandError, Dialect
 
 if TYPE_CHECKING:
+    from adapter.config.schema import Settings
     from adapter.imap.commands.append import Upload
     from adapter.imap.connection import Connection
     from adapter.imap.server import Backend, ImapServer
@@ -41,17 +52,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: RFC 7888 5: the largest non-synchronising literal under LITERAL-.
+_LITERAL_MINUS_BYTES: Final = 4096
+#: Errors whose details repeat a mailbox name; they are private to the user and not logged.
+_REASONS_ABOUT_NAMES: Final = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
 
-#: Their details repeat what the client sent, which is nobody else's business.
-_OF_NAMES = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
+
+def limits_before_login(settings: Settings) -> Limits:
+    return replace(BEFORE_LOGIN, non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS_BYTES)
+
+
+def limits_after_login(settings: Settings) -> Limits:
+    return replace(
+        AFTER_LOGIN,
+        message=settings.limits.message_size,
+        non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS_BYTES,
+    )
 
 
 class Session:
     __slots__ = (
         "_backend",
-        "_ending",
+        "_errors_in_a_row",
         "_machine",
         "_spec",
+        "_stopping",
         "account",
         "connection",
         "from_loopback",
@@ -64,7 +89,6 @@ class Session:
         "server",
         "tag",
         "ticket",
-        "troubles",
         "upload",
     )
 
@@ -73,22 +97,22 @@ class Session:
         self.connection = connection
         self.peer = peer
         self.ticket = ticket
-        self.from_loopback = networks.is_loopback(peer.address)  # nobody can listen, whoever it speaks for
-        self.proxied = False  # the peer is the client a proxy speaks for
+        self.from_loopback = networks.is_loopback(peer.address)  # cannot be tapped, even if a proxy names the client
+        self.proxied = False  # the peer is the client that a proxy has named
         self._backend: Backend | None = None
         self._machine = StateMachine()
         self._spec: CommandSpec | None = None  # of the command under way
-        self._ending = False
+        self._stopping = False
+        self._errors_in_a_row = 0  # BAD responses and failed logins
         self.account = ""  # the address that is logged in
-        self.selected: Selected | None = None
-        self.upload: Upload | None = None  # of the APPEND that is coming in
-        self.idle_tag: bytes | None = None
+        self.selected: SelectedMailbox | None = None
+        self.upload: Upload | None = None  # the messages of the APPEND that is being received
+        self.idle_tag: bytes | None = None  # of the IDLE that DONE will end
         self.tag: bytes | None = None  # of the command under way
-        self.in_response = False  # a response is sent in part: nothing else may be sent now
-        self.progress: int | None = None  # what the command under way has done so far
-        self.troubles = 0  # BAD answers and failed logins in a row
+        self.in_response = False  # an untagged response is sent in part: no other may be sent now
+        self.progress: int | None = None  # messages processed by the command under way
 
-    # --- what the client may do ------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -103,11 +127,53 @@ class Session:
         return self._machine.tls
 
     def apply(self, event: StateEvent) -> None:
-        """Change the state; the selected mailbox is closed when the new state has none."""
+        """Change the state. Closes the selected mailbox if the new state has none."""
         self._machine.apply(event)
         if self.selected is not None and not self._machine.state.has_mailbox:
             self.selected.close()
             self.selected = None
+
+    def log_in(self, user: str) -> bool:
+        """Enter the authenticated state; False if the user has too many connections."""
+        if not self.ticket.enter(user):
+            return False
+        self.apply(StateEvent.LOGGED_IN)
+        self.account = user
+        self.peer = self.peer._replace(user=user)
+        self._errors_in_a_row = 0
+        self.connection.set_limits(limits_after_login(self.server.settings))
+        return True
+
+    # RFC 8437 3
+    def log_out(self) -> bool:
+        """Return to the not authenticated state; False if the peer has too many connections."""
+        if not self.admit_again(self.peer.address):
+            return False
+        self.apply(StateEvent.UNAUTHENTICATED)
+        self.account = ""
+        self.peer = self.peer._replace(user="")
+        self.connection.set_limits(limits_before_login(self.server.settings))
+        return True
+
+    def admit_again(self, address: str) -> bool:
+        """Count the connection for this address from here on; False if that has too many."""
+        self.ticket.release()
+        ticket = self.server.admission.admit("imap", address, self.connection.evict)
+        if ticket is None:
+            return False
+        self.ticket = ticket
+        return True
+
+    # RFC 5161 3.1; RFC 7162 3.1
+    def enable(self, dialect: Dialect) -> None:
+        """Use the extensions that the client has enabled."""
+        condstore_enabled = dialect.condstore and not self.dialect.condstore
+        self._machine.enable(dialect)
+        if self.selected is not None:
+            self.selected.view.dialect = dialect
+            if condstore_enabled:
+                self.send_updates()
+                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.view.settled)))
 
     @property
     def situation(self) -> Situation:
@@ -123,7 +189,7 @@ class Session:
             scram="SCRAM-SHA-256" in mechanisms,
             oauth="OAUTHBEARER" in mechanisms,
             quota=bool(self.account) and self.server.quotas.of(self.account).limited,
-            compress=settings.imap.compress and not self.connection.compressed,
+            compress=settings.imap.compress and not self.connection.is_compressed,
             literal_plus=settings.imap.literal_plus,
             unauthenticate=settings.imap.unauthenticate,
             append_limit=settings.limits.message_size,
@@ -133,35 +199,34 @@ class Session:
     def capabilities(self) -> list[bytes]:
         return [name.encode("ascii") for name in offered(self.situation)]
 
+    # --- the store -------------------------------------------------------------------------------------------------
+
     @property
     def backend(self) -> Backend:
-        assert self._backend is not None  # noqa: S101 - no word is heard before the greeting
+        assert self._backend is not None  # noqa: S101 - no command is handled before the greeting
         return self._backend
 
     @property
     def mailboxes(self) -> Mailboxes:
         return self.backend.mailboxes
 
-    def begin(self, backend: Backend) -> None:
-        """Greet the client."""
+    def greet(self, backend: Backend) -> None:
+        """Begin the session on an open store."""
         self._backend = backend
         # RFC 3501 7.1.1: the greeting may carry the capabilities, which saves clients a round trip.
         code = codes.capability(self.capabilities())
         self.send(responses.ok(None, f"{self.server.hostname} Markpost ready", code))
         self.connection.flush()
 
-    # --- events ----------------------------------------------------------------------------------------------------
-
-    def send(self, data: bytes) -> None:
-        self.connection.send(data)
+    # --- events of the connection ----------------------------------------------------------------------------------
 
     async def handle(self, event: Event) -> None:
         match event:
             case CommandLine():  # nearly always
-                await self._command(event)
+                await self._handle_command(event)
             case LiteralStart():
                 self.tag = event.tag
-                await self._literal(event)
+                await self._handle_literal(event)
             case LiteralChunk():
                 await append.take_chunk(self, event)
             case Refused(tag, status, code, text):
@@ -169,7 +234,7 @@ class Session:
                 if self.state.is_idle:
                     self.idle_tag = None
                     self.apply(StateEvent.IDLE_ENDED)
-                self._answer(
+                self._send_answer(
                     tag if tag != b"*" else None,
                     Answer(text, code.encode("ascii") if code else b"", status.encode("ascii")),
                 )
@@ -177,41 +242,62 @@ class Session:
                 with contextlib.suppress(MailError):
                     await self._catch_up()
                 idle.finish(self, event)
-        if self._ending and self.upload is None:
-            self._say_goodbye()
+        if self._stopping and self.upload is None:
+            self._send_shutdown_bye()
 
-    async def _literal(self, start: LiteralStart) -> None:
-        framer = self.connection.framer
+    def writable(self) -> None:
+        self.mailbox_changed()  # updates were held back while the client did not read
+
+    def input_handled(self) -> None:
+        if self._stopping and self.upload is None:
+            self._send_shutdown_bye()
+        else:
+            self.mailbox_changed()  # updates were held back while the connection was busy
+
+    def connection_closed(self) -> None:
+        _log.info("%s disconnected", self.peer)
+        append.give_up(self)
+        self.apply(StateEvent.CLOSED)
+        self.ticket.release()
+        self.server.forget(self)
+
+    def report_error(self, error: BaseException) -> None:
+        _log.error("%s session failed", self.peer, exc_info=error)
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    async def _handle_literal(self, start: LiteralStart) -> None:
+        connection = self.connection
         try:
             permit(start.name, self._machine)
             if start.message:
                 await append.announce(self, start)
         except CommandError as error:
-            framer.refuse(error.status, error.text, error.code)
+            connection.refuse_literal(error.status, error.text, error.code)
         except MailError as error:
-            line = append.refusal(error)
-            framer.refuse("NO", line.text, line.code.decode("ascii"))
+            answer = append.refusal(error)
+            connection.refuse_literal("NO", answer.text, answer.code.decode("ascii"))
         except ProtocolError as error:
-            framer.refuse("BAD", str(error))
+            connection.refuse_literal("BAD", str(error))
         else:
-            framer.accept()
+            connection.accept_literal()
             if start.sync:
                 self.send(responses.continuation("OK"))
 
     async def _catch_up(self) -> None:
-        """Let the caches show what was acknowledged before this command came. Raises MailError."""
+        """Update the caches with everything acknowledged before this command was received. Raises MailError."""
         if self.state is not State.NOT_AUTHENTICATED and self.mailboxes.is_behind:
             await self.mailboxes.catch_up()
 
-    async def _command(self, line: CommandLine) -> None:
-        began = perf_counter()
+    async def _handle_command(self, line: CommandLine) -> None:
+        started = perf_counter()
         self.tag = line.tag
         self._spec = spec = None
         try:
             self._spec = spec = permit(line.name, self._machine)
             command = spec.parse(line, self.dialect) if self.upload is None else self.upload.parser.finish(line)
             if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
-                self.speak(replace(self.dialect, condstore=True))
+                self.enable(replace(self.dialect, condstore=True))
             if line.name != "LOGOUT":
                 await self._catch_up()
             answer = await HANDLERS[spec.value](self, command)
@@ -224,8 +310,8 @@ class Session:
             answer = Answer(str(error), status=b"BAD")
         except MailError as error:
             answer = failed(error, into=spec is not None and spec.adds_messages)
-            if error.detail and error.reason not in _OF_NAMES:
-                _log.info("%s %s: %s", self.peer, line.name, error.detail)
+            if error.detail and error.reason not in _REASONS_ABOUT_NAMES:
+                _log.info("%s %s refused: %s", self.peer, line.name, error.detail)
         except Exception:
             _log.exception("%s %s failed", self.peer, line.name)
             answer = Answer("Internal error", codes.SERVERBUG, b"NO")
@@ -233,119 +319,92 @@ class Session:
             append.give_up(self)
         if answer is not None:
             if answer.tells:
-                self.tell(answer)
-            self._answer(line.tag, answer)
-        self._count(line.name, answer, perf_counter() - began)
+                self.send_updates(answer)
+            self._send_answer(line.tag, answer)
+        self._count_command(line.name, answer, perf_counter() - started)
         self.tag = self.progress = None
 
-    def advanced(self, done: int) -> None:
-        """The command under way has looked at so many messages."""
+    def report_progress(self, done: int) -> None:
+        """Note how many messages the command under way has processed, for INPROGRESS responses."""
         self.progress = done
 
-    def _count(self, name: str, answer: Answer | None, seconds: float) -> None:
-        known = name if self._spec is not None else "unknown"
-        COMMANDS.of("imap", known, answer.status.decode("ascii") if answer is not None else "OK").add()
-        COMMAND_SECONDS.of("imap", known).observe(seconds)
+    def _count_command(self, name: str, answer: Answer | None, seconds: float) -> None:
+        command = name if self._spec is not None else "unknown"
+        COMMANDS.of("imap", command, answer.status.decode("ascii") if answer is not None else "OK").add()
+        COMMAND_SECONDS.of("imap", command).observe(seconds)
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s %s in %.1f ms", self.peer, known, seconds * 1000)
+            _log.debug("%s %s in %.1f ms", self.peer, command, seconds * 1000)
+
+    # --- responses -------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        self.connection.send(data)
 
     # RFC 3501 5.2, 7.4.1
-    def tell(self, answer: Answer | None = None) -> None:
-        """What has changed in the selected mailbox, as far as the command under way allows."""
+    def send_updates(self, answer: Answer | None = None) -> None:
+        """Send the changes of the selected mailbox, as far as the command under way may announce them."""
         if self.selected is not None and self.selected.pending:
             point = emission(self._spec, uses_numbers=answer is not None and answer.uses_numbers)
-            news = self.selected.flush(
+            updates = self.selected.flush(
                 point,
                 modseq_sent=answer is not None and answer.modseq_sent,
                 exists_first=answer is not None and answer.exists_first,
                 buried=self._spec is not None and not self._spec.asks_for_news,
             )
-            if news:
-                self.send(news)
+            if updates:
+                self.send(updates)
 
-    def _answer(self, tag: bytes | None, answer: Answer) -> None:
+    def _send_answer(self, tag: bytes | None, answer: Answer) -> None:
         if answer.limited and answer.code:
             # RFC 9738 3.1: one response has one code
             self.send(responses.status(None, b"NO", "Only a part was done", answer.limited))
         self.send(responses.status(tag, answer.status, answer.text, answer.code or answer.limited))
         if answer.status == b"BAD":
-            self.trouble()
+            self.count_error()
         elif self.state is not State.NOT_AUTHENTICATED:
-            self.troubles = 0
+            self._errors_in_a_row = 0
 
-    def trouble(self) -> None:
-        """A client that only ever makes mistakes is none."""
-        self.troubles += 1
-        if self.troubles >= self.server.settings.imap.bad_commands:
+    def count_error(self) -> None:
+        """Count a BAD response or failed login. Disconnects a client that has too many of them in a row."""
+        self._errors_in_a_row += 1
+        if self._errors_in_a_row >= self.server.settings.imap.bad_commands:
             self.connection.bye("Too many invalid commands")
 
-    # RFC 5161 3.1; RFC 7162 3.1
-    def speak(self, dialect: Dialect) -> None:
-        """The client has enabled something."""
-        newly = dialect.condstore and not self.dialect.condstore
-        self._machine.enable(dialect)
-        if self.selected is not None:
-            self.selected.view.dialect = dialect
-            if newly:
-                self.tell()
-                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.view.settled)))
-
-    # --- the mailbox -----------------------------------------------------------------------------------------------
+    # --- the selected mailbox --------------------------------------------------------------------------------------
 
     @property
-    def mailbox(self) -> Selected:
-        assert self.selected is not None  # noqa: S101 - the table of states sees to it
+    def mailbox(self) -> SelectedMailbox:
+        assert self.selected is not None  # noqa: S101 - the command is allowed in the selected state only
         return self.selected
 
-    def open_mailbox(self, folder: FolderState, *, read_only: bool) -> Selected:
+    def open_mailbox(self, folder: FolderState, *, read_only: bool) -> SelectedMailbox:
         """Select a mailbox."""
         self.apply(StateEvent.SELECTED)
-        self.selected = Selected(folder, self.dialect, self, self.mailboxes.recent, read_only=read_only)
+        self.selected = SelectedMailbox(folder, self.dialect, self, self.mailboxes.recent, read_only=read_only)
         return self.selected
 
+    def mailbox_changed(self) -> None:
+        """Send the updates now if the client is in IDLE."""
+        if self.state.is_idle and not self.connection.is_busy:
+            idle.send_updates(self)
+
     def mailbox_deleted(self) -> None:
-        """Take note that another session has deleted the selected mailbox."""
+        """Handle the deletion of the selected mailbox by another session."""
         self.apply(StateEvent.MAILBOX_DELETED)
-        self.changed()
+        self.mailbox_changed()
 
-    def changed(self) -> None:
-        """The selected mailbox has changed; a client in IDLE hears of it now."""
-        if self.state.is_idle and not self.connection.busy:
-            idle.tell(self)
-
-    def writable(self) -> None:
-        """The client has taken what was sent: what it did not hear of meanwhile can follow."""
-        self.changed()
-
-    def rested(self) -> None:
-        """What happened after the last command, while the connection was still busy, could not be told then."""
-        if self._ending and self.upload is None:
-            self._say_goodbye()
-        else:
-            self.changed()
-
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- shutdown --------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """End when nothing is in flight."""
-        self._ending = True
-        waits = self.state is State.NOT_AUTHENTICATED or not (self.connection.busy or self.upload is not None)
-        if waits:
-            self._say_goodbye()
+        """End the session as soon as no command is in flight."""
+        self._stopping = True
+        if self.state is State.NOT_AUTHENTICATED or not (self.connection.is_busy or self.upload is not None):
+            self._send_shutdown_bye()
 
-    def _say_goodbye(self) -> None:
+    def _send_shutdown_bye(self) -> None:
         # RFC 5530 3
-        self.connection.bye("The server goes down, try again later", codes.UNAVAILABLE)
+        self.connection.bye("Server shutting down, try again later", codes.UNAVAILABLE)
 
     def cut_off(self) -> None:
+        """End the session at once."""
         self.connection.abort()
-
-    def ended(self) -> None:
-        _log.info("%s gone", self.peer)
-        append.give_up(self)
-        self.apply(StateEvent.CLOSED)
-        self.ticket.release()
-        self.server.forget(self)
-
-    def broken(self, error: BaseException) -> None:
-        _log.error("%s the session failed", self.peer, exc_info=error)

@@ -45,7 +45,7 @@ class Running:
     def session(self) -> Session:
         """The server's side of the only connection."""
         assert self.services.imap is not None
-        (session,) = self.services.imap._sessions
+        (session,) = self.services.imap.sessions
         return session
 
     @property

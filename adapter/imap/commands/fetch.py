@@ -23,7 +23,7 @@ from protocol.imap.responses.search import partial_window
 from protocol.imap.session_view import Rows
 
 if TYPE_CHECKING:
-    from adapter.imap.selected_mailbox import Selected
+    from adapter.imap.selected_mailbox import SelectedMailbox
     from adapter.imap.session import Session
     from adapter.read_model.fetch_stream import Fetch
     from adapter.transport.transport import Transport
@@ -38,7 +38,7 @@ _UIDS_AT_ONCE: Final = 4096
 async def fetch(session: Session, command: model.Fetch) -> Answer:
     box = session.mailbox
     # What is known to have changed is told before, so that nothing is told twice or in the wrong order.
-    session.tell()
+    session.send_updates()
     if command.vanished and command.changed_since is not None:
         wanted = command.messages.resolve(max(box.state.uidnext - 1, 1))
         await send_vanished(session, box, command.changed_since, wanted)
@@ -59,10 +59,10 @@ async def fetch(session: Session, command: model.Fetch) -> Answer:
     try:
         async for chunk in fetching.chunks():
             session.send(chunk)
-            await session.connection.breathe()
+            await session.connection.drain()
     except Exception as error:
         # In the middle of a literal no word can be said any more: the client would take it for content.
-        session.broken(error)
+        session.report_error(error)
         session.connection.abort()
         return no("Fetch failed", codes.SERVERBUG)
     session.in_response = False
@@ -87,7 +87,7 @@ async def _numbers_to_uids(session: Session, command: model.Fetch) -> Answer:
     for start in range(0, len(rows.uids), _UIDS_AT_ONCE):
         part = slice(start, start + _UIDS_AT_ONCE)
         session.send(fetch_response.fetch_rows(_UID_ROW, rows.numbers[part], [rows.uids[part]]))
-        await session.connection.breathe()
+        await session.connection.drain()
     return Answer("Fetch completed", limited=limited)
 
 
@@ -123,7 +123,7 @@ def limit(session: Session, rows: Rows) -> tuple[Rows, bytes]:
 
 
 # RFC 3501 6.4.5: BODY[…] and BINARY[…] set \Seen, and the flags are sent along
-async def _set_seen(session: Session, box: Selected, rows: Rows, command: model.Fetch) -> tuple[FetchItem, ...]:
+async def _set_seen(session: Session, box: SelectedMailbox, rows: Rows, command: model.Fetch) -> tuple[FetchItem, ...]:
     unseen = [uid for uid, mask in zip(rows.uids, box.state.masks(rows.uids), strict=True) if not mask & SEEN]
     if not unseen:
         return command.items

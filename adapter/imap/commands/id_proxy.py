@@ -34,11 +34,6 @@ def hear(session: Session, fields: Mapping[str, str | None]) -> bool:
         _log.warning("%s speaks for a client without a valid address", session.peer)
         return True
     before = session.peer
-    session.ticket.release()
-    ticket = session.server.admission.admit("imap", client, session.connection.give_way)
     session.peer, session.proxied = Peer(before.session, client), True
     _log.info("%s speaks through %s", session.peer, before.address)
-    if ticket is None:
-        return False
-    session.ticket = ticket
-    return True
+    return session.admit_again(client)

@@ -1,4 +1,4 @@
-"""IDLE (RFC 2177): changes are sent as they happen. No task waits meanwhile: a change or a line wakes the session."""
+"""IDLE (RFC 2177): changes are sent as they happen. No task waits: a change or a line wakes the session."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ async def idle(session: Session, command: model.Idle) -> Answer | None:
     session.send(status.continuation("idling"))
     session.idle_tag = session.tag
     session.apply(StateEvent.IDLE_STARTED)
-    session.connection.framer.expect_line()
+    session.connection.expect_line()
     if session.selected is not None:
         # Thunderbird overlooks an EXISTS within the response to FETCH and notices one in IDLE.
         session.send(session.selected.view.repeat_exists())
-    tell(session)
+    send_updates(session)
     return None
 
 
-def tell(session: Session) -> None:
-    """Send what has changed. A peer that takes nothing is told later, all at once."""
-    if session.selected is not None and session.connection.stuck_since is None:
-        news = session.selected.flush(Emission.ALL)
-        if news:
-            session.send(news)
+def send_updates(session: Session) -> None:
+    """Send the changes of the selected mailbox; later, all at once, if the client is not reading now."""
+    if session.selected is not None and session.connection.write_blocked_since is None:
+        updates = session.selected.flush(Emission.ALL)
+        if updates:
+            session.send(updates)
             session.connection.flush()
 
 
-def still_here(session: Session) -> None:
-    """Keeps the connection open where something in between closes silent ones."""
-    if session.connection.stuck_since is None:
+def send_keep_alive(session: Session) -> None:
+    """Keep the connection open through middleboxes that close silent ones."""
+    if session.connection.write_blocked_since is None:
         session.send(status.ok(None, "Still here"))
         session.connection.flush()
 
 
 def finish(session: Session, line: Line) -> None:
-    """The line that ends it."""
+    """End IDLE with the line that was received."""
     tag, session.idle_tag = session.idle_tag, None
-    tell(session)
+    send_updates(session)
     session.apply(StateEvent.IDLE_ENDED)
     if line.done:
         session.send(status.ok(tag, "Idle completed"))
     else:
         session.send(status.bad(tag, "Expected DONE"))
-        session.trouble()
+        session.count_error()

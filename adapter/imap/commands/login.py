@@ -6,7 +6,6 @@ Invariant: nothing tells a wrong password from an unknown user (:mod:`adapter.ac
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adapter.imap.handlers import Answer, handles, no
@@ -15,30 +14,14 @@ from protocol.imap.commands import model
 from protocol.imap.commands.auth import sasl_response
 from protocol.imap.responses import codes, status
 from protocol.imap.states import StateEvent
-from protocol.imap.wire.events import AFTER_LOGIN, BEFORE_LOGIN, Limits
 from protocol.imap.wire.lexer import CommandError
 from protocol.sasl.mechanisms import Failure, FailureCause, Success, encode_line
 
 if TYPE_CHECKING:
-    from adapter.config.schema import Settings
     from adapter.imap.session import Session
 
-#: RFC 7888 5
-_LITERAL_MINUS = 4096
 _TOO_MANY = "Too many connections of this user"
 _NO_LOGIN = "Use STARTTLS before you log in"
-
-
-def limits_before_login(settings: Settings) -> Limits:
-    return replace(BEFORE_LOGIN, non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS)
-
-
-def limits_after_login(settings: Settings) -> Limits:
-    return replace(
-        AFTER_LOGIN,
-        message=settings.limits.message_size,
-        non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS,
-    )
 
 
 # RFC 3501 6.2.1
@@ -101,19 +84,14 @@ async def _settle(session: Session, outcome: Success | Failure | None) -> Answer
             raise CommandError("Authentication cancelled")
         case Failure(FailureCause.MALFORMED | FailureCause.TOO_LONG):
             raise CommandError("Invalid authentication response")
-    session.trouble()
+    session.count_error()
     return no("User name or password is wrong", codes.AUTHENTICATIONFAILED)
 
 
+# RFC 3501 6.2.2, 6.2.3: the response may carry the capabilities, which have changed
 async def _enter(session: Session, user: str) -> Answer:
-    if not session.ticket.enter(user):
+    if not session.log_in(user):
         return no(_TOO_MANY, codes.LIMIT)
-    session.account = user
-    session.peer = session.peer._replace(user=user)
-    session.apply(StateEvent.LOGGED_IN)
-    session.troubles = 0
-    session.connection.framer.limits = limits_after_login(session.server.settings)
-    # RFC 3501 6.2.2, 6.2.3: the capabilities have changed.
     return Answer("Logged in", codes.capability(session.capabilities()))
 
 
@@ -122,14 +100,14 @@ async def _enter(session: Session, user: str) -> Answer:
 async def enable(session: Session, command: model.Enable) -> Answer:
     dialect, names = capabilities.enable(command.capabilities, session.dialect, session.situation)
     session.send(status.enabled(name.encode("ascii") for name in names))
-    session.speak(dialect)
+    session.enable(dialect)
     return Answer("Enabled")
 
 
 # RFC 4978 3
 @handles(model.Compress)
 async def compress(session: Session, command: model.Compress) -> Answer | None:
-    if session.connection.compressed:
+    if session.connection.is_compressed:
         return no("Compression is active already", codes.COMPRESSIONACTIVE)
     if command.mechanism != "DEFLATE" or not session.server.settings.imap.compress:
         return no("Mechanism is not supported", codes.CANNOT)
@@ -143,16 +121,9 @@ async def compress(session: Session, command: model.Compress) -> Answer | None:
 async def unauthenticate(session: Session, command: model.Unauthenticate) -> Answer | None:
     if not session.server.settings.imap.unauthenticate:
         raise CommandError("Unknown command")
-    session.ticket.release()
-    ticket = session.server.admission.admit("imap", session.peer.address, session.connection.give_way)
-    if ticket is None:
+    if not session.log_out():
         session.connection.bye("Too many connections", codes.UNAVAILABLE)
         return no("Too many connections", codes.LIMIT)
-    session.ticket = ticket
-    session.account = ""
-    session.peer = session.peer._replace(user="")
-    session.apply(StateEvent.UNAUTHENTICATED)
-    session.connection.framer.limits = limits_before_login(session.server.settings)
     session.send(status.ok(session.tag, "Logged out"))
     session.connection.end_compression()
     return None

@@ -103,7 +103,7 @@ async def list_mailboxes(session: Session, command: model.List) -> Answer:
         )
         if command.status and (folder := counted.get(shown.name)) is not None:
             await _send_status(session, folder, command.status)
-        await session.connection.breathe()
+        await session.connection.drain()
     return Answer("List completed")
 
 

@@ -73,7 +73,7 @@ def _nothing_saved_after_no(session: Session, returns: SearchReturn | None) -> I
 async def _find(session: Session, command: model.Search | model.Sort | model.Thread) -> tuple[Program, Sequence[int]]:
     box = session.mailbox
     program = compile_search(command.key, box.view, int(time.time()))
-    found = await session.mailboxes.search(box.state, program, session.advanced)
+    found = await session.mailboxes.search(box.state, program, session.report_progress)
     return program, box.view.visible(found)
 
 

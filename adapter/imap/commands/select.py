@@ -21,7 +21,7 @@ from protocol.imap.session_view import Rows
 from protocol.imap.states import StateEvent
 
 if TYPE_CHECKING:
-    from adapter.imap.selected_mailbox import Selected
+    from adapter.imap.selected_mailbox import SelectedMailbox
     from adapter.imap.session import Session
     from adapter.store.queries.mailboxes import Folder
 
@@ -82,7 +82,7 @@ async def _open(session: Session, command: model.Select) -> Answer:
 
 # RFC 7162 3.2.5.1: the message numbers the client matched UIDs with (3.2.5.2) are not needed, since no expunge is
 # ever forgotten here
-async def _resynchronise(session: Session, box: Selected, known: QResync) -> None:
+async def _resynchronise(session: Session, box: SelectedMailbox, known: QResync) -> None:
     wanted: Spans = [(1, LARGEST)] if known.known_uids is None else known.known_uids.resolve(LARGEST)
     changed = [uid for uid in box.state.flagged_since(known.modseq) if contains(wanted, uid)]
     await send_vanished(session, box, known.modseq, wanted)
@@ -92,11 +92,11 @@ async def _resynchronise(session: Session, box: Selected, known: QResync) -> Non
         items = _RESYNC_ITEMS[1:] if session.dialect.uid_only else _RESYNC_ITEMS
         async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect, box.view).chunks():
             session.send(chunk)
-            await session.connection.breathe()
+            await session.connection.drain()
 
 
 # RFC 7162 3.2.10.1
-async def send_vanished(session: Session, box: Selected, modseq: int, wanted: Spans) -> None:
+async def send_vanished(session: Session, box: SelectedMailbox, modseq: int, wanted: Spans) -> None:
     """``VANISHED (EARLIER)`` for what was expunged after a mod-sequence, of those that are wanted."""
     if modseq >= box.state.modseq:
         return

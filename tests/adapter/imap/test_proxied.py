@@ -18,7 +18,7 @@ CLIENT = "192.0.2.7"
 
 def _address(server: Running) -> str:
     assert server.services.imap is not None
-    (session,) = server.services.imap._sessions
+    (session,) = server.services.imap.sessions
     return session.peer.address
 
 

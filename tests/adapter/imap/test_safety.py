@@ -43,13 +43,12 @@ async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> Non
         slow._reader._limit = 1 << 16  # type: ignore[attr-defined]
         tag = slow.start("FETCH 1 BODY.PEEK[]")
         connection = server.session.connection
-        await until(lambda: connection.stuck_since is not None)
-        assert connection._transport is not None
-        assert connection._transport.get_write_buffer_size() < 2 << 20
+        await until(lambda: connection.write_blocked_since is not None)
+        assert connection.unsent_octets < 2 << 20
         other = await server.login(ADA)
         await other.ok("NOOP")
         await other.ok("SELECT INBOX")
-        assert connection.stuck_since is not None
+        assert connection.write_blocked_since is not None
         head = await slow.line()
         assert head == b"* 1 FETCH (BODY[] {%d}\r\n" % len(large)
         assert await slow._reader.readexactly(len(large)) == large
@@ -76,9 +75,9 @@ async def test_a_peer_that_vanished_is_noticed(start: Start) -> None:
     """What is sent to it is not confirmed; the kernel knows, and is told how long that may last."""
     async with start(imap={"keep_alive": 0.2}) as server:
         client = await server.login(ADA)
-        transport = server.session.connection._transport
-        assert transport is not None
-        opened = transport.get_extra_info("socket")
+        stream = server.session.connection._socket
+        assert stream is not None
+        opened = stream.get_extra_info("socket")
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 300_000
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -114,7 +113,7 @@ async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
         client.send(bomb)
         for _ in range(50):
             await other.ok("NOOP")
-            assert connection.unread < 1 << 20
+            assert connection.unhandled_octets < 1 << 20
         client.send(packer.compress(b"\r\nb NOOP\r\n") + packer.flush(zlib.Z_SYNC_FLUSH))
         assert (await client.line()).startswith(b"a BAD Command line is too long")
         assert (await client.line()).startswith(b"b OK")

@@ -137,21 +137,21 @@ def after_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> AfterIdle:
 
     @asynccontextmanager
     async def run(happens: Callable[[Running], Awaitable[object]]) -> AsyncIterator[ImapClient]:
-        breathe = Connection.breathe
+        drain = Connection.drain
         async with start() as server:
             client = await server.login(ADA)
             await client.ok("COMPRESS DEFLATE")
             client.start_compression()
             await client.ok("SELECT INBOX")
 
-            async def long_breath(self: Connection) -> None:
-                if server.session.idle_tag is not None:
+            async def slow_drain(self: Connection) -> None:
+                if server.session.state.is_idle:
                     monkeypatch.undo()
                     await happens(server)
-                await breathe(self)
+                await drain(self)
 
-            monkeypatch.setattr(connection, "_TURN", -1.0)
-            monkeypatch.setattr(Connection, "breathe", long_breath)
+            monkeypatch.setattr(connection, "_TIME_SLICE_SECONDS", -1.0)
+            monkeypatch.setattr(Connection, "drain", slow_drain)
             client.start("IDLE")
             assert (await client.line()).startswith(b"+ ")
             yield client

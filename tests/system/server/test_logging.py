@@ -143,7 +143,7 @@ def test_nothing_confidential_is_in_the_log(root: Path, tmp_path: Path, form: st
         "connected to imap",
         "logged in as",
         "login failed",
-        "gone",
+        "disconnected",
         "FETCH in ",
         "recipient <nobody@example.test> refused: No such mailbox here",
         f"refused: from <{ADA}>, ",
