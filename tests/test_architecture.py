@@ -130,7 +130,7 @@ MAY_MUTATE = {
     "adapter/cli/__init__.py": {"os.fdopen", "os.open"},
     # Unix sockets of listeners, beside the store.
     "adapter/net/endpoints.py": {"os.unlink"},
-    # Backups, and stores made from them, which are none yet; nothing here knows where a store in use is.
+    # Backups, and stores that are being restored; never below the root of a store in use.
     "adapter/backup/writer.py": {
         "open",
         "os.fchmod",
@@ -146,9 +146,9 @@ MAY_MUTATE = {
         "os.utime",
         "shutil",
     },
-    # The index's copy in a backup.
+    # The copy of the index in a backup.
     "adapter/backup/create.py": {"sqlite3.connect"},
-    "adapter/backup/content_check.py": {"sqlite3.connect"},
+    "adapter/backup/verify.py": {"sqlite3.connect"},
     # The demo's certificate, beside its store, which gets its name when it is whole.
     "adapter/demo/certificate_authority.py": {"open", "os.makedirs", "os.open"},
     "adapter/demo/store.py": {"os.makedirs", "os.rename", "shutil"},
@@ -231,7 +231,7 @@ _MAY_NAME_PLACES = {
     "adapter/store/layout.py": _PLACES | _WORDS,
     "adapter/store/snapshots.py": {"messages", "attachments"},  # tables
     "adapter/cli/__init__.py": {"maintenance"},  # a command
-    "adapter/cli/maintenance.py": {"maintenance"},  # a reason
+    "adapter/cli/store.py": {"maintenance"},  # a reason
     # The kernel's view of processes and locks, not the store's.
     "adapter/store/locks.py": {"/proc/locks", "f-string with /"},
 }

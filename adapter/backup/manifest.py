@@ -1,8 +1,12 @@
-"""``backup.json``: what a backup holds. It is written last; a directory without it is no backup."""
+"""What a backup holds: its manifest ``backup.json``, and the walk over its files.
+
+The manifest is written last. A directory without it is not a backup.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import orjson
@@ -16,11 +20,11 @@ FILE = layout.BACKUP_FILE
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    version: int  # of the store
-    seq: int  # the last journal record it holds
-    taken: str  # when
-    credentials: bool
-    files: int  # all that is in it, but for this file
+    version: int  # format version of the store
+    seq: int  # the last journal record in the backup
+    taken: str  # time of the backup
+    credentials: bool  # whether passwords are included
+    files: int  # number of files, without the manifest
     octets: int
     links: int
 
@@ -29,24 +33,79 @@ class Manifest:
 
 
 def read(directories: Directories) -> Manifest:
-    """Raises MailError for what is no backup, or one of a newer program."""
+    """Read the manifest. Raises MailError if it is missing, damaged or of a newer version."""
     try:
         with directories.open(()) as top:
             manifest = Manifest(**orjson.loads(disk.read_file(top, FILE)))
     except (FileNotFoundError, ValueError, TypeError):
-        raise MailError(Reason.UNKNOWN, f"{directories.root} is no backup, or one that was cut short") from None
+        raise MailError(
+            Reason.UNKNOWN, f"{directories.root} is not a backup, or is incomplete: {FILE} is missing or damaged"
+        ) from None
     if manifest.version > layout.VERSION:
         raise MailError(
             Reason.UNKNOWN,
-            f"{directories.root} has version {manifest.version}; this program knows up to {layout.VERSION}",
+            f"{directories.root} has version {manifest.version}, this program reads up to {layout.VERSION}:"
+            " install the markpost that wrote it",
         )
     return manifest
 
 
-def complete(destination: str) -> list[str]:
-    """The names of the backups in a directory, the newest last."""
+def backup_names(destination: str) -> list[str]:
+    """Return the names of the complete backups in a directory, the newest last."""
     try:
         names = sorted(os.listdir(destination))
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [name for name in names if name[:1].isdigit() and os.path.isfile(f"{destination}/{name}/{FILE}")]
+
+
+# --- the files of a backup -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    parts: layout.Parts  # of its directory
+    name: str
+    kind: str  # "file", "link", "directory" or "other"
+    size: int = 0
+
+
+def walk(directories: Directories, parts: layout.Parts = ()) -> Iterator[Entry]:
+    """Yield everything below a directory, each directory before its contents, without following links."""
+    with directories.open(parts) as fd:
+        entries = sorted(
+            (entry.name, _kind(entry), entry.stat(follow_symlinks=False).st_size) for entry in os.scandir(fd)
+        )
+    for name, kind, size in entries:
+        yield Entry(parts, name, kind, size if kind == "file" else 0)
+        if kind == "directory":
+            yield from walk(directories, (*parts, name))
+
+
+def contents(backup: Directories) -> Iterator[Entry]:
+    """Yield everything in a backup but its manifest."""
+    return (entry for entry in walk(backup) if entry.parts or entry.name != FILE)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"
+
+
+@dataclass(slots=True)
+class Totals:
+    files: int = 0
+    octets: int = 0
+    links: int = 0
+
+
+def count(entries: Iterable[Entry]) -> Totals:
+    totals = Totals()
+    for entry in entries:
+        totals.files += entry.kind == "file"
+        totals.links += entry.kind == "link"
+        totals.octets += entry.size
+    return totals

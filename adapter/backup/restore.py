@@ -1,79 +1,71 @@
-"""Making a store from a backup: a copy that shares nothing with it.
+"""Create a store from a backup: an independent copy that shares no file with it.
 
-The file that makes a directory a store is written last: what was interrupted is no store.
+The file that makes a directory a store is written last, so an interrupted restore leaves no store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adapter.backup import content_check, manifest, writer
-from adapter.backup.content_tree import Entry, count, walk
-from adapter.backup.manifest import Manifest
-from adapter.backup.writer import Output
+from adapter.backup import manifest, verify, writer
+from adapter.backup.manifest import Entry, Manifest, contents
+from adapter.backup.writer import TreeWriter
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.transport.recovery import checkpoint, ownership
 from protocol.errors import MailError, Reason
 
 
-def find(source: str) -> str:
-    """The backup a path stands for: itself, or the newest in a directory of backups."""
+def find_backup(source: str) -> str:
+    """Return the backup at a path: the directory itself, or the newest backup in it."""
     if os.path.isfile(f"{source}/{manifest.FILE}"):
         return source
-    names = manifest.complete(source)
+    names = manifest.backup_names(source)
     if not names:
-        raise MailError(Reason.UNKNOWN, f"{source} is no backup, and there is none in it")
+        raise MailError(
+            Reason.UNKNOWN, f"{source} is not a backup and contains none: give a directory with {manifest.FILE}"
+        )
     return f"{source}/{names[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    path: str  # of the backup that was taken
+    path: str  # of the backup
     manifest: Manifest
-    octets: int  # there are; as many as the manifest says, unless something was changed in place
-    changed: list[str]  # content that is not what it was, looked for where the octets tell of it
+    octets: int  # equals the manifest's number unless files were changed in place
+    changed: list[str]  # content that differs from the index copy; checked only if octets differ
 
     @property
-    def as_it_was(self) -> bool:
+    def is_unchanged(self) -> bool:
         return self.octets == self.manifest.octets
 
 
-def restore(source: str, root: str) -> Restored:
-    """Raises MailError, OSError. A backup that lacks something is refused; one in which something changed is not."""
-    path = find(source)
+def restore_backup(source: str, root: str) -> Restored:
+    """Restore a backup to a new or empty directory. Raises MailError and OSError.
+
+    An incomplete backup is refused. A backup with changed files is restored, and the changes are reported.
+    """
+    path = find_backup(source)
     with contextlib.closing(Directories(path)) as backup:
         described = manifest.read(backup)
-        found = count(_held(backup))
-        if (found.files, found.links) != (described.files, described.links):
-            raise MailError(
-                Reason.UNKNOWN,
-                f"{path} is not whole: {found.files} of {described.files} files,"
-                f" {found.links} of {described.links} links; nothing is restored",
-            )
-        writer.empty_root(root)
-        with contextlib.closing(Output(root)) as target:
+        totals = verify.check_complete(backup, described)
+        writer.create_empty_root(root)
+        with contextlib.closing(TreeWriter(root)) as target:
             ownership.refuse_superuser(target.directories)
             _copy(backup, target)
             for parts in layout.DIRECTORIES:
                 with target.directories.stable(parts, create=True):
                     pass
             checkpoint.write(target.directories, described.seq)
-            changed = content_check.changed(target.directories) if found.octets != described.octets else []
+            changed = verify.changed_content(target.directories) if totals.octets != described.octets else []
             target.write((), layout.VERSION_FILE, f"{described.version}\n".encode(), 0o444)
-    return Restored(path, described, found.octets, changed)
+    return Restored(path, described, totals.octets, changed)
 
 
-def _held(backup: Directories) -> Iterator[Entry]:
-    """All that is in a backup, but for its description."""
-    return (entry for entry in walk(backup) if entry.parts or entry.name != manifest.FILE)
-
-
-def _copy(backup: Directories, target: Output) -> None:
-    for entry in _held(backup):
+def _copy(backup: Directories, target: TreeWriter) -> None:
+    for entry in contents(backup):
         if entry.kind == "directory":
             with target.directories.open((*entry.parts, entry.name), create=True):
                 pass
@@ -84,7 +76,7 @@ def _copy(backup: Directories, target: Output) -> None:
             _copy_file(backup, target, entry)
 
 
-def _copy_file(backup: Directories, target: Output, entry: Entry) -> None:
+def _copy_file(backup: Directories, target: TreeWriter, entry: Entry) -> None:
     with backup.open(entry.parts) as directory:
         fd = disk.open_read(directory, entry.name)
     try:

@@ -1,10 +1,11 @@
-"""Writing backups: the only place that does. Nothing here is below the root of a store that is in use.
+"""Write backups and restored stores. No other module does, and nothing is written below the root of a store in use.
 
-A backup in the making is a hidden directory, claimed by its process. It gets its name when it is whole and durable, so
-that one that was interrupted is never taken for one that is; what dead processes left is removed by the next.
+An unfinished backup is a hidden directory, claimed by its process. It gets its final name when it is complete and
+durable, so an interrupted backup is never mistaken for a complete one. The next backup removes what crashed processes
+left.
 
-A file that never changes is linked to the store's own if both are on one file system, else to the one in the backup
-before, else copied.
+Immutable files are hard links to the store if both are on one file system, otherwise to the previous backup; files that
+cannot be linked are copied.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from protocol.errors import MailError, Reason
 
 _UNFINISHED = ".unfinished-"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PIECE = 1 << 20
-#: No links between these two places, or no more of them to this file.
+_SENDFILE_BYTES = 1 << 20
 _UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+#: The two directories cannot share files, or the file has too many links.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
-class Output:
-    """A backup, or a store, in the making."""
+class TreeWriter:
+    """Writes the files of an unfinished backup, or of a store that is being restored."""
 
     def __init__(self, path: str, previous: str | None = None) -> None:
         self.directories = Directories(path)
@@ -44,17 +45,17 @@ class Output:
         if self._previous is not None:
             self._previous.close()
 
-    def take(self, parts: layout.Parts, name: str, source: int) -> bool:
-        """Take over a file that never changes from a directory of the store; False if it is not there or unreadable."""
+    def link_or_copy(self, parts: layout.Parts, name: str, source: int) -> bool:
+        """Link or copy an immutable file from a directory of the store; False if it is missing or unreadable."""
         with self.directories.stable(parts, create=True) as target:
             if disk.exists(target, name):
                 return True
             try:
-                found = os.stat(name, dir_fd=source, follow_symlinks=False)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.stat(name, dir_fd=source, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
                     return False
-                if self._link(source, name, target) or self._link_to_previous(parts, name, target, found.st_size):
-                    self.linked += found.st_size
+                if self._link(source, name, target) or self._link_to_previous(parts, name, target, status.st_size):
+                    self.linked += status.st_size
                     return True
                 try:
                     fd = disk.open_read(source, name)
@@ -63,13 +64,13 @@ class Output:
                         raise
                     return False
                 with open(fd, "rb", buffering=0) as file:
-                    self._copy(file.fileno(), target, name, found)
+                    self._copy(file.fileno(), target, name, status)
             except FileNotFoundError:
                 return False
         return True
 
     def copy(self, parts: layout.Parts, name: str, source: int, size: int | None = None) -> None:
-        """Copy what an open file holds, or its beginning."""
+        """Copy an open file, or its first ``size`` octets."""
         with self.directories.open(parts, create=True) as target:
             self._copy(source, target, name, os.fstat(source), size)
 
@@ -78,7 +79,7 @@ class Output:
             os.symlink(target, name, dir_fd=directory)
 
     def write(self, parts: layout.Parts, name: str, data: bytes, mode: int) -> None:
-        """A small file, durable at once."""
+        """Write a small file and sync it."""
         with self.directories.open(parts, create=True) as directory:
             with open(os.open(name, _NEW_FILE, mode, dir_fd=directory), "wb") as file:
                 file.write(data)
@@ -106,24 +107,24 @@ class Output:
         if self._previous is None:
             return False
         try:
-            with self._previous.stable(parts) as before:
-                if os.stat(name, dir_fd=before, follow_symlinks=False).st_size != size:
+            with self._previous.stable(parts) as previous:
+                if os.stat(name, dir_fd=previous, follow_symlinks=False).st_size != size:
                     return False
-                hard_link(before, name, target)
+                hard_link(previous, name, target)
         except OSError:
             return False
         return True
 
     def _copy(self, source: int, target: int, name: str, like: os.stat_result, size: int | None = None) -> None:
-        left = like.st_size if size is None else size
-        self.copied += left
+        remaining = like.st_size if size is None else size
+        self.copied += remaining
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=target)
         try:
             offset = 0
-            while left and (sent := os.sendfile(fd, source, offset, min(left, _PIECE))):
-                offset, left = offset + sent, left - sent
+            while remaining and (sent := os.sendfile(fd, source, offset, min(remaining, _SENDFILE_BYTES))):
+                offset, remaining = offset + sent, remaining - sent
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
-            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))  # rsync goes by it
+            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))  # rsync compares it
         finally:
             os.close(fd)
 
@@ -133,10 +134,10 @@ def hard_link(source: int, name: str, target: int) -> None:
 
 
 @contextlib.contextmanager
-def unfinished(destination: str) -> Iterator[str]:
-    """A new hidden directory; it is removed at the end of the block unless :func:`finish` gave it its name."""
+def unfinished_backup(destination: str) -> Iterator[str]:
+    """Create a hidden directory and remove it after the block unless :func:`publish` has renamed it."""
     os.makedirs(destination, mode=0o700, exist_ok=True)
-    _remove_dead(destination)
+    _remove_abandoned(destination)
     path = f"{destination}/{_UNFINISHED}{os.getpid()}-{os.urandom(4).hex()}"
     os.mkdir(path, 0o700)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -148,20 +149,20 @@ def unfinished(destination: str) -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _remove_dead(destination: str) -> None:
+def _remove_abandoned(destination: str) -> None:
     for name in os.listdir(destination):
         if name.startswith(_UNFINISHED):
             fd = os.open(f"{destination}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                with locks.claim_directory(fd) as nobody_else:
-                    if nobody_else:
+                with locks.claim_directory(fd) as is_abandoned:
+                    if is_abandoned:
                         shutil.rmtree(f"{destination}/{name}", ignore_errors=True)
             finally:
                 os.close(fd)
 
 
-def finish(path: str, seq: int) -> str:
-    """Give a backup that is whole its name: when it was taken, and the last record it holds."""
+def publish(path: str, seq: int) -> str:
+    """Rename a complete backup to its final name, made of the time and the last record."""
     destination = os.path.dirname(path)
     while True:
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{seq}"
@@ -177,8 +178,8 @@ def finish(path: str, seq: int) -> str:
     return f"{destination}/{name}"
 
 
-def empty_root(path: str) -> None:
-    """A directory for a store: made if it is not there. Raises MailError if something is in it."""
+def create_empty_root(path: str) -> None:
+    """Create the directory of a store, or accept an empty one. Raises MailError otherwise."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     if os.listdir(path):
-        raise MailError(Reason.UNKNOWN, f"{path} is not empty: mail is restored to a new or empty directory")
+        raise MailError(Reason.UNKNOWN, f"{path} is not empty: give a new or empty directory")

@@ -1,4 +1,4 @@
-"""The command line. Each command lives in a module of its own and is imported when it is called."""
+"""The command line. Each command is in a module of its own, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import click
 from adapter.cli.failures import CommandError, explain
 from protocol.errors import MailError
 
-#: command -> module of this package and the name it has there
+#: command -> its module in this package, and its name there
 _COMMANDS = {
     "account": ("account", "account"),
-    "autoconfig": ("autoconfig", "autoconfig"),
+    "autoconfig": ("config", "autoconfig"),
     "backup": ("backup", "backup"),
     "check": ("repair", "check"),
     "config": ("config", "configuration"),
@@ -26,8 +26,8 @@ _COMMANDS = {
     "export": ("import_export", "export"),
     "import": ("import_export", "import_"),
     "init": ("store", "init"),
-    "maintenance": ("maintenance", "maintenance"),
-    "migrate": ("maintenance", "migrate"),
+    "maintenance": ("store", "maintenance"),
+    "migrate": ("store", "migrate"),
     "pull": ("pull", "pull"),
     "queue": ("queue", "queue"),
     "repair": ("repair", "repair"),
@@ -38,7 +38,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command only when it is wanted, and tells every failure in one line."""
+    """A group that imports commands on demand and reports every failure in one line."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         _open_standard_streams()
@@ -72,12 +72,12 @@ class _Commands(click.Group):
 
 
 def _open_standard_streams() -> None:
-    """Whoever starts us may have closed some: no file of the store may get their numbers, and what is said there."""
+    """Open closed standard streams on /dev/null, so that no file of the store gets descriptor 0, 1 or 2."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8"))
 
@@ -85,5 +85,9 @@ def _open_standard_streams() -> None:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="markpost", message="%(prog)s %(version)s")
 def main() -> None:
-    """A mail server whose mailbox is a folder of Markdown."""
+    """A mail server whose mailbox is a folder of Markdown.
+
+    Failures go to stderr as one line. Exit status: 0 success, 1 failure, 2 wrong usage; 3 refused (repair,
+    maintenance); 65 to 77 as in sysexits.h, of which 75 is temporary: try again later.
+    """
     logging.basicConfig(format="markpost: %(levelname)s: %(message)s", level=logging.WARNING)

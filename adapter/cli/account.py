@@ -1,4 +1,4 @@
-"""``markpost account``: addresses, their mailboxes and passwords."""
+"""``markpost account``: register addresses, set passwords, remove accounts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from adapter.accounts import credentials as accounts
+from adapter.accounts import credentials as password_rules
 from adapter.accounts.credentials import Credentials
 from adapter.cli.failures import CommandError
-from adapter.cli.options import on_terminal, open_store, plural, read_password, root_option, size
+from adapter.cli.options import is_terminal, open_store, plural, read_password, root_option, size
 from adapter.store import names
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
@@ -23,7 +23,7 @@ from protocol.smtp.paths import parse_path
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
-@click.group(short_help="Addresses, their mailboxes and passwords.")
+@click.group(short_help="Manage addresses, mailboxes and passwords.")
 def account() -> None:
     """Register addresses, set their passwords, remove them."""
 
@@ -37,32 +37,32 @@ def account() -> None:
     type=click.Choice(["safe", "force", "stash"]),
     default="safe",
     show_default=True,
-    help="If the address is registered: refuse; take its mailbox over; set its mailbox aside and start an empty one.",
+    help="If the address is registered: refuse; reuse its mailbox; set its mailbox aside and create an empty one.",
 )
 def add(address: str, root: str, password_stdin: bool, mode: RegisterMode) -> None:
-    """Register ADDRESS with its folders and, if one is given, a password."""
-    _check_spelling(address)
+    """Register ADDRESS with its folders and an optional password."""
+    _check_syntax(address)
     address = names.normalise_address(address)
     with open_store(root) as transport, Credentials.open(transport) as credentials:
-        if mode == "safe" and address in _registered(transport, "active"):
+        if mode == "safe" and address in _addresses(transport, "active"):
             raise MailError(Reason.ADDRESS_EXISTS, address)
         password = read_password(password_stdin)
         if password is not None:
-            accounts.check(address, password)
+            password_rules.check(address, password)
         transport.run(op.Register(address, mode))
         if password is not None:
             credentials.set_password(address, password)
             click.echo(f"{address}: registered, password set")
         elif address in credentials.list():
-            click.echo(f"{address}: registered, it keeps its password")
+            click.echo(f"{address}: registered, keeps its password")
         else:
             click.echo(f"{address}: registered without a password; set one with markpost account passwd")
 
 
-def _check_spelling(address: str) -> None:
-    """Of a new address: a slip of the fingers should not become a mailbox that nobody can write to."""
+def _check_syntax(address: str) -> None:
+    """Refuse an address that SMTP cannot express: its mailbox could never receive mail."""
     if "@" in address and parse_path(f"<{address.rstrip('.')}>") is None:
-        raise CommandError(f"{address!r} is not an address; a name with blanks or an @ stands in quotes")
+        raise CommandError(f"not an address: {address!r}; quote a local part that contains a space or @")
 
 
 @account.command()
@@ -77,7 +77,7 @@ def passwd(address: str, root: str, password_stdin: bool) -> None:
             mailboxes.active_registration(connection, address)
         password = read_password(password_stdin)
         if password is None:
-            raise CommandError("there is no terminal to ask for the password: give it with --password-stdin")
+            raise CommandError("no terminal to ask for the password: pass it with --password-stdin")
         credentials.set_password(address, password)
     click.echo(f"{address}: password set")
 
@@ -90,71 +90,71 @@ def passwd(address: str, root: str, password_stdin: bool) -> None:
     type=click.Choice(["deactivate", "stash", "purge"]),
     default="deactivate",
     show_default=True,
-    help="Keep the mail in place; set it aside; remove it for good.",
+    help="Keep the mail in place; set it aside; delete it permanently.",
 )
-@click.option("--yes", is_flag=True, help="Purge without asking.")
+@click.option("--yes", is_flag=True, help="Purge without confirmation.")
 def remove(address: str, root: str, mode: DeregisterMode, yes: bool) -> None:
-    """Deregister ADDRESS and forget its password."""
+    """Deregister ADDRESS and delete its password."""
     address = names.normalise_address(address)
     with open_store(root) as transport, Credentials.open(transport) as credentials:
-        wanted = ("active",) if mode == "deactivate" else ("active", "inactive")
-        if address not in _registered(transport, *wanted):
+        statuses = ("active",) if mode == "deactivate" else ("active", "inactive")
+        if address not in _addresses(transport, *statuses):
             raise MailError(Reason.NO_SUCH_ADDRESS, address)
         if mode == "purge" and not yes:
-            if not on_terminal():
-                raise CommandError("purge removes the mail for good: say so with --yes")
-            click.confirm(f"Remove all mail of {address} for good?", abort=True, err=True)
-        # The password goes first: an address that is registered anew must not come with an old one.
+            if not is_terminal():
+                raise CommandError("purge permanently deletes this account's mail; confirm with --yes")
+            click.confirm(f"Permanently delete all mail of {address}?", abort=True, err=True)
+        # Password first: an address that is registered again must not have an old password.
         credentials.remove(address)
         transport.run(op.Deregister(address, mode))
-    done = {
-        "deactivate": "deactivated; its mail is in place, markpost account add brings it back",
-        "stash": "its mailbox is set aside",
-        "purge": "its mail is removed",
+    outcomes = {
+        "deactivate": "deactivated; its mail stays, markpost account add reactivates it",
+        "stash": "deregistered, its mailbox is set aside",
+        "purge": "deregistered, its mail is deleted",
     }
-    click.echo(f"{address}: {done[mode]}")
+    click.echo(f"{address}: {outcomes[mode]}")
 
 
 @account.command(name="list")
 @root_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_(root: str, as_json: bool) -> None:
     """List the registered addresses, stashed ones included."""
     with open_store(root) as transport, Credentials.open(transport) as credentials:
-        known = _describe(transport, set(credentials.list()))
+        accounts = _describe(transport, set(credentials.list()))
     if as_json:
-        click.echo(json.dumps(known, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(accounts, indent=2, ensure_ascii=False))
         return
-    if not known:
-        click.echo("no address is registered: see markpost account add", err=True)
-    width = max((len(each["address"]) for each in known), default=0)
-    for each in known:
-        locked = "" if each["password"] or each["status"] != "active" else "  no password"
+    if not accounts:
+        click.echo("no address is registered: add one with markpost account add", err=True)
+    width = max((len(each["address"]) for each in accounts), default=0)
+    for each in accounts:
+        note = "" if each["password"] or each["status"] != "active" else "  no password"
         counts = f"{plural(each['messages'], 'message'):>16} {size(each['octets']):>8}"
-        click.echo(f"{each['address']:{width}}  {each['status']:8} {counts}{locked}")
+        click.echo(f"{each['address']:{width}}  {each['status']:8} {counts}{note}")
 
 
-def _describe(transport: Transport, with_password: set[str]) -> list[dict[str, Any]]:
-    described = []
+def _describe(transport: Transport, addresses_with_password: set[str]) -> list[dict[str, Any]]:
+    accounts = []
     with transport.reading() as connection:
         for registration in mailboxes.registrations(connection):
             if registration.status == "purged":
                 continue
             folders = mailboxes.folders(connection, registration.id)
-            described.append(
+            accounts.append(
                 {
                     "address": registration.address,
                     "status": registration.status,
-                    "password": registration.status == "active" and registration.address in with_password,
+                    "password": registration.status == "active" and registration.address in addresses_with_password,
                     "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(registration.created_at)),
                     "messages": sum(folder.messages for folder in folders),
                     "unread": sum(folder.unseen for folder in folders),
                     "octets": sum(folder.size for folder in folders),
                 }
             )
-    return described
+    return accounts
 
 
-def _registered(transport: Transport, *statuses: str) -> set[str]:
+def _addresses(transport: Transport, *statuses: str) -> set[str]:
     with transport.reading() as connection:
         return {each.address for each in mailboxes.registrations(connection) if each.status in statuses}

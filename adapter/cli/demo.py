@@ -1,4 +1,4 @@
-"""``markpost demo``: a whole mail server on loopback, with something to read in it."""
+"""``markpost demo``: a complete mail server on loopback with sample mail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adapter.server import serve
 from adapter.server.reload import SettingsSource
 
 _PORTS = {"imap": 1143, "imaps": 1993, "smtp": 1025, "submission": 1587, "submissions": 1465, "lmtp": 1024}
-_DRAIN = Seconds(1.0)  # for sessions, after Ctrl-C: nobody wants to wait for a demo
+_DRAIN = Seconds(1.0)  # short, so that Ctrl-C ends the demo at once
 _SCREEN = """\
 
   Markpost is serving mail on this machine. Ctrl-C stops it; the mail stays in {directory}.
@@ -39,43 +39,43 @@ _SCREEN = """\
       printf 'From: me@far.example\\nSubject: By SMTP\\n' | \\
           curl -s --crlf smtp://127.0.0.1:{smtp} --mail-from me@far.example --mail-rcpt {ada} -T -
 
-  Break it, see what is wrong, mend it (mail goes offline for that, and comes back by itself; needs Java 17)
+  Damage the store, check it, repair it (mail is offline during the repair; needs Java 17)
       rm {root}/mailboxes/{ada}/inbox/1-*.md
       {program} check --root {root}
       {program} repair --root {root} --i-know-what-im-doing ALL-SERVICES-ARE-OFFLINE
 """
 
 
-@click.command(short_help="A mail server to try, on loopback.")
-@click.option("--dir", "directory", metavar="DIR", default="var", show_default=True, help="Where its store is kept.")
-@click.option("--free-ports", is_flag=True, help="Take any ports that are free instead of the usual ones.")
+@click.command(short_help="Try Markpost on loopback with sample mail.")
+@click.option("--dir", "directory", metavar="DIR", default="var", show_default=True, help="Directory of the store.")
+@click.option("--free-ports", is_flag=True, help="Use free ports instead of the usual ones.")
 def demo(directory: str, free_ports: bool) -> None:
-    """Serve two sample accounts on loopback, and say what to type into a mail client."""
-    made = store.prepare(directory)
+    """Serve two sample accounts on loopback and print the settings for a mail client."""
+    demo_store = store.prepare(directory)
     settings = Settings(
         server=Server(hostname=store.HOSTNAME, log_level="warning", drain=_DRAIN),
-        tls=Tls(certificate=made.certificate),
+        tls=Tls(certificate=demo_store.certificate),
     )
     logging.to_stderr(settings.server)
-    wanted = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
-    screen = _Screen(directory, made)
+    listeners = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
+    screen = _Screen(directory, demo_store)
     try:
-        serve.run(made.root, SettingsSource(lambda: settings), wanted, screen.announce)
+        serve.run(demo_store.root, SettingsSource(lambda: settings), listeners, screen.announce)
     except TlsError as error:
         raise CommandError(str(error)) from None
     except ConfigError as error:
-        raise CommandError(f"{error}; is another demo running? Else: {_program()} demo --free-ports") from None
+        raise CommandError(f"{error}; stop the other demo, or use {_program()} demo --free-ports") from None
 
 
 def _program() -> str:
-    """How it was called."""
+    """Return the name under which the program was called."""
     return sys.argv[0] if sys.argv[0].endswith("markpost") else "markpost"
 
 
 class _Screen:
-    """Collects where the listeners are, and shows the page when all are ready."""
+    """Collects the ports of the listeners and prints the instructions when all are ready."""
 
-    def __init__(self, directory: str, made: store.Place) -> None:
+    def __init__(self, directory: str, demo_store: store.DemoStore) -> None:
         self._values: dict[str, str] = {
             "directory": directory,
             "ada": store.ADA,
@@ -83,8 +83,8 @@ class _Screen:
             "password": store.PASSWORD,
             "host": store.HOSTNAME,
             "program": _program(),
-            "root": shlex.quote(made.root),
-            "authority": made.authority,
+            "root": shlex.quote(demo_store.root),
+            "authority": demo_store.authority,
         }
 
     def announce(self, line: str) -> None:

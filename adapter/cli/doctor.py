@@ -1,4 +1,4 @@
-"""``markpost doctor``: is everything as it should be, and if not, what is to be done?"""
+"""``markpost doctor``: check that this machine is ready to run Markpost."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from adapter.cli.options import config_option, root_option
 from adapter.config import loader, validate
 from adapter.config.loader import ConfigError
 from adapter.config.schema import Settings
-from adapter.doctor.examination import examine
+from adapter.doctor.checks import run_checks
 from adapter.doctor.findings import Finding, Level, bad
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
 
 
-@click.command(short_help="Is everything as it should be here?")
+@click.command(short_help="Check machine, store, ports and certificates.")
 @root_option
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def doctor(root: str, config_file: str | None, as_json: bool) -> None:
-    """Look at the machine, the store, the ports and the certificates, and change nothing.
+    """Check the machine, the store, the ports and the certificates. Changes nothing; a server may be running.
 
-    Exit status 0: nothing is bad. A server may run meanwhile.
+    Exit status: 0 no check is bad, 1 at least one is.
     """
-    settings, found = _configuration(config_file)
-    found += examine(root, settings)
+    settings, findings = _check_configuration(config_file)
+    findings += run_checks(root, settings)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(finding) for finding in found], ensure_ascii=False))
+        click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False))
     else:
-        for finding in found:
+        for finding in findings:
             _show(finding)
-    sys.exit(1 if any(finding.level is Level.BAD for finding in found) else 0)
+    sys.exit(1 if any(finding.level is Level.BAD for finding in findings) else 0)
 
 
-def _configuration(config_file: str | None) -> tuple[Settings, list[Finding]]:
-    """What can be used of it, and what is wrong with it."""
-    advice = "see conf/markpost.toml, where every setting is explained"
+def _check_configuration(config_file: str | None) -> tuple[Settings, list[Finding]]:
+    """Return the usable settings and a finding for each mistake."""
+    advice = "see conf/markpost.toml, which explains every setting"
     try:
         loaded = loader.read(Settings, config_file)
     except ConfigError as error:
         return Settings(), [bad("configuration", line, advice) for line in error.problems]
-    trouble = loaded.error(validate.problems(loaded.settings))
-    problems = trouble.problems if trouble is not None else ()
+    error = loaded.error(validate.problems(loaded.settings))
+    problems = error.problems if error is not None else ()
     return loaded.settings, [bad("configuration", line, advice) for line in problems]
 
 

@@ -6,8 +6,13 @@ import sys
 
 import click
 
-from adapter.cli import interrupts
-from adapter.cli.failures import DATA, NO_INPUT, CommandError
+from adapter.cli.failures import (
+    EX_DATAERR,
+    EX_NOINPUT,
+    CommandError,
+    deferred_interrupts,
+    raise_pending_interrupt,
+)
 from adapter.cli.options import open_store, plural, root_option, size
 from adapter.exchange.export import Exporter, Format
 from adapter.exchange.import_ import Imported, Importer, find_source
@@ -15,13 +20,13 @@ from adapter.exchange.model import SourceError
 from adapter.store import names
 
 
-@click.command(short_help="Mail out, as Maildir or mbox.")
+@click.command(short_help="Export mail as Maildir or mbox.")
 @root_option
 @click.option("--format", "form", type=click.Choice(["maildir", "mbox"]), required=True)
 @click.option("--to", "target", metavar="DIR", required=True, type=click.Path(file_okay=False))
-@click.option("--address", metavar="ADDRESS", help="Only this account; otherwise all.")
+@click.option("--address", metavar="ADDRESS", help="Export only this account. [default: all]")
 def export(root: str, form: Format, target: str, address: str | None) -> None:
-    """Write the mail of accounts to DIR/ADDRESS, as a Maildir with Maildir++ folders or as one mbox for each folder."""
+    """Write the mail of each account to DIR/ADDRESS, as a Maildir with Maildir++ folders or as one mbox per folder."""
     with open_store(root) as transport:
         exporter = Exporter(transport, target, form, address)
         with click.progressbar(
@@ -34,27 +39,27 @@ def export(root: str, form: Format, target: str, address: str | None) -> None:
     click.echo(f"exported {counts} of {plural(done.accounts, 'account')} to {target}")
 
 
-@click.command(name="import", short_help="Mail in, from Maildir, mbox or .eml files.")
+@click.command(name="import", short_help="Import mail from Maildir, mbox or .eml files.")
 @root_option
 @click.option("--from", "path", metavar="PATH", required=True, type=click.Path())
-@click.option("--address", metavar="ADDRESS", required=True, help="The account that gets the mail.")
+@click.option("--address", metavar="ADDRESS", required=True, help="The account to import into.")
 @click.option(
     "--folder",
     metavar="FOLDER",
-    help="Put INBOX, or what has no folder, here, and other folders below; otherwise as they are.",
+    help="Import INBOX and mail without a folder into FOLDER, and other folders below it. [default: as they are]",
 )
 def import_(root: str, path: str, address: str, folder: str | None) -> None:
-    """Bring in a Maildir (with its folders), an mbox file, a directory of .mbox files, or .eml files.
+    """Import a Maildir with its folders, an mbox file, a directory of .mbox files, or .eml files.
 
-    Each message is there whole or not at all, also if the import is interrupted. Run again, it brings all messages
-    again, also those that are there already. A bare LF stands for CRLF.
+    Each message is imported completely or not at all, also if the import is interrupted. A second run imports all
+    messages again. A bare LF is read as CRLF.
     """
     address = names.normalise_address(address)
     try:
         source = find_source(path, address)
     except SourceError as error:
-        raise CommandError(str(error), NO_INPUT) from error
-    with interrupts.held(), open_store(root) as transport:
+        raise CommandError(str(error), EX_NOINPUT) from error
+    with deferred_interrupts(), open_store(root) as transport:
         importer = Importer(transport, source, address, folder)
         try:
             with click.progressbar(
@@ -62,7 +67,7 @@ def import_(root: str, path: str, address: str, folder: str | None) -> None:
             ) as bar:
 
                 def progress(octets: int) -> None:
-                    interrupts.give_way()
+                    raise_pending_interrupt()
                     bar.update(octets)
 
                 importer.run(progress)
@@ -71,15 +76,16 @@ def import_(root: str, path: str, address: str, folder: str | None) -> None:
                 _report(importer.done, address)
             if importer.done.messages:
                 count = plural(importer.done.messages, "message")
-                click.echo(f"markpost: not finished; run again, it brings {count} a second time", err=True)
+                click.echo(f"markpost: not finished; a second run imports {count} again", err=True)
             raise
     _report(importer.done, address)
     if importer.done.failed:
-        raise CommandError(f"{plural(len(importer.done.failed), 'message')} of {path} could not be imported", DATA)
+        count = plural(len(importer.done.failed), "message")
+        raise CommandError(f"{count} of {path} could not be imported", EX_DATAERR)
 
 
 def _report(done: Imported, address: str) -> None:
-    for label, why in done.failed:
-        click.echo(f"markpost: {label}: {why}", err=True)
+    for label, reason in done.failed:
+        click.echo(f"markpost: {label}: {reason}", err=True)
     counts = f"{plural(done.messages, 'message')} ({size(done.octets)})"
     click.echo(f"imported {counts} into {plural(len(done.folders), 'folder')} of {address}")

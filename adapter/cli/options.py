@@ -21,8 +21,8 @@ def root_option(command: Command) -> Command:
         envvar="MARKPOST_ROOT",
         required=True,
         show_envvar=True,
-        type=click.Path(readable=False),  # what is wrong with it is told later, and bounces no mail
-        help="The store.",
+        type=click.Path(readable=False),  # opening the store reports errors with a temporary status, click would not
+        help="Directory of the store.",
     )(command)
 
 
@@ -34,7 +34,7 @@ def config_option(command: Command) -> Command:
         envvar="MARKPOST_CONFIG",
         show_envvar=True,
         type=click.Path(readable=False),
-        help="The configuration.",
+        help="Configuration file.",
     )(command)
 
 
@@ -42,12 +42,12 @@ def open_store(root: str) -> Transport:
     return Transport.open(root)
 
 
-def on_terminal() -> bool:
+def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
 def read_password(from_stdin: bool) -> str | None:
-    """From standard input (its first line), or from the terminal; None where there is neither."""
+    """Read a password from the first line of stdin or from the terminal; None if there is neither."""
     if from_stdin:
         line = sys.stdin.buffer.readline(4096)
         try:
@@ -55,15 +55,15 @@ def read_password(from_stdin: bool) -> str | None:
         except UnicodeDecodeError:
             raise CommandError("the password on standard input is not UTF-8") from None
         if not password:
-            raise CommandError("there is no password on standard input")
+            raise CommandError("no password on standard input: write it there as one line")
         return password
-    if on_terminal():
+    if is_terminal():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     return None
 
 
 def size(octets: int) -> str:
-    """Octets as people read them."""
+    """Format a number of octets for people."""
     if octets < 1000:
         return f"{octets} B"
     amount, units = octets / 1000, ["kB", "MB", "GB", "TB"]

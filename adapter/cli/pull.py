@@ -1,4 +1,4 @@
-"""``markpost pull``: bring the mail of accounts on other servers here."""
+"""``markpost pull``: mirror accounts of other IMAP servers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 import click
 
-from adapter.cli.failures import FAILED, TEMPORARY, CommandError
+from adapter.cli.failures import EX_TEMPFAIL, CommandError
 from adapter.cli.options import config_option, open_store, plural, root_option, size
-from adapter.config import loader
-from adapter.config import mirror as upstreams
+from adapter.config import loader, mirror
 from adapter.config.loader import ConfigError
 from adapter.config.mirror import UpstreamSettings
 from adapter.config.schema import Settings
@@ -29,64 +28,64 @@ from adapter.transport.transport import Transport
 @config_option
 @click.argument("name", required=False)
 def pull(root: str, config_file: str | None, name: str | None) -> None:
-    """Mirror the accounts of [upstream.NAME] sections, or the one named: folders, messages, flags, dates.
+    """Mirror the accounts of all [upstream.NAME] sections, or only NAME: folders, messages, flags, dates.
 
-    What was brought before does not come again, also if a pull was interrupted. With follow = true the running server
-    does this by itself.
+    A pull is idempotent: messages that are already here are not fetched again, also after an interruption. With
+    follow = true a running server mirrors the account continuously.
     """
     try:
         settings = loader.load(Settings, config_file)
-        wanted = _wanted(settings, name)
+        upstreams = _select_upstreams(settings, name)
     except ConfigError as error:
         raise CommandError(str(error)) from None
     with open_store(root) as transport:
         limits = Limits(settings.limits.message_size, Quotas(settings))
-        failed = asyncio.run(_pull_all(transport, wanted, limits))
+        failed = asyncio.run(_pull_all(transport, upstreams, limits))
     if failed:
-        raise CommandError(f"{', '.join(failed)}: not everything could be pulled; run it again", TEMPORARY)
+        raise CommandError(f"{', '.join(failed)}: not everything could be pulled; run the command again", EX_TEMPFAIL)
 
 
-def _wanted(settings: Settings, name: str | None) -> Mapping[str, UpstreamSettings]:
+def _select_upstreams(settings: Settings, name: str | None) -> Mapping[str, UpstreamSettings]:
     if name is not None and name not in settings.upstream:
-        known = ", ".join(settings.upstream) or "none"
-        raise CommandError(f"there is no [upstream.{name}] in the configuration; there: {known}", FAILED)
-    wanted = settings.upstream if name is None else {name: settings.upstream[name]}
-    if not wanted:
-        raise CommandError("there is no [upstream.NAME] in the configuration: see conf/markpost.toml")
+        configured = ", ".join(settings.upstream) or "none"
+        raise CommandError(f"no section [upstream.{name}] in the configuration; configured: {configured}")
+    selected = settings.upstream if name is None else {name: settings.upstream[name]}
+    if not selected:
+        raise CommandError("no section [upstream.NAME] in the configuration: see conf/markpost.toml")
     problems = [
         f"upstream.{each}{'.' if key else ''}{key}: {text}"
-        for each, upstream in wanted.items()
-        for key, text in upstreams.problems(each, upstream)
+        for each, upstream in selected.items()
+        for key, text in mirror.problems(each, upstream)
     ]
     if problems:
         raise ConfigError(*problems)
-    return wanted
+    return selected
 
 
-async def _pull_all(transport: Transport, wanted: Mapping[str, UpstreamSettings], limits: Limits) -> list[str]:
-    """One after the other; those that failed."""
+async def _pull_all(transport: Transport, upstreams: Mapping[str, UpstreamSettings], limits: Limits) -> list[str]:
+    """Pull one account after the other and return the names of those that failed."""
     if (task := asyncio.current_task()) is not None and threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     failed = []
-    for name, upstream in wanted.items():
+    for name, upstream in upstreams.items():
         try:
-            done = await follow.pull(transport, name, upstream, limits)
+            pulled = await follow.pull(transport, name, upstream, limits)
         except UpstreamError as error:
             click.echo(f"markpost: {name}: {error}", err=True)
             failed.append(name)
             continue
         except asyncio.CancelledError:
-            raise CommandError("interrupted; what was brought stays, the rest comes the next time") from None
-        _report(name, upstream, done)
-        failed += [name] if done.failed else []
+            raise CommandError("interrupted; run the command again to fetch the rest") from None
+        _report(name, upstream, pulled)
+        failed += [name] if pulled.failed else []
     return failed
 
 
-def _report(name: str, upstream: UpstreamSettings, done: Pulled) -> None:
-    for line in done.failed:
+def _report(name: str, upstream: UpstreamSettings, pulled: Pulled) -> None:
+    for line in pulled.failed:
         click.echo(f"markpost: {name}: {line}", err=True)
-    counts = [f"{plural(done.messages, 'message')} ({size(done.octets)})"]
-    counts += [f"{done.claimed} that lay here already"] if done.claimed else []
-    counts += [f"{done.flagged} with other flags"] if done.flagged else []
-    counts += [f"{done.removed} removed"] if done.removed else []
-    click.echo(f"{name}: {', '.join(counts)} in {plural(len(done.folders), 'folder')} of {upstream.account}")
+    counts = [f"{plural(pulled.messages, 'message')} ({size(pulled.octets)})"]
+    counts += [f"{pulled.claimed} already here"] if pulled.claimed else []
+    counts += [f"{pulled.flagged} with changed flags"] if pulled.flagged else []
+    counts += [f"{pulled.removed} removed"] if pulled.removed else []
+    click.echo(f"{name}: {', '.join(counts)} in {plural(len(pulled.folders), 'folder')} of {upstream.account}")

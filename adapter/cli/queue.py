@@ -1,7 +1,7 @@
-"""``markpost queue``: mail that waits for the smarthost.
+"""``markpost queue``: show and manage the outbox, mail queued for the smarthost.
 
-A running server hears of every change at once: what is retried here goes out now, what is dropped is not tried again.
-An attempt that is already under way is not called back.
+A running server is notified of every change: retried mail is sent now, dropped mail is not attempted again. A delivery
+attempt that is already in progress is not cancelled.
 """
 
 from __future__ import annotations
@@ -32,75 +32,75 @@ _DROPPED = replies.failed("5.3.0", "removed from the queue by the operator")
 _ids_argument = click.argument("ids", metavar="ID…", nargs=-1)
 
 
-@click.group(short_help="Mail that waits for the smarthost.")
+@click.group(short_help="Show and manage mail queued for the smarthost.")
 def queue() -> None:
-    """See and manage mail that waits for the smarthost."""
+    """Show and manage mail queued for the smarthost."""
 
 
 @queue.command(name="list")
 @root_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_(root: str, as_json: bool) -> None:
-    """List what is queued: one entry for each recipient, oldest first."""
+    """List the queue: one entry for each recipient, oldest first."""
     with open_store(root) as transport, transport.reading() as connection:
         rows = outbox.queued(connection)
         sizes = outbox.sizes(connection)
     if as_json:
-        described = [_describe(row, sizes.get(row.message_id, 0)) for row in rows]
-        click.echo(json.dumps(described, indent=2, ensure_ascii=False))
+        entries = [_to_json(row, sizes.get(row.message_id, 0)) for row in rows]
+        click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
         return
     if not rows:
-        click.echo("nothing waits", err=True)
+        click.echo("the queue is empty", err=True)
     now = time.time()
     for row in rows:
         wait = row.next_attempt_at - now
-        when = "due now" if wait <= 0 else f"next in {_span(wait)}"
-        facts = f"{size(sizes.get(row.message_id, 0))}, queued {_span(now - row.created_at)} ago"
+        when = "due now" if wait <= 0 else f"next in {_duration(wait)}"
+        facts = f"{size(sizes.get(row.message_id, 0))}, queued {_duration(now - row.created_at)} ago"
         click.echo(f"{row.queue_id}  <{row.sender}> to <{row.recipient}>")
         click.echo(f"    {facts}, {plural(row.attempts, 'attempt')}, {when}")
         if row.last_status:
             click.echo(f"    {row.last_status}")
 
 
-@queue.command(short_help="Try these now.")
+@queue.command(short_help="Retry now.")
 @root_option
 @_ids_argument
-@click.option("--all", "everything", is_flag=True, help="Everything that is queued.")
+@click.option("--all", "everything", is_flag=True, help="Retry the whole queue.")
 def retry(root: str, ids: tuple[str, ...], everything: bool) -> None:
-    """Try these now, by queue id or by message id, instead of when they would be due."""
+    """Retry now, by queue id or message id, instead of waiting for the back-off."""
     if bool(ids) == everything:
-        raise CommandError("say which: one or more ids, or --all")
+        raise CommandError("give one or more queue or message ids, or --all")
     with open_store(root) as transport:
-        rows = _chosen(transport, None if everything else ids)
+        rows = _select_rows(transport, None if everything else ids)
         now = int(time.time())
-        done = transport.run(op.UpdateQueue([op.Requeued(row.queue_id, now) for row in rows])) if rows else []
-    if done or everything:
-        click.echo(f"{plural(len(done), 'recipient')} due now")
-    _complain(ids, rows)
+        requeued = transport.run(op.UpdateQueue([op.Requeued(row.queue_id, now) for row in rows])) if rows else []
+    if requeued or everything:
+        click.echo(f"{plural(len(requeued), 'recipient')} due now")
+    _check_all_queued(ids, rows)
 
 
-@queue.command(short_help="Remove these for good.")
+@queue.command(short_help="Remove from the queue.")
 @root_option
 @config_option
 @_ids_argument
 @click.option("--notify", is_flag=True, help="Return the message to its sender as undeliverable.")
 def drop(root: str, config_file: str | None, ids: tuple[str, ...], notify: bool) -> None:
-    """Remove these from the queue for good, by queue id or by message id."""
+    """Remove recipients from the queue permanently, by queue id or message id."""
     if not ids:
-        raise CommandError("say which: one or more ids, see markpost queue list")
+        raise CommandError("give one or more queue or message ids; markpost queue list shows them")
     reporter = _hostname(config_file) if notify else None
     count = 0
     with open_store(root) as transport:
-        rows = _chosen(transport, ids)
+        rows = _select_rows(transport, ids)
         for _, group in groupby(sorted(rows, key=lambda row: row.message_id), key=lambda row: row.message_id):
             count += _drop(transport, list(group), reporter)
     if count:
         click.echo(f"{plural(count, 'recipient')} dropped")
-    _complain(ids, rows)
+    _check_all_queued(ids, rows)
 
 
 def _hostname(config_file: str | None) -> str:
-    """The name reports are made under, as those of the server are."""
+    """Return the Reporting-MTA name, the same that the server uses."""
     try:
         return loader.load(Settings, config_file).server.hostname or socket.getfqdn()
     except ConfigError as error:
@@ -108,7 +108,7 @@ def _hostname(config_file: str | None) -> str:
 
 
 def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) -> int:
-    """``reporter`` is who tells the senders; None: nobody does."""
+    """Drop the recipients of one message; ``reporter`` names the sender of delivery reports, None sends none."""
     items = [op.Finished(row.queue_id, "dropped", _DROPPED.text) for row in rows]
     notices = [bounce.Notice(row, "FAILURE", _DROPPED) for row in rows if bounce.is_wanted(row, "FAILURE")]
     if reporter is not None and notices:
@@ -117,46 +117,49 @@ def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) 
             if report is not None:
                 return len(transport.run(op.FinishQueue(items, report)))
         except op.StaleReport:
-            return _drop(transport, _chosen(transport, [row.queue_id for row in rows]), reporter)
+            return _drop(transport, _select_rows(transport, [row.queue_id for row in rows]), reporter)
         except MailError as error:
             if error.temporary:
                 raise
-        click.echo(f"markpost: {rows[0].message_id}: its sender <{rows[0].sender}> has no mailbox here", err=True)
+        click.echo(
+            f"markpost: {rows[0].message_id}: no delivery report: the sender <{rows[0].sender}> has no mailbox here",
+            err=True,
+        )
     return len(transport.run(op.FinishQueue(items)))
 
 
-def _chosen(transport: Transport, ids: Iterable[str] | None) -> list[QueueRow]:
+def _select_rows(transport: Transport, ids: Iterable[str] | None) -> list[QueueRow]:
     with transport.reading() as connection:
         return outbox.queued(connection) if ids is None else outbox.rows_of(connection, ids)
 
 
-def _complain(ids: Iterable[str], found: Iterable[QueueRow]) -> None:
-    known = {known for row in found for known in (row.queue_id, row.message_id)}
-    missing = [each for each in ids if each not in known]
+def _check_all_queued(ids: Iterable[str], rows: Iterable[QueueRow]) -> None:
+    queued = {queued_id for row in rows for queued_id in (row.queue_id, row.message_id)}
+    missing = [each for each in ids if each not in queued]
     if missing:
         raise CommandError(f"not in the queue: {', '.join(missing)}")
 
 
-def _describe(row: QueueRow, octets: int) -> dict[str, Any]:
+def _to_json(row: QueueRow, octets: int) -> dict[str, Any]:
     return {
         "id": row.queue_id,
         "message": row.message_id,
         "sender": row.sender,
         "recipient": row.recipient,
         "octets": octets,
-        "queued": _time(row.created_at),
+        "queued": _timestamp(row.created_at),
         "attempts": row.attempts,
-        "next_attempt": _time(row.next_attempt_at),
+        "next_attempt": _timestamp(row.next_attempt_at),
         "last_status": row.last_status,
-        "expires": _time(row.expires_at),
+        "expires": _timestamp(row.expires_at),
     }
 
 
-def _time(seconds: int) -> str:
+def _timestamp(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -9,108 +9,119 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from adapter.cli.failures import TEMPORARY, CommandError
+from adapter.cli.failures import EX_REFUSED, EX_TEMPFAIL, CommandError
 from adapter.cli.options import root_option
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
 
 CONFIRMATION = "ALL-SERVICES-ARE-OFFLINE"
-CLEAN, FOUND, REFUSED = 0, 1, 3
-#: Takes the line of progress off the terminal.
-_CLEAR = "\r\033[K" if sys.stderr.isatty() else ""
+EX_CLEAN, EX_FINDINGS = 0, 1
+#: Erases the progress line on a terminal.
+_CLEAR_LINE = "\r\033[K" if sys.stderr.isatty() else ""
 
 
-def _master_option(command: Callable[..., None]) -> Callable[..., None]:
+def _pipeline_options(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")(
         command
     )
     command = click.option(
-        "--scratch", type=click.Path(exists=True, file_okay=False), help="Where temporary files go; default: the store."
+        "--scratch",
+        type=click.Path(exists=True, file_okay=False),
+        help="Directory for temporary files. [default: in the store]",
     )(command)
-    return click.option("--json", "as_json", is_flag=True, help="The report as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")(command)
 
 
-@click.command(short_help="Look for damage, change nothing (Java 17).")
+@click.command(short_help="Report damage, change nothing (Java 17).")
 @root_option
-@_master_option
+@_pipeline_options
 def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
-    """Look for everything that is wrong with the store, and change nothing. Mail may go on.
+    """Report everything that is wrong with the store and change nothing. Mail may be served meanwhile.
 
-    Exit status: 0 nothing is wrong, 1 findings, a loss, a conflict or an unreadable file among them.
+    Exit status: 0 no findings, 1 findings, including losses, conflicts and unreadable files.
     """
     from adapter.maintenance import pipeline
 
-    with _unfinished(), pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
+    with _map_failures(), pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
         run.check(report)
-        _show(report.json() if as_json else None, report.table)
-        status = FOUND if report.total else CLEAN
+        _print_report(report.json() if as_json else None, report.table)
+        status = EX_FINDINGS if report.total else EX_CLEAN
     sys.exit(status)
 
 
-@click.command(short_help="Mend a damaged store (Java 17).")
+@click.command(short_help="Repair a damaged store (Java 17).")
 @root_option
-@_master_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--decide", "decided", multiple=True, metavar="KIND:ID=CHOICE", help="Decide a conflict.")
+@_pipeline_options
+@click.option("--dry-run", is_flag=True, help="Report what repair would do and change nothing.")
+@click.option("--decide", "choices", multiple=True, metavar="KIND:ID=CHOICE", help="Resolve a conflict.")
 @click.option(
-    "--deadline", type=float, metavar="SECONDS", default=60.0, show_default=True, help="Servers get so long to finish."
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long to wait for servers to shut down.",
 )
-@click.option("--i-know-what-im-doing", "confirmation", metavar=CONFIRMATION, help="Nobody else uses the store.")
+@click.option(
+    "--i-know-what-im-doing", "confirmation", metavar=CONFIRMATION, help="Confirm that nothing else uses the store."
+)
 def repair(
     root: str,
     master: str,
     scratch: str | None,
     as_json: bool,
     dry_run: bool,
-    decided: tuple[str, ...],
+    choices: tuple[str, ...],
     deadline: float,
     confirmation: str | None,
 ) -> None:
-    """Take mail offline, mend everything that is wrong with the store, and bring mail back.
+    """Take mail offline, repair everything that is wrong with the store, and bring mail back.
 
     Exit status: 0 repaired without loss and verified; 1 content is lost, a conflict needs --decide, a file cannot be
-    read, or findings are left (with --dry-run: would be); 3 refused, nothing was repaired.
+    read, or findings remain (with --dry-run: would remain); 3 refused, nothing was repaired.
     """
     from adapter.maintenance import gate, pipeline
     from adapter.maintenance.repair.decisions import BadDecision
 
     if not dry_run and confirmation != CONFIRMATION:
         raise CommandError(
-            f"repair changes the store and must be its only user: say so with --i-know-what-im-doing {CONFIRMATION}",
-            REFUSED,
+            f"repair changes the store and must be its only user: confirm with --i-know-what-im-doing {CONFIRMATION}",
+            EX_REFUSED,
         )
-    decisions = dict(_decision(text) for text in decided)
-    with _unfinished(), pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
+    decisions = dict(_decision(text) for text in choices)
+    with _map_failures(), pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
         try:
             if dry_run:
                 run.check(report, decisions)
-                kept = ""
+                report_path = ""
             else:
                 with gate.offline(root, reason="markpost repair", deadline=deadline) as held:
                     run.repair(held, report, decisions)
-                    kept = report.keep(held) if report.total else ""
+                    report_path = report.keep(held) if report.total else ""
         except gate.NotOffline as error:
-            raise CommandError(f"the store is not offline, {error}", REFUSED) from error
+            raise CommandError(
+                f"the store is not offline: {error}; stop it, or give it a longer --deadline", EX_REFUSED
+            ) from error
         except BadDecision as error:
-            raise CommandError(f"{error}; nothing was repaired", REFUSED) from error
-        if kept:
-            click.echo(f"{_CLEAR}the report is kept in {root}/{kept}", err=True)
-        _show(report.json() if as_json else None, report.table)
-        status = FOUND if report.needs_attention else CLEAN
+            raise CommandError(f"{error}; nothing was repaired", EX_REFUSED) from error
+        if report_path:
+            click.echo(f"{_CLEAR_LINE}the report is kept in {root}/{report_path}", err=True)
+        _print_report(report.json() if as_json else None, report.table)
+        status = EX_FINDINGS if report.needs_attention else EX_CLEAN
     sys.exit(status)
 
 
 @contextlib.contextmanager
-def _unfinished() -> Iterator[None]:
-    """A failure that nobody thought of, of Spark perhaps, must not end with the status that says: findings."""
+def _map_failures() -> Iterator[None]:
+    """Map unexpected failures (e.g. from Spark) to EX_TEMPFAIL so they are not mistaken for findings (exit 1)."""
     try:
         yield
     except (MailError, CommandError, OSError):
         raise
     except Exception as error:
-        _log.exception("the work came to a sudden end")
-        raise CommandError(f"not finished ({type(error).__name__}): run it again", TEMPORARY) from error
+        _log.exception("unexpected failure")
+        raise CommandError(f"not finished ({type(error).__name__}): run it again", EX_TEMPFAIL) from error
 
 
 def _decision(text: str) -> tuple[str, str]:
@@ -123,22 +134,22 @@ def _decision(text: str) -> tuple[str, str]:
 
 
 def _progress() -> Callable[[str], None]:
-    """A line on the terminal that is overwritten; nothing elsewhere."""
-    if not _CLEAR:
+    """Return a function that overwrites the progress line on a terminal and prints nothing elsewhere."""
+    if not _CLEAR_LINE:
         return lambda _: None
 
-    def say(line: str) -> None:
-        click.echo(f"{_CLEAR}markpost: {line}", err=True, nl=line.startswith("done"))
+    def print_progress(line: str) -> None:
+        click.echo(f"{_CLEAR_LINE}markpost: {line}", err=True, nl=line.startswith("done"))
 
-    return say
+    return print_progress
 
 
-def _show(pieces: Iterator[bytes] | None, table: Callable[..., None]) -> None:
-    click.echo(_CLEAR, err=True, nl=False)
-    if pieces is None:
-        table(sys.stdout)
+def _print_report(json_chunks: Iterator[bytes] | None, print_table: Callable[..., None]) -> None:
+    click.echo(_CLEAR_LINE, err=True, nl=False)
+    if json_chunks is None:
+        print_table(sys.stdout)
         return
     out = sys.stdout.buffer
-    for piece in pieces:
-        out.write(piece)
+    for chunk in json_chunks:
+        out.write(chunk)
     out.flush()

@@ -1,4 +1,4 @@
-"""``markpost serve``: mail over the network."""
+"""``markpost serve``: serve the store over the network."""
 
 from __future__ import annotations
 
@@ -29,33 +29,38 @@ from adapter.transport.recovery import opening, ownership
 @click.command(short_help="Serve the store: IMAP, submission, SMTP, LMTP.")
 @root_option
 @settings_options
-def serve(root: str, config_file: str | None, **given: Any) -> None:
-    """Serve the store until SIGTERM. Prints one line for each listener, and "ready".
+def serve(root: str, config_file: str | None, **flags: Any) -> None:
+    """Serve the store until SIGTERM. Prints one line for each listener, then "ready".
 
-    SIGHUP reads the configuration again.
+    SIGHUP reloads the configuration and the certificates.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while it begins there is nothing to be read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing to reload before the server has started
     with contextlib.closing(opening.open_root(root)) as directories:
         opening.check_version(directories)
         ownership.refuse_superuser(directories)
     try:
-        source = SettingsSource(lambda: read_settings(config_file, given).settings)
-        handed = socket_activation.take([*LISTENER_KINDS, HEALTH])
-        wanted = _wanted(source.started_with, {listener.endpoint.kind for listener in handed})
+        source = SettingsSource(lambda: read_settings(config_file, flags).settings)
+        inherited = socket_activation.take([*LISTENER_KINDS, HEALTH])
+        endpoints_to_open = _endpoints_to_open(source.started_with, {listener.endpoint.kind for listener in inherited})
         logging.to_stderr(source.started_with.server)
-        runtime.run(root, source, wanted, click.echo, handed)
+        runtime.run(root, source, endpoints_to_open, click.echo, inherited)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None
 
 
-def _wanted(settings: Settings, handed: Collection[str]) -> list[Endpoint]:
-    """What has to be opened: kinds of listeners that were handed to us are there already."""
-    for kind in IMPLICIT_TLS.intersection(handed):
+def _endpoints_to_open(settings: Settings, inherited_kinds: Collection[str]) -> list[Endpoint]:
+    """Return the configured endpoints, without the kinds of listeners that the service manager has handed over."""
+    for kind in IMPLICIT_TLS.intersection(inherited_kinds):
         if not settings.tls.certificate:
             raise ConfigError(f"{kind} needs a certificate: set certificate and key in [tls]")
-    listed = {kind: getattr(settings.listen, kind) for kind in LISTENER_KINDS}
-    if not any(listed.values()) and not set(handed) & set(LISTENER_KINDS):
+    addresses = {kind: getattr(settings.listen, kind) for kind in LISTENER_KINDS}
+    if not any(addresses.values()) and not set(inherited_kinds) & set(LISTENER_KINDS):
         raise ConfigError(f"nothing to serve: give one of {', '.join(f'--{kind}' for kind in LISTENER_KINDS)}")
     if settings.metrics.listen:
-        listed[HEALTH] = (settings.metrics.listen,)
-    return [endpoints.parse(kind, text) for kind, texts in listed.items() if kind not in handed for text in texts]
+        addresses[HEALTH] = (settings.metrics.listen,)
+    return [
+        endpoints.parse(kind, text)
+        for kind, texts in addresses.items()
+        if kind not in inherited_kinds
+        for text in texts
+    ]

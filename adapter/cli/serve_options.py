@@ -1,4 +1,4 @@
-"""The options that make up a server's settings: a file, the environment, and flags that replace what they say."""
+"""Options of ``markpost serve`` that override settings, shared by ``config`` and ``autoconfig``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from adapter.config.locations import Path
 from adapter.config.schema import Settings
 
 LISTENER_KINDS = {
-    "imap": "IMAP, with STARTTLS.",
-    "imaps": "IMAP with TLS from the start.",
-    "smtp": "SMTP from other servers (MX): for local recipients only.",
-    "submission": "Submission by users, with STARTTLS.",
-    "submissions": "Submission with TLS from the start.",
-    "lmtp": "LMTP from a mail server that is trusted; also the path of a unix socket.",
+    "imap": "IMAP with STARTTLS.",
+    "imaps": "IMAP with implicit TLS.",
+    "smtp": "SMTP from other servers (MX), for local recipients only.",
+    "submission": "Submission with STARTTLS.",
+    "submissions": "Submission with implicit TLS.",
+    "lmtp": "LMTP from a trusted mail server; or the path of a unix socket.",
 }
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def settings_options(command: Command) -> Command:
-    """``--config`` and every flag of ``serve`` that stands for a setting; :func:`read_settings` takes them all."""
-    command = click.option(
-        "--allow-plaintext-auth", is_flag=True, help="Let clients log in without TLS from anywhere."
-    )(command)
-    command = click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes that serve together.")(
+    """Add ``--config`` and every flag of ``serve`` that overrides a setting; pass them to :func:`read_settings`."""
+    command = click.option("--allow-plaintext-auth", is_flag=True, help="Allow logins without TLS from any address.")(
+        command
+    )
+    command = click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of worker processes.")(
         command
     )
     for kind, text in reversed(LISTENER_KINDS.items()):
@@ -38,22 +38,22 @@ def settings_options(command: Command) -> Command:
     return config_option(command)
 
 
-def read_settings(config_file: str | None, given: Mapping[str, Any]) -> Loaded[Settings]:
-    """Raises ConfigError with everything that is wrong."""
-    loaded = loader.read(Settings, config_file, flags=_flags(given))
-    trouble = loaded.error(validate.problems(loaded.settings))
-    if trouble is not None:
-        raise trouble
+def read_settings(config_file: str | None, flags: Mapping[str, Any]) -> Loaded[Settings]:
+    """Read file, environment and flags. Raises ConfigError, which lists every mistake."""
+    loaded = loader.read(Settings, config_file, flags=_overrides(flags))
+    error = loaded.error(validate.problems(loaded.settings))
+    if error is not None:
+        raise error
     return loaded
 
 
-def _flags(given: Mapping[str, Any]) -> dict[Path, Flag]:
-    """One listener on the command line replaces all of the configuration's."""
-    flags: dict[Path, Flag] = {}
-    if any(given[kind] for kind in LISTENER_KINDS):
-        flags = {("listen", kind): Flag(f"--{kind}", list(given[kind])) for kind in LISTENER_KINDS}
-    if given["allow_plaintext_auth"]:
-        flags["login", "allow_plaintext"] = Flag("--allow-plaintext-auth", value=True)
-    if given["workers"] is not None:
-        flags["server", "workers"] = Flag("--workers", value=given["workers"])
-    return flags
+def _overrides(flags: Mapping[str, Any]) -> dict[Path, Flag]:
+    """Map flags to settings; any listener flag replaces all configured listeners."""
+    overrides: dict[Path, Flag] = {}
+    if any(flags[kind] for kind in LISTENER_KINDS):
+        overrides = {("listen", kind): Flag(f"--{kind}", list(flags[kind])) for kind in LISTENER_KINDS}
+    if flags["allow_plaintext_auth"]:
+        overrides["login", "allow_plaintext"] = Flag("--allow-plaintext-auth", value=True)
+    if flags["workers"] is not None:
+        overrides["server", "workers"] = Flag("--workers", value=flags["workers"])
+    return overrides

@@ -1,6 +1,6 @@
 """The picture in the README: one message of the demo as a file and in a mail client, drawn from the real thing.
 
-    python -m adapter.demo.readme_image > adapter/demo/picture.svg
+    python -m adapter.demo.readme_image > adapter/demo/readme_image.svg
 
 The left side is the canonical file, the right side what a client makes of the octets. Nothing in it is written by hand.
 """

@@ -37,7 +37,7 @@ def file_system(directories: Directories) -> Iterator[Finding]:
         yield warn("file system", f"{kind} is remote", "put the store on a local disk: syncs are unsure here")
 
 
-def room(directories: Directories) -> Iterator[Finding]:
+def free_space(directories: Directories) -> Iterator[Finding]:
     found = os.fstatvfs(directories.root_fd)
     free = found.f_bavail * found.f_frsize
     share = free / max(1, found.f_blocks * found.f_frsize)

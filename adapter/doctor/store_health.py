@@ -38,7 +38,7 @@ def service(directories: Directories) -> Iterator[Finding]:
         yield ok("service", "nobody has the store open")
 
 
-def newest_change(directories: Directories) -> float | None:
+def last_change(directories: Directories) -> float | None:
     """When the last record was written; None: there is none that can be read."""
     with contextlib.suppress(OSError, JournalDamaged):
         return _newest(directories)[1]

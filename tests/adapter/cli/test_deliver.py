@@ -140,7 +140,7 @@ def test_full_disk_is_temporary(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("adapter.store.disk.on_step", full)
     result = deliver(root, "-", stdin=b"Subject: x\n\n", status=75)
     assert result.stdout == ""
-    assert "make room" in result.stderr
+    assert "free space" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_a_stored_message_is_delivered_as_it_was_exported(root: Path, tmp_path: 
 
 
 def test_too_much_markdown(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapter.cli.deliver._MAX_MARKDOWN", 1 << 20)
+    monkeypatch.setattr("adapter.cli.deliver._MAX_MARKDOWN_BYTES", 1 << 20)
     (tmp_path / "x.md").write_bytes(b"x" * (1 << 20) + b"x")
     deliver(root, str(tmp_path / "x.md"), status=65)

@@ -149,4 +149,4 @@ def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: P
         # One may have been submitted when the signal came, and not yet be known to the importer.
         known = int(printed.split()[1])
         assert len(found) - known in (0, 1)
-        assert f"it brings {known} message" in errors
+        assert f"a second run imports {known} message" in errors

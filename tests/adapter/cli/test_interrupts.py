@@ -1,4 +1,4 @@
-"""Ctrl-C comes where nothing is half done."""
+"""Ctrl-C is raised at safe points, where no operation is half done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from adapter.api import Store
-from adapter.cli import interrupts
+from adapter.cli.failures import deferred_interrupts, immediate_interrupts, raise_pending_interrupt
 from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -20,58 +20,63 @@ def _interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _wait_for_nobody() -> None:
+def _do_nothing() -> None:
     pass
 
 
 def _steps(*steps: Callable[[], None]) -> list[int]:
-    """Take the steps with Ctrl-C held; the numbers of those that came to their end before it came."""
-    taken = []
+    """Run the steps with Ctrl-C deferred; return the numbers of those that finished, and 0 if Ctrl-C was raised."""
+    finished = []
     try:
-        with interrupts.held():
+        with deferred_interrupts():
             for number, step in enumerate(steps, 1):
                 step()
-                taken.append(number)
+                finished.append(number)
     except KeyboardInterrupt:
-        return [*taken, 0]
-    return taken
+        return [*finished, 0]
+    return finished
 
 
-def _wait_for_somebody() -> None:
-    with interrupts.allowed():
+def _blocking_read() -> None:
+    with immediate_interrupts():
         pass
 
 
-def _be_interrupted_while_waiting() -> None:
-    with interrupts.allowed():
+def _interrupted_blocking_read() -> None:
+    with immediate_interrupts():
         _interrupt()
 
 
-def test_the_first_one_waits_for_a_good_moment() -> None:
+def test_first_interrupt_is_raised_at_a_safe_point() -> None:
+    safe_point = raise_pending_interrupt
     before = signal.getsignal(signal.SIGINT)
-    give_way = interrupts.give_way
-    assert _steps(give_way, _interrupt, _wait_for_nobody, give_way, _wait_for_nobody) == [1, 2, 3, 0]
-    assert _steps(_interrupt, _wait_for_nobody) == [1, 2, 0]  # at the end
-    assert _steps(give_way, _wait_for_somebody) == [1, 2]  # what was noted then is done with
+    assert _steps(safe_point, _interrupt, _do_nothing, safe_point, _do_nothing) == [
+        1,
+        2,
+        3,
+        0,
+    ]
+    assert _steps(_interrupt, _do_nothing) == [1, 2, 0]  # at the end
+    assert _steps(raise_pending_interrupt, _blocking_read) == [1, 2]  # the recorded interrupt was raised
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_second_one_does_not_wait() -> None:
-    assert _steps(_interrupt, _interrupt, _wait_for_nobody) == [1, 0]
+def test_second_interrupt_is_raised_at_once() -> None:
+    assert _steps(_interrupt, _interrupt, _do_nothing) == [1, 0]
 
 
-def test_whoever_waits_for_somebody_is_interrupted_at_once() -> None:
-    assert _steps(_be_interrupted_while_waiting, _wait_for_nobody) == [0]
-    assert _steps(_interrupt, _wait_for_somebody, _wait_for_nobody) == [1, 0]
-    _wait_for_somebody()  # where nothing is held
+def test_blocking_read_is_interrupted_at_once() -> None:
+    assert _steps(_interrupted_blocking_read, _do_nothing) == [0]
+    assert _steps(_interrupt, _blocking_read, _do_nothing) == [1, 0]
+    _blocking_read()  # outside of a deferring block
 
 
-def test_other_threads_hold_nothing() -> None:
+def test_other_threads_do_not_change_the_handler() -> None:
     before = signal.getsignal(signal.SIGINT)
     found = []
 
     def work() -> None:
-        with interrupts.held():
+        with deferred_interrupts():
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
@@ -80,7 +85,7 @@ def test_other_threads_hold_nothing() -> None:
     assert found == [before]
 
 
-def test_a_delivery_that_waits_for_its_message_can_be_interrupted(tmp_path: Path) -> None:
+def test_delivery_waiting_for_its_message_can_be_interrupted(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with Store.create(root) as store:
         store.add_mailbox("ada@example.test")

@@ -139,9 +139,11 @@ def test_room(
 ) -> None:
     there = SimpleNamespace(f_bavail=free >> 12, f_frsize=4096, f_blocks=(2 << 40) >> 12, f_favail=inodes, f_files=1000)
     monkeypatch.setattr(os, "fstatvfs", lambda _: there)
-    assert expected in told(filesystem.room(directories), level)
+    assert expected in told(filesystem.free_space(directories), level)
     there.f_files = 0  # a file system without a fixed number
-    assert "inodes" not in told(filesystem.room(directories), level) + told(filesystem.room(directories), Level.BAD)
+    assert "inodes" not in told(filesystem.free_space(directories), level) + told(
+        filesystem.free_space(directories), Level.BAD
+    )
 
 
 def test_permissions(root: Path, directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ def test_a_store_in_use_is_well(root: Path, directories: Directories) -> None:
             deliver(transport, ADA)
         assert all_ok(store_health.layers(directories))
     assert all_ok(store_health.layers(directories))
-    changed = store_health.newest_change(directories)
+    changed = store_health.last_change(directories)
     assert changed is not None
     assert abs(changed - time.time()) < 60
 
@@ -379,7 +381,7 @@ def test_a_root_that_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_no_store(root: Path, tmp_path: Path) -> None:
-    backup = create.take(str(root), str(tmp_path / "backups"), credentials=True).path
+    backup = create.create_backup(str(root), str(tmp_path / "backups"), credentials=True).path
     text = _run("--root", backup)[1]
     assert f"{backup} is not a store but a backup" in text
     assert f"-> markpost restore {backup}" in text

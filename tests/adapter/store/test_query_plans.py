@@ -46,11 +46,11 @@ EXCLUDED = {
 
 #: Scans that are meant: (module, how the statement begins) -> the table that is scanned, and why that is right.
 SCANS = {
-    ("adapter/backup/content_check.py", "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"): (
+    ("adapter/store/queries/contents.py", "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"): (
         "m",
         "restore verifies every message of a backup",
     ),
-    ("adapter/backup/create.py", "SELECT part FROM damaged_parts"): (
+    ("adapter/store/queries/contents.py", "SELECT part FROM damaged_parts"): (
         "damaged_parts",
         "recorded losses are few",
     ),

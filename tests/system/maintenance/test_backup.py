@@ -20,20 +20,20 @@ def test_check_finds_nothing_in_a_restored_store(tmp_path: Path) -> None:
     lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
         deliver(transport, ADA)
-        create.take(str(root), str(tmp_path / "backups"), credentials=True)
+        create.create_backup(str(root), str(tmp_path / "backups"), credentials=True)
         deliver(transport, ADA)
-    restore.restore(str(tmp_path / "backups"), str(restored))
+    restore.restore_backup(str(tmp_path / "backups"), str(restored))
     assert lab.check(restored).kinds == {}
 
 
 def test_repair_mends_what_was_changed_in_a_backup(tmp_path: Path) -> None:
     root, restored = tmp_path / "store", tmp_path / "restored"
     lab_stores.build(root, snapshot=True)
-    backup = create.take(str(root), str(tmp_path / "backups"), credentials=True).path
+    backup = create.create_backup(str(root), str(tmp_path / "backups"), credentials=True).path
     changed = max(lab.path(Path(backup), *layout.MESSAGES).rglob("*.md"))
     changed.chmod(0o600)
     changed.write_bytes(changed.read_bytes() + b"An editor was here.\n")
-    assert restore.restore(backup, str(restored)).changed == [str(changed.relative_to(backup))]
+    assert restore.restore_backup(backup, str(restored)).changed == [str(changed.relative_to(backup))]
     repaired = lab.repair(restored)
     assert repaired.kinds == {"message-corrupt": 1}
     assert repaired.report["verified"]

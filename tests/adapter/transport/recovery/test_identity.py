@@ -127,9 +127,9 @@ def test_a_snapshot_of_another_store_decides_nothing(root: Path, other: Path) ->
 
 
 def test_a_restored_store_keeps_the_id(root: Path, tmp_path: Path) -> None:
-    taken = create.take(str(root), str(tmp_path / "backups"), credentials=False)
+    taken = create.create_backup(str(root), str(tmp_path / "backups"), credentials=False)
     restored = tmp_path / "restored"
-    restore.restore(taken.path, str(restored))
+    restore.restore_backup(taken.path, str(restored))
     assert id_of(restored) == id_of(root)
     with Transport.open(restored) as store:
         deliver(store, ADA)
