@@ -44,8 +44,8 @@ def _check_configuration(config_file: str | None) -> tuple[Settings, list[Findin
         loaded = loader.read(Settings, config_file)
     except ConfigError as error:
         return Settings(), [bad("configuration", line, advice) for line in error.problems]
-    error = loaded.error(validate.problems(loaded.settings))
-    problems = error.problems if error is not None else ()
+    invalid = loaded.error(validate.problems(loaded.settings))
+    problems = invalid.problems if invalid is not None else ()
     return loaded.settings, [bad("configuration", line, advice) for line in problems]
 
 

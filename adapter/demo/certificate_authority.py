@@ -1,8 +1,8 @@
-"""A local certificate authority and one certificate for this machine, for trying TLS without a domain.
+"""A local certificate authority and a certificate for this machine, to try TLS without a domain.
 
-python -m adapter.demo.certificate_authority FILE HOSTNAME
+The containers use it too. To write a certificate with its key::
 
-writes the certificate with its key. The containers use it.
+    python -m adapter.demo.certificate_authority FILE HOSTNAME
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_DAYS = 825  # the longest that Apple's clients take
+_VALID_DAYS = 825  # the maximum that Apple's clients accept
 
 
 def make(hostname: str) -> tuple[bytes, bytes]:
-    """The authority's certificate, and the server's certificate chain with its key; PEM."""
+    """Return the authority's certificate and the server's certificate chain with its key, as PEM."""
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name, server_name = _name("Markpost demo authority"), _name(hostname)
     authority = (
@@ -73,12 +73,12 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
     )
 
 
 def write(path: str, data: bytes) -> None:
-    """For the owner only: a key may be in it."""
+    """Write a file that only its owner can read: it may contain a key."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
 

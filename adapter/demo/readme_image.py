@@ -1,8 +1,9 @@
-"""The picture in the README: one message of the demo as a file and in a mail client, drawn from the real thing.
+"""Draw the picture in the README: one message of the demo as a file and in a mail client.
 
     python -m adapter.demo.readme_image > adapter/demo/readme_image.svg
 
-The left side is the canonical file, the right side what a client makes of the octets. Nothing in it is written by hand.
+The left side shows the canonical file, the right side what a client displays of the octets. Both are generated from
+the demo's store.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from html import escape
 from html.parser import HTMLParser
 
 from adapter.api import Mailbox, Store, Summary
-from adapter.demo import store as place
+from adapter.demo import store as demo
 
 _SUBJECT = "Drawings of the mill"
 _WIDTH, _HEIGHT, _GAP = 1180, 486, 20
 _FILE_WIDTH = 620
-_COLUMNS = 82  # of the terminal
+_TERMINAL_COLUMNS = 82
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
 _SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
@@ -32,12 +33,12 @@ _MESSAGE_ID = re.compile(r"(msg-\d{8})T\d{6}Z-[0-9a-f]{20}")
 
 
 def draw(mailbox: Mailbox) -> str:
-    """The picture of one message of the demo."""
+    """Return the picture as SVG."""
     shown = next(message for message in mailbox.messages() if message.subject == _SUBJECT)
     mail = mailbox.read(shown)
     octets = email.message_from_bytes(mail.octets(), policy=email.policy.default)
     assert isinstance(octets, EmailMessage)  # noqa: S101 - what the policy makes
-    pieces = [
+    elements = [
         *_frame(0, _FILE_WIDTH, "#1e2430", "a file"),
         *_terminal(shown, mail.file().decode()),
         *_frame(_FILE_WIDTH + _GAP, _WIDTH - _FILE_WIDTH - _GAP, "#ffffff", "the same message in a mail client"),
@@ -45,7 +46,7 @@ def draw(mailbox: Mailbox) -> str:
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
-        f' aria-label="A message as a Markdown file and in a mail client">\n{"".join(pieces)}</svg>\n'
+        f' aria-label="A message as a Markdown file and in a mail client">\n{"".join(elements)}</svg>\n'
     )
 
 
@@ -56,7 +57,7 @@ def _frame(x: int, width: int, colour: str, title: str) -> Iterator[str]:
 
 
 def _text(x: int, y: int, text: str, *, size: int = 13, fill: str = "#1e2430", weight: str = "normal") -> str:
-    """A line of text; ``text`` is markup already."""
+    """Return a line of text; ``text`` is SVG markup."""
     return (
         f'<text x="{x}" y="{y}" font-family="{_SANS}" font-size="{size}" fill="{fill}" font-weight="{weight}">'
         f"{text}</text>\n"
@@ -68,7 +69,7 @@ def _text(x: int, y: int, text: str, *, size: int = 13, fill: str = "#1e2430", w
 
 def _terminal(shown: Summary, file: str) -> Iterator[str]:
     short = _MESSAGE_ID.sub(r"\1…", f"{shown.uid}-{shown.id}.md")
-    yield _typed(0, f"$ cat mail/mailboxes/{place.ADA}/inbox/{short}", "#ffffff")
+    yield _typed(0, f"$ cat mail/mailboxes/{demo.ADA}/inbox/{short}", "#ffffff")
     for number, line in enumerate(_readable(file), 1):
         key = re.match(r"( *(?:- )?\w+:)(.*)", line)
         colour = "#8a93a6" if line in ("---", "  …") else "#dfe5ef"
@@ -76,12 +77,12 @@ def _terminal(shown: Summary, file: str) -> Iterator[str]:
 
 
 def _readable(file: str) -> Iterator[str]:
-    """The file without what only programs read: how to rebuild the octets, in ``wire``."""
+    """Yield the lines of the file without the ``wire`` section, which is for programs only."""
     _, front, body = file.split("---\n", 2)
     yield "---"
     for line in front.partition("wire:\n")[0].splitlines():
         line = _SHA256.sub(r"\1…", line)
-        yield line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 1]}…"
+        yield line if len(line) <= _TERMINAL_COLUMNS else f"{line[: _TERMINAL_COLUMNS - 1]}…"
     yield "wire:"
     yield "  …"
     yield "---"
@@ -119,7 +120,7 @@ def _client(mailbox: Mailbox, shown: Summary, octets: EmailMessage) -> Iterator[
     html = octets.get_body(("html",))
     reader = _Paragraphs()
     reader.feed(html.get_content() if html else "")
-    for paragraph in reader.found:
+    for paragraph in reader.lines:
         yield _text(left, y, paragraph, size=14)
         y += 26
     for part in octets.iter_attachments():
@@ -131,9 +132,9 @@ def _client(mailbox: Mailbox, shown: Summary, octets: EmailMessage) -> Iterator[
 
 @dataclass
 class _Paragraphs(HTMLParser):
-    """Paragraphs and list items as SVG text, with what is bold or slanted."""
+    """Converts paragraphs and list items to SVG text, with bold and italic."""
 
-    found: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -141,28 +142,28 @@ class _Paragraphs(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("p", "li"):
-            self.found.append("•  " if tag == "li" else "")
+            self.lines.append("•  " if tag == "li" else "")
             self._open = True
         elif tag in _STYLES and self._open:
-            self.found[-1] += f"<tspan {_STYLES[tag]}>"
+            self.lines[-1] += f"<tspan {_STYLES[tag]}>"
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("p", "li"):
             self._open = False
         elif tag in _STYLES and self._open:
-            self.found[-1] += "</tspan>"
+            self.lines[-1] += "</tspan>"
 
     def handle_data(self, data: str) -> None:
         if self._open:
-            self.found[-1] += escape(data)
+            self.lines[-1] += escape(data)
 
 
 _STYLES = {"strong": 'font-weight="bold"', "em": 'font-style="italic"'}
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory, Store.open(place.prepare(directory).root) as store:
-        sys.stdout.write(draw(store.mailbox(place.ADA)))
+    with tempfile.TemporaryDirectory() as directory, Store.open(demo.prepare(directory).root) as store:
+        sys.stdout.write(draw(store.mailbox(demo.ADA)))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import pytest
 
 from adapter.api import Store
 from adapter.cli import main
-from adapter.demo import readme_image, sample_mail
-from adapter.demo import store as place
+from adapter.demo import readme_image
+from adapter.demo import store as demo
 from tests.support.waiting import PATIENCE
 
 
@@ -48,9 +48,9 @@ def _client(screen: str, directory: Path) -> Iterator[imaplib.IMAP4]:
     port = re.search(r"^imaps 127\.0\.0\.1:(\d+)$", screen, re.MULTILINE)
     assert port is not None
     context = ssl.create_default_context(cafile=str(directory / "authority.pem"))
-    client = imaplib.IMAP4_SSL(place.HOSTNAME, int(port[1]), ssl_context=context)
+    client = imaplib.IMAP4_SSL(demo.HOSTNAME, int(port[1]), ssl_context=context)
     try:
-        client.login(place.ADA, place.PASSWORD)
+        client.login(demo.ADA, demo.PASSWORD)
         yield client
     finally:
         with contextlib.suppress(OSError):
@@ -80,8 +80,8 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     """What the screen says works as it is typed; Ctrl-C ends at once; a second run keeps the mail."""
     process, screen = _start(tmp_path)
     try:
-        assert place.PASSWORD in screen
-        inbox = tmp_path / "mail" / "mailboxes" / place.ADA / "inbox"
+        assert demo.PASSWORD in screen
+        inbox = tmp_path / "mail" / "mailboxes" / demo.ADA / "inbox"
         assert _inbox(screen, tmp_path) == len(list(inbox.glob("*.md"))) == 4
         assert len(_type(screen, "ls ").stdout.splitlines()) == 4
         assert "Dear Ada" in _type(screen, "cat ").stdout
@@ -114,11 +114,11 @@ def test_a_start_that_was_interrupted_is_begun_again(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sample_mail, "fill", interrupted)
+        patch.setattr(demo, "send_sample_mail", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            place.prepare(str(tmp_path))
-    with Store.open(place.prepare(str(tmp_path)).root) as store:
-        assert len(store.mailbox(place.ADA).messages()) == 4
+            demo.prepare(str(tmp_path))
+    with Store.open(demo.prepare(str(tmp_path)).root) as store:
+        assert len(store.mailbox(demo.ADA).messages()) == 4
 
 
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ _VARIES = re.compile(
 
 
 def test_the_picture_shows_what_is_there(tmp_path: Path) -> None:
-    with Store.open(place.prepare(str(tmp_path)).root) as store:
-        drawn = readme_image.draw(store.mailbox(place.ADA))
+    with Store.open(demo.prepare(str(tmp_path)).root) as store:
+        drawn = readme_image.draw(store.mailbox(demo.ADA))
     kept = Path(readme_image.__file__).with_suffix(".svg").read_text()
     assert _VARIES.sub("*", drawn) == _VARIES.sub("*", kept), "draw it again: python -m adapter.demo.readme_image"
     ElementTree.fromstring(kept)
