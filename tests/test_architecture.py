@@ -115,8 +115,8 @@ MAY_MUTATE = {
     "adapter/store/snapshots.py": {"open"},
     # A staged file becomes read-only through the descriptor that disk.open_new made.
     "adapter/transport/staging.py": {"os.fchmod"},
-    # Exports are written outside the store; nothing here knows where a store is.
-    "adapter/exchange/output.py": {
+    # Exports are written outside the store.
+    "adapter/exchange/files.py": {
         "open",
         "os.makedirs",
         "os.mkdir",

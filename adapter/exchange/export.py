@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adapter.exchange import folder_files, maildir, mbox, output
+from adapter.exchange import files, maildir, mbox
 from adapter.store import names
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder, Registration, Row
@@ -70,10 +70,10 @@ class Exporter:
                 export = self._maildir if self._form == "maildir" else self._mbox
                 export(account, directory, folder, rows, shortened, progress)
                 self.done.folders += 1
-            folder_files.write_full_names(directory, shortened)
-            folder_files.write_subscriptions(directory, subscribed)
+            files.write_full_names(directory, shortened)
+            files.write_subscriptions(directory, subscribed)
             self.done.accounts += 1
-        output.make_durable()
+        files.make_durable()
         return self.done
 
     def _maildir(
@@ -131,5 +131,5 @@ class Exporter:
 
     def _new_directory(self, account: Registration) -> str:
         directory = os.path.join(self._target, names.address_entry(account.address))
-        output.empty_directory(directory)
+        files.empty_directory(directory)
         return directory

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from adapter.exchange import folder_files, output
+from adapter.exchange import files
 from adapter.exchange.eml import with_crlf
 from adapter.exchange.model import FORWARDED, Item, Source, read_file, read_note, tidy_folder, valid_keywords
 from adapter.store import names
@@ -48,7 +48,7 @@ def folder_directory(name: str) -> str:
 
 def folder_name(entry: str) -> str:
     """The folder a Maildir++ directory stands for."""
-    levels = map(folder_files.decode_level, os.fsencode(entry).split(b"."))
+    levels = map(files.decode_level, os.fsencode(entry).split(b"."))
     return tidy_folder(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), level) for level in levels)
 
 
@@ -61,7 +61,7 @@ def is_maildir(path: str) -> bool:
 
 def source(path: str) -> Source:
     """Everything a Maildir holds."""
-    full_names = folder_files.read_full_names(path)
+    full_names = files.read_full_names(path)
     directories = {names.INBOX: [path]}
     for entry in sorted(os.listdir(path)):
         inner = os.path.join(path, entry)
@@ -73,7 +73,7 @@ def source(path: str) -> Source:
         for directory in paths
         for item in _messages(directory, folder, os.path.relpath(directory, path))
     ]
-    subscribed = folder_files.read_subscriptions(path, b".")
+    subscribed = files.read_subscriptions(path, b".")
     return Source(tuple(directories), sum(item.octets for item in items), partial(iter, items), subscribed)
 
 
@@ -164,15 +164,15 @@ class FolderWriter:
 
     @classmethod
     def create(cls, maildir: str, folder: Folder, rows: Iterable[Row], shortened: dict[str, str]) -> FolderWriter:
-        entry = folder_files.fit(folder_directory(folder.name))
+        entry = files.fit(folder_directory(folder.name))
         if entry != folder_directory(folder.name):
             shortened[entry] = folder.name
         directory = os.path.join(maildir, entry)
         if entry:
-            output.make_directory(directory)
-            output.write(os.path.join(directory, "maildirfolder"), ())
+            files.make_directory(directory)
+            files.write(os.path.join(directory, "maildirfolder"), ())
         for name in ("tmp", "new", "cur"):
-            output.make_directory(os.path.join(directory, name))
+            files.make_directory(os.path.join(directory, name))
         # A Maildir knows 26 keywords for each folder: the most used ones get a letter.
         used = [word for word, _ in Counter(word for row in rows for word in row.keywords.split()).most_common()]
         letters = {word: chr(ord("a") + number) for number, word in enumerate(used[:_MAX_KEYWORDS])}
@@ -180,7 +180,7 @@ class FolderWriter:
 
     def add(self, row: Row, octets: Iterable[bytes]) -> None:
         unique = f"{row.internal_date}.U{row.uid}_{row.message_id}.markpost,S={row.size}"
-        output.write_then_move(
+        files.write_then_move(
             os.path.join(self.directory, "tmp", unique),
             os.path.join(self.directory, "cur", f"{unique}:2,{self._letters(row)}"),
             octets,
@@ -204,4 +204,4 @@ class FolderWriter:
         self._write(_UIDLIST, "".join(f"{line}\n" for line in (head, *self.uidlist)))
 
     def _write(self, name: str, text: str) -> None:
-        output.write(os.path.join(self.directory, name), [text.encode()])
+        files.write(os.path.join(self.directory, name), [text.encode()])

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 
-from adapter.exchange import folder_files, output
+from adapter.exchange import files
 from adapter.exchange.eml import header_date
 from adapter.exchange.model import FORWARDED, Item, Source, SourceError, tidy_folder, valid_keywords
 from adapter.store import names
@@ -69,7 +69,7 @@ def single(path: str, folder: str = names.INBOX) -> Source:
 
 def directory(path: str) -> Source:
     """Every ``.mbox`` file in a directory is a folder."""
-    full_names = folder_files.read_full_names(path)
+    full_names = files.read_full_names(path)
     found = {}
     for entry in sorted(os.listdir(path)):
         file = os.path.join(path, entry)
@@ -82,7 +82,7 @@ def directory(path: str) -> Source:
             yield from _items(file, folder)
 
     octets = sum(os.path.getsize(file) for file in found)
-    return Source(tuple(found.values()), octets, items, folder_files.read_subscriptions(path, names.DELIMITER.encode()))
+    return Source(tuple(found.values()), octets, items, files.read_subscriptions(path, names.DELIMITER.encode()))
 
 
 def contains_folders(path: str) -> bool:
@@ -205,7 +205,7 @@ def _from_date(line: bytes) -> int | None:
 
 def file_name(folder: str, shortened: dict[str, str]) -> str:
     entry = names.folder_entry(folder)
-    name = folder_files.fit(entry, SUFFIX)
+    name = files.fit(entry, SUFFIX)
     if names.is_shortened(entry) or name != entry + SUFFIX:
         shortened[name] = folder
     return name
@@ -215,7 +215,7 @@ class FolderWriter:
     """Writes one folder."""
 
     def __init__(self, directory: str, folder: Folder, shortened: dict[str, str]) -> None:
-        self._file = output.new_file(os.path.join(directory, file_name(folder.name, shortened)))
+        self._file = files.new_file(os.path.join(directory, file_name(folder.name, shortened)))
 
     def add(self, row: Row, sender: str, octets: bytes) -> None:
         status = "RO" if row.flags & Flag.READ else "O"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.exchange import eml, folder_files, maildir, mbox
+from adapter.exchange import eml, files, maildir, mbox
 from adapter.exchange.import_ import find_source
 from adapter.exchange.model import Item, Source, SourceError
 from adapter.store import names
@@ -64,13 +64,13 @@ def test_foreign_maildir_directories(entry: str, name: str) -> None:
 @given(st.lists(folder_names(), max_size=6))
 def test_subscriptions_come_back(subscribed: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        folder_files.write_subscriptions(directory, subscribed)
-        assert folder_files.read_subscriptions(directory, b".") == tuple(subscribed)
+        files.write_subscriptions(directory, subscribed)
+        assert files.read_subscriptions(directory, b".") == tuple(subscribed)
 
 
 def test_old_subscriptions(tmp_path: Path) -> None:
     (tmp_path / "subscriptions").write_text("Sent\nWork.Plans\n")
-    assert folder_files.read_subscriptions(str(tmp_path), b".") == ("Sent", "Work/Plans")
+    assert files.read_subscriptions(str(tmp_path), b".") == ("Sent", "Work/Plans")
 
 
 # --- mbox ------------------------------------------------------------------------------------------------------------
@@ -304,4 +304,4 @@ def test_names_too_long_for_a_file() -> None:
     file = mbox.file_name(name, shortened)
     assert len(os.fsencode(file)) <= 255
     assert shortened == {file: name}
-    assert len(os.fsencode(folder_files.fit(maildir.folder_directory(name)))) <= 255
+    assert len(os.fsencode(files.fit(maildir.folder_directory(name)))) <= 255
