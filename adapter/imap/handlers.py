@@ -1,8 +1,8 @@
-"""What a command handler is: how it is bound to its command, and the tagged response it ends with (RFC 3501 7.1).
+"""The contract of command handlers: how a handler is bound to its command, and the tagged response it returns.
 
-A handler takes the session and the command's value and returns the answer, or None if it has sent the tagged response
-itself or will do so later. It may raise CommandError, ProtocolError and MailError. A command's name, states and parser
-are in :mod:`protocol.imap.commands.registry`.
+A handler takes the session and the command's value and returns the tagged response (RFC 3501 7.1), or None if it has
+sent that itself or will do so later. It may raise CommandError, ProtocolError and MailError. A command's name, states
+and parser are declared in :mod:`protocol.imap.commands.registry`.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from adapter.imap.session import Session
 
 
-class Answer(NamedTuple):
+class TaggedResponse(NamedTuple):
     text: str
     code: bytes = b""
     status: bytes = b"OK"
     modseq_sent: bool = False  # FETCH responses with MODSEQ were sent (RFC 7162 3.2)
-    tells: bool = True  # of changes in the selected mailbox
-    limited: bytes = b""  # the code that says where a limit has cut the messages off (RFC 9738 3.1)
+    announces: bool = True  # preceded by the updates of the selected mailbox
+    limited: bytes = b""  # the code that names the message at which a limit was reached (RFC 9738 3.1)
     exists_first: bool = False  # EXISTS before EXPUNGE (RFC 8508 3.3)
-    uses_numbers: bool = False  # the criteria of a search had message numbers (RFC 7162 3.2.10)
+    uses_numbers: bool = False  # the search criteria contain message numbers (RFC 7162 3.2.10)
 
 
 # RFC 5530 3; RFC 3501 6.3.11, 6.4.7 for TRYCREATE
-def failed(error: MailError, *, into: bool = False) -> Answer:
-    """The answer to an operation that failed; ``into``: a mailbox that is missing was a destination."""
+def failure(error: MailError, *, into: bool = False) -> TaggedResponse:
+    """Translate the error of an operation; ``into``: a missing mailbox was the destination of messages."""
     code = error.reason.imap.encode("ascii")
     if into and error.reason is Reason.NO_SUCH_FOLDER:
         code = codes.TRYCREATE
-    return Answer(error.public, code, b"NO")
+    return TaggedResponse(error.public, code, b"NO")
 
 
-def no(text: str, code: bytes = b"") -> Answer:
-    return Answer(text, code, b"NO")
+def no(text: str, code: bytes = b"") -> TaggedResponse:
+    return TaggedResponse(text, code, b"NO")
 
 
 # --- the table of handlers, filled by the modules of ``commands`` -------------------------------------------------
 
 C = TypeVar("C", bound=Command)
-Handler: TypeAlias = "Callable[[Session, C], Awaitable[Answer | None]]"
+Handler: TypeAlias = "Callable[[Session, C], Awaitable[TaggedResponse | None]]"
 
 _handlers: Final[dict[type[Command], Handler[Any]]] = {}
 
@@ -63,7 +63,7 @@ def handles(value: type[C]) -> Callable[[Handler[C]], Handler[C]]:
 
 
 def bound_handlers(values: Iterable[type[Command]]) -> dict[type[Command], Handler[Any]]:
-    """The handler of each of these commands. Raises TypeError if one has none."""
+    """Return the handler of each command. Raises TypeError if one has none."""
     missing = sorted({value.__name__ for value in values} - {value.__name__ for value in _handlers})
     if missing:
         raise TypeError(f"no handler for {', '.join(missing)}: decorate it with @handles, in a module of commands/")

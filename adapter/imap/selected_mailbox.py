@@ -69,7 +69,7 @@ class SelectedMailbox:
         self._listener.mailbox_changed()
 
     def folder_removed(self) -> None:
-        """Handle the deletion of the folder, whose messages were reported as expunged before. Later changes fail."""
+        """Handle the deletion of the folder. Its messages were reported as expunged before; later changes fail."""
         self._listener.mailbox_deleted()
 
     async def commit_silently(
@@ -92,7 +92,7 @@ class SelectedMailbox:
 
     @property
     def pending(self) -> bool:
-        """Whether there may be updates to announce."""
+        """There may be updates to announce."""
         return self._has_updates
 
     def touch(self, uids: Iterable[int]) -> None:

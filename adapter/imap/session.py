@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands import HANDLERS, append, idle
-from adapter.imap.handlers import Answer, failed
+from adapter.imap.handlers import TaggedResponse, failure
 from adapter.imap.selected_mailbox import SelectedMailbox
 from adapter.net import networks
 from adapter.observability.metrics import COMMAND_SECONDS, COMMANDS
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 #: RFC 7888 5: the largest non-synchronising literal under LITERAL-.
 _LITERAL_MINUS_BYTES: Final = 4096
-#: Errors whose details repeat a mailbox name; they are private to the user and not logged.
+#: Their details repeat a mailbox name, which is private to the user: they are not logged.
 _REASONS_ABOUT_NAMES: Final = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
 
 
@@ -234,9 +234,9 @@ class Session:
                 if self.state.is_idle:
                     self.idle_tag = None
                     self.apply(StateEvent.IDLE_ENDED)
-                self._send_answer(
+                self._send_tagged(
                     tag if tag != b"*" else None,
-                    Answer(text, code.encode("ascii") if code else b"", status.encode("ascii")),
+                    TaggedResponse(text, code.encode("ascii") if code else b"", status.encode("ascii")),
                 )
             case Line():
                 with contextlib.suppress(MailError):
@@ -275,8 +275,8 @@ class Session:
         except CommandError as error:
             connection.refuse_literal(error.status, error.text, error.code)
         except MailError as error:
-            answer = append.refusal(error)
-            connection.refuse_literal("NO", answer.text, answer.code.decode("ascii"))
+            response = append.refusal(error)
+            connection.refuse_literal("NO", response.text, response.code.decode("ascii"))
         except ProtocolError as error:
             connection.refuse_literal("BAD", str(error))
         else:
@@ -300,37 +300,37 @@ class Session:
                 self.enable(replace(self.dialect, condstore=True))
             if line.name != "LOGOUT":
                 await self._catch_up()
-            answer = await HANDLERS[spec.value](self, command)
+            response = await HANDLERS[spec.value](self, command)
         except CommandError as error:
             if isinstance(error, UnknownCharsetError) and error.saves:
                 self.mailbox.view.save_result(())  # RFC 5182 2.1
             code = error.code.encode("ascii") if error.code else b""
-            answer = Answer(error.text, code, error.status.encode("ascii"))
+            response = TaggedResponse(error.text, code, error.status.encode("ascii"))
         except ProtocolError as error:
-            answer = Answer(str(error), status=b"BAD")
+            response = TaggedResponse(str(error), status=b"BAD")
         except MailError as error:
-            answer = failed(error, into=spec is not None and spec.adds_messages)
+            response = failure(error, into=spec is not None and spec.adds_messages)
             if error.detail and error.reason not in _REASONS_ABOUT_NAMES:
                 _log.info("%s %s refused: %s", self.peer, line.name, error.detail)
         except Exception:
             _log.exception("%s %s failed", self.peer, line.name)
-            answer = Answer("Internal error", codes.SERVERBUG, b"NO")
+            response = TaggedResponse("Internal error", codes.SERVERBUG, b"NO")
         finally:
             append.give_up(self)
-        if answer is not None:
-            if answer.tells:
-                self.send_updates(answer)
-            self._send_answer(line.tag, answer)
-        self._count_command(line.name, answer, perf_counter() - started)
+        if response is not None:
+            if response.announces:
+                self.send_updates(response)
+            self._send_tagged(line.tag, response)
+        self._count_command(line.name, response, perf_counter() - started)
         self.tag = self.progress = None
 
     def report_progress(self, done: int) -> None:
         """Note how many messages the command under way has processed, for INPROGRESS responses."""
         self.progress = done
 
-    def _count_command(self, name: str, answer: Answer | None, seconds: float) -> None:
+    def _count_command(self, name: str, response: TaggedResponse | None, seconds: float) -> None:
         command = name if self._spec is not None else "unknown"
-        COMMANDS.of("imap", command, answer.status.decode("ascii") if answer is not None else "OK").add()
+        COMMANDS.of("imap", command, response.status.decode("ascii") if response is not None else "OK").add()
         COMMAND_SECONDS.of("imap", command).observe(seconds)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s %s in %.1f ms", self.peer, command, seconds * 1000)
@@ -341,25 +341,25 @@ class Session:
         self.connection.send(data)
 
     # RFC 3501 5.2, 7.4.1
-    def send_updates(self, answer: Answer | None = None) -> None:
+    def send_updates(self, response: TaggedResponse | None = None) -> None:
         """Send the changes of the selected mailbox, as far as the command under way may announce them."""
         if self.selected is not None and self.selected.pending:
-            point = emission(self._spec, uses_numbers=answer is not None and answer.uses_numbers)
+            point = emission(self._spec, uses_numbers=response is not None and response.uses_numbers)
             updates = self.selected.flush(
                 point,
-                modseq_sent=answer is not None and answer.modseq_sent,
-                exists_first=answer is not None and answer.exists_first,
+                modseq_sent=response is not None and response.modseq_sent,
+                exists_first=response is not None and response.exists_first,
                 buried=self._spec is not None and not self._spec.asks_for_news,
             )
             if updates:
                 self.send(updates)
 
-    def _send_answer(self, tag: bytes | None, answer: Answer) -> None:
-        if answer.limited and answer.code:
+    def _send_tagged(self, tag: bytes | None, response: TaggedResponse) -> None:
+        if response.limited and response.code:
             # RFC 9738 3.1: one response has one code
-            self.send(responses.status(None, b"NO", "Only a part was done", answer.limited))
-        self.send(responses.status(tag, answer.status, answer.text, answer.code or answer.limited))
-        if answer.status == b"BAD":
+            self.send(responses.status(None, b"NO", "Only a part was done", response.limited))
+        self.send(responses.status(tag, response.status, response.text, response.code or response.limited))
+        if response.status == b"BAD":
             self.count_error()
         elif self.state is not State.NOT_AUTHENTICATED:
             self._errors_in_a_row = 0

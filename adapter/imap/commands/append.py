@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from adapter.imap.commands.copy import highest
 from adapter.imap.commands.select import find_folder
 from adapter.imap.commands.store import READ_ONLY, check_keywords, split_flags
-from adapter.imap.handlers import Answer, failed, handles
+from adapter.imap.handlers import TaggedResponse, failure, handles
 from adapter.store import names
 from adapter.transport import operations as op
 from adapter.transport.sent_copy import Fingerprint, fingerprint_of
@@ -75,8 +75,8 @@ def give_up(session: Session) -> None:
         upload.close()
 
 
-def refusal(error: MailError) -> Answer:
-    return failed(error, into=True)
+def refusal(error: MailError) -> TaggedResponse:
+    return failure(error, into=True)
 
 
 # RFC 3501 6.3.11: an error before the literal is better than one after it
@@ -129,20 +129,20 @@ async def take_chunk(session: Session, chunk: LiteralChunk) -> None:
 
 # RFC 3501 6.3.11, RFC 3502 6.3.11, RFC 4315 3
 @handles(model.Append)
-async def append(session: Session, command: model.Append) -> Answer:
+async def append(session: Session, command: model.Append) -> TaggedResponse:
     folder = await find_folder(session, command.mailbox)
     placed = await _commit(session, folder, command.messages, None)
-    return Answer("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
+    return TaggedResponse("Append completed", codes.appenduid(placed[0].uidvalidity, [each.uid for each in placed]))
 
 
 # RFC 8508 3.3: APPENDUID and EXISTS come before the expunge
 @handles(model.Replace)
-async def replace(session: Session, command: model.Replace) -> Answer:
+async def replace(session: Session, command: model.Replace) -> TaggedResponse:
     uids = _to_replace(session, command.number, command.uid)
     folder = await find_folder(session, command.mailbox)
     placed = await _commit(session, folder, [command.message], (session.mailbox.state.id, uids))
     session.send(status.ok(None, "Replacement", codes.appenduid(placed[0].uidvalidity, [placed[0].uid])))
-    return Answer("Replace completed", highest(session), exists_first=True)
+    return TaggedResponse("Replace completed", highest(session), exists_first=True)
 
 
 def _to_replace(session: Session, number: int, uid: bool) -> Sequence[int]:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands import id_proxy
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
 from protocol.imap.states import StateEvent
@@ -24,26 +24,26 @@ _SHOWN: Final = ("name", "version", "os", "vendor")
 
 # RFC 3501 6.1.1
 @handles(model.Capability)
-async def capability(session: Session, command: model.Capability) -> Answer:
+async def capability(session: Session, command: model.Capability) -> TaggedResponse:
     session.send(status.capability(session.capabilities()))
-    return Answer("Capability completed")
+    return TaggedResponse("Capability completed")
 
 
 # RFC 3501 6.1.2
 @handles(model.Noop)
-async def noop(session: Session, command: model.Noop) -> Answer:
-    return Answer("NOOP completed")
+async def noop(session: Session, command: model.Noop) -> TaggedResponse:
+    return TaggedResponse("NOOP completed")
 
 
 # RFC 3501 6.4.1: what is acknowledged is durable, there is nothing to do
 @handles(model.Check)
-async def check(session: Session, command: model.Check) -> Answer:
-    return Answer("Check completed")
+async def check(session: Session, command: model.Check) -> TaggedResponse:
+    return TaggedResponse("Check completed")
 
 
 # RFC 3501 6.1.3
 @handles(model.Logout)
-async def logout(session: Session, command: model.Logout) -> Answer | None:
+async def logout(session: Session, command: model.Logout) -> TaggedResponse | None:
     session.send(status.bye("Logging out"))
     session.send(status.ok(session.tag, "Logout completed"))
     session.apply(StateEvent.CLOSED)
@@ -53,7 +53,7 @@ async def logout(session: Session, command: model.Logout) -> Answer | None:
 
 # RFC 2971 3.1
 @handles(model.Id)
-async def identify(session: Session, command: model.Id) -> Answer:
+async def identify(session: Session, command: model.Id) -> TaggedResponse:
     known = dict(command.fields)
     if not id_proxy.hear(session, known):
         session.connection.bye("Too many connections", codes.UNAVAILABLE)
@@ -62,4 +62,4 @@ async def identify(session: Session, command: model.Id) -> Answer:
     if told:
         _log.info("%s client %s", session.peer, _UNPRINTABLE.sub("?", told)[:200])
     session.send(status.id_response(_NAME))
-    return Answer("ID completed")
+    return TaggedResponse("ID completed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands.fetch import limit
 from adapter.imap.commands.store import READ_ONLY
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from adapter.transport import operations as op
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
@@ -22,7 +22,7 @@ _GONE: Final = no("Some messages are gone", codes.EXPUNGEISSUED)
 
 # RFC 3501 6.4.7, RFC 4315 3; RFC 9738 3.1: all or none of them
 @handles(model.Copy)
-async def copy(session: Session, command: model.Copy) -> Answer:
+async def copy(session: Session, command: model.Copy) -> TaggedResponse:
     rows = session.mailbox.rows(command.messages, uid=command.uid)
     if rows.gone and not command.uid:
         return _GONE
@@ -30,17 +30,17 @@ async def copy(session: Session, command: model.Copy) -> Answer:
     if limited:
         return no("Too many messages in one command", limited)
     if not rows.uids:
-        return Answer("No messages to copy")
+        return TaggedResponse("No messages to copy")
     quota = session.server.quotas.of(session.account)
     copied = await session.mailboxes.commit(
         op.Copy(session.account, session.mailbox.state.id, rows.uids, command.mailbox, quota if quota.limited else None)
     )
-    return Answer("Copy completed", _copyuid(copied))
+    return TaggedResponse("Copy completed", _copyuid(copied))
 
 
 # RFC 6851 3, 4.3: COPYUID comes first, in an untagged response, then the expunges
 @handles(model.Move)
-async def move(session: Session, command: model.Move) -> Answer:
+async def move(session: Session, command: model.Move) -> TaggedResponse:
     box = session.mailbox
     if box.read_only:
         return READ_ONLY
@@ -49,12 +49,12 @@ async def move(session: Session, command: model.Move) -> Answer:
         return _GONE
     rows, limited = limit(session, rows)
     if not rows.uids:
-        return Answer("No messages to move")
+        return TaggedResponse("No messages to move")
     moved = await session.mailboxes.commit(op.Move(session.account, box.state.id, rows.uids, command.mailbox))
     if not moved.uids:
-        return Answer("No message is left to move")
+        return TaggedResponse("No message is left to move")
     session.send(status.ok(None, "Moved", _copyuid(moved)))
-    return Answer("Move completed", highest(session), limited=limited)
+    return TaggedResponse("Move completed", highest(session), limited=limited)
 
 
 def _copyuid(copied: op.Copied) -> bytes:
@@ -66,7 +66,7 @@ def _copyuid(copied: op.Copied) -> bytes:
 
 # RFC 3501 6.4.3; RFC 4315 2.1
 @handles(model.Expunge)
-async def expunge(session: Session, command: model.Expunge) -> Answer:
+async def expunge(session: Session, command: model.Expunge) -> TaggedResponse:
     box = session.mailbox
     if box.read_only:
         return READ_ONLY
@@ -76,7 +76,7 @@ async def expunge(session: Session, command: model.Expunge) -> Answer:
         rows, limited = limit(session, box.view.by_uid(command.uids))
         uids = rows.uids
     done = await session.mailboxes.commit(op.Expunge(session.account, box.state.id, uids))
-    return Answer("Expunge completed", highest(session) if done.uids else b"", limited=limited)
+    return TaggedResponse("Expunge completed", highest(session) if done.uids else b"", limited=limited)
 
 
 # RFC 7162 3.2.7, 3.2.9; RFC 6851 4.4

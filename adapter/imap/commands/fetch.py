@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands.select import send_vanished
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from adapter.store.flags import Flag
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
@@ -35,7 +35,7 @@ _UIDS_AT_ONCE: Final = 4096
 
 # RFC 3501 6.4.5; RFC 7162 3.1.4, 3.2.6; RFC 9394 3.3
 @handles(model.Fetch)
-async def fetch(session: Session, command: model.Fetch) -> Answer:
+async def fetch(session: Session, command: model.Fetch) -> TaggedResponse:
     box = session.mailbox
     # What is known to have changed is told before, so that nothing is told twice or in the wrong order.
     session.send_updates()
@@ -77,7 +77,7 @@ async def fetch(session: Session, command: model.Fetch) -> Answer:
 
 
 # RFC 2180 4.1.2: what is known of an expunged message may be told as long as its number is valid
-async def _numbers_to_uids(session: Session, command: model.Fetch) -> Answer:
+async def _numbers_to_uids(session: Session, command: model.Fetch) -> TaggedResponse:
     """FETCH of UIDs alone, which the view knows also of messages that another session has expunged."""
     rows = session.mailbox.view.by_number(command.messages, with_gone=True)
     if command.partial is not None:
@@ -88,7 +88,7 @@ async def _numbers_to_uids(session: Session, command: model.Fetch) -> Answer:
         part = slice(start, start + _UIDS_AT_ONCE)
         session.send(fetch_response.fetch_rows(_UID_ROW, rows.numbers[part], [rows.uids[part]]))
         await session.connection.drain()
-    return Answer("Fetch completed", limited=limited)
+    return TaggedResponse("Fetch completed", limited=limited)
 
 
 def _rows(session: Session, command: model.Fetch) -> tuple[Rows, bytes]:
@@ -138,16 +138,16 @@ async def _set_seen(session: Session, box: SelectedMailbox, rows: Rows, command:
     return (*first, *[item for item in added if item not in first], *last)
 
 
-def _answer(rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> Answer:
+def _answer(rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: bytes) -> TaggedResponse:
     modseq_sent = Attribute.MODSEQ in items
     if fetching.undecodable:
         # RFC 3516 4.3
-        return Answer("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited)
+        return TaggedResponse("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited)
     if rows.gone or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
         text = "Fetch completed, some messages are gone"
-        return Answer(text, codes.EXPUNGEISSUED, modseq_sent=modseq_sent, limited=limited)
-    return Answer("Fetch completed", modseq_sent=modseq_sent, limited=limited)
+        return TaggedResponse(text, codes.EXPUNGEISSUED, modseq_sent=modseq_sent, limited=limited)
+    return TaggedResponse("Fetch completed", modseq_sent=modseq_sent, limited=limited)
 
 
 def _exist(transport: Transport, folder: int, uids: Sequence[int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adapter.imap.handlers import Answer, handles
+from adapter.imap.handlers import TaggedResponse, handles
 from protocol.imap.commands import model
 from protocol.imap.responses import status
 from protocol.imap.session_view import Emission
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # RFC 2177 3; RFC 9051 6.3.13
 @handles(model.Idle)
-async def idle(session: Session, command: model.Idle) -> Answer | None:
+async def idle(session: Session, command: model.Idle) -> TaggedResponse | None:
     session.send(status.continuation("idling"))
     session.idle_tag = session.tag
     session.apply(StateEvent.IDLE_STARTED)

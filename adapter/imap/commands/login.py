@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from protocol.imap import capabilities
 from protocol.imap.commands import model
 from protocol.imap.commands.auth import sasl_response
@@ -26,7 +26,7 @@ _NO_LOGIN = "Use STARTTLS before you log in"
 
 # RFC 3501 6.2.1
 @handles(model.StartTls)
-async def starttls(session: Session, command: model.StartTls) -> Answer | None:
+async def starttls(session: Session, command: model.StartTls) -> TaggedResponse | None:
     context = session.server.certificates.context
     if session.tls or context is None:
         raise CommandError("TLS is active already" if session.tls else "TLS is not available")
@@ -38,7 +38,7 @@ async def starttls(session: Session, command: model.StartTls) -> Answer | None:
 
 # RFC 3501 6.2.2, RFC 4959
 @handles(model.Authenticate)
-async def authenticate(session: Session, command: model.Authenticate) -> Answer:
+async def authenticate(session: Session, command: model.Authenticate) -> TaggedResponse:
     offered = capabilities.offered(session.situation)
     if f"AUTH={command.mechanism}" not in offered:
         if session.situation.passwords:
@@ -63,7 +63,7 @@ async def authenticate(session: Session, command: model.Authenticate) -> Answer:
 
 # RFC 3501 6.2.3
 @handles(model.Login)
-async def login(session: Session, command: model.Login) -> Answer:
+async def login(session: Session, command: model.Login) -> TaggedResponse:
     if not session.situation.passwords:
         return no(_NO_LOGIN, codes.PRIVACYREQUIRED)
     try:
@@ -74,7 +74,7 @@ async def login(session: Session, command: model.Login) -> Answer:
     return await _settle(session, outcome)
 
 
-async def _settle(session: Session, outcome: Success | Failure | None) -> Answer:
+async def _settle(session: Session, outcome: Success | Failure | None) -> TaggedResponse:
     match outcome:
         case Success(user):
             return await _enter(session, user)
@@ -89,24 +89,24 @@ async def _settle(session: Session, outcome: Success | Failure | None) -> Answer
 
 
 # RFC 3501 6.2.2, 6.2.3: the response may carry the capabilities, which have changed
-async def _enter(session: Session, user: str) -> Answer:
+async def _enter(session: Session, user: str) -> TaggedResponse:
     if not session.log_in(user):
         return no(_TOO_MANY, codes.LIMIT)
-    return Answer("Logged in", codes.capability(session.capabilities()))
+    return TaggedResponse("Logged in", codes.capability(session.capabilities()))
 
 
 # RFC 5161 3.1
 @handles(model.Enable)
-async def enable(session: Session, command: model.Enable) -> Answer:
+async def enable(session: Session, command: model.Enable) -> TaggedResponse:
     dialect, names = capabilities.enable(command.capabilities, session.dialect, session.situation)
     session.send(status.enabled(name.encode("ascii") for name in names))
     session.enable(dialect)
-    return Answer("Enabled")
+    return TaggedResponse("Enabled")
 
 
 # RFC 4978 3
 @handles(model.Compress)
-async def compress(session: Session, command: model.Compress) -> Answer | None:
+async def compress(session: Session, command: model.Compress) -> TaggedResponse | None:
     if session.connection.is_compressed:
         return no("Compression is active already", codes.COMPRESSIONACTIVE)
     if command.mechanism != "DEFLATE" or not session.server.settings.imap.compress:
@@ -118,7 +118,7 @@ async def compress(session: Session, command: model.Compress) -> Answer | None:
 
 # RFC 8437 3
 @handles(model.Unauthenticate)
-async def unauthenticate(session: Session, command: model.Unauthenticate) -> Answer | None:
+async def unauthenticate(session: Session, command: model.Unauthenticate) -> TaggedResponse | None:
     if not session.server.settings.imap.unauthenticate:
         raise CommandError("Unknown command")
     if not session.log_out():

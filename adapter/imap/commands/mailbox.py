@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands.list import Hierarchy
 from adapter.imap.commands.select import find_folder
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from adapter.store import names
 from adapter.store.flags import Flag
 from adapter.transport import ids
@@ -34,7 +34,7 @@ _USES: Final = {use.lower(): use for _, use in names.STANDARD_FOLDERS.values() i
 
 # RFC 3501 6.3.3, RFC 6154 3, RFC 8474 4.1
 @handles(model.Create)
-async def create(session: Session, command: model.Create) -> Answer:
+async def create(session: Session, command: model.Create) -> TaggedResponse:
     if len(command.use) > 1 or any(use not in _USES for use in command.use):
         return no("Special use is not supported", codes.USEATTR)
     account = await session.mailboxes.account(session.account)
@@ -44,28 +44,28 @@ async def create(session: Session, command: model.Create) -> Answer:
     if use and any(folder.special_use == use for folder in account.folders.values()):
         return no("There is a mailbox of that use already", codes.USEATTR)
     folder = await session.mailboxes.commit(op.CreateFolder(session.account, command.mailbox, use))
-    return Answer("Create completed", codes.mailboxid(ids.folder_label(folder.id)))
+    return TaggedResponse("Create completed", codes.mailboxid(ids.folder_label(folder.id)))
 
 
 # RFC 3501 6.3.4
 @handles(model.Delete)
-async def delete(session: Session, command: model.Delete) -> Answer:
+async def delete(session: Session, command: model.Delete) -> TaggedResponse:
     await session.mailboxes.commit(op.DeleteFolder(session.account, command.mailbox))
-    return Answer("Delete completed")
+    return TaggedResponse("Delete completed")
 
 
 # RFC 3501 6.3.5; RFC 9051 6.3.6
 @handles(model.Rename)
-async def rename(session: Session, command: model.Rename) -> Answer:
+async def rename(session: Session, command: model.Rename) -> TaggedResponse:
     folder = await session.mailboxes.commit(op.RenameFolder(session.account, command.mailbox, command.new_name))
     if session.dialect.rev2 and command.mailbox != names.INBOX:
         session.send(responses.list_response(folder.name, (), session.dialect, old_name=command.mailbox))
-    return Answer("Rename completed")
+    return TaggedResponse("Rename completed")
 
 
 # RFC 3501 6.3.6: a server may refuse a mailbox that does not exist; clients expect it
 @handles(model.Subscribe)
-async def subscribe(session: Session, command: model.Subscribe) -> Answer:
+async def subscribe(session: Session, command: model.Subscribe) -> TaggedResponse:
     account = await session.mailboxes.account(session.account)
     name = names.normalise_folder(command.mailbox)
     if name not in account.folders and name not in Hierarchy(list(account.folders.values()), ()).parents:
@@ -73,23 +73,23 @@ async def subscribe(session: Session, command: model.Subscribe) -> Answer:
     if len(account.subscriptions) >= session.server.settings.imap.folders:
         raise MailError(Reason.LIMIT, "subscriptions")
     await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=True))
-    return Answer("Subscribe completed")
+    return TaggedResponse("Subscribe completed")
 
 
 # RFC 3501 6.3.7
 @handles(model.Unsubscribe)
-async def unsubscribe(session: Session, command: model.Unsubscribe) -> Answer:
+async def unsubscribe(session: Session, command: model.Unsubscribe) -> TaggedResponse:
     await session.mailboxes.commit(op.Subscribe(session.account, command.mailbox, on=False))
-    return Answer("Unsubscribe completed")
+    return TaggedResponse("Unsubscribe completed")
 
 
 # RFC 3501 6.3.8, RFC 5258, RFC 5819, RFC 6154
 @handles(model.List)
-async def list_mailboxes(session: Session, command: model.List) -> Answer:
+async def list_mailboxes(session: Session, command: model.List) -> TaggedResponse:
     if command.patterns == ("",) and not command.extended:
         # RFC 3501 6.3.8: the delimiter is asked for.
         session.send(responses.list_response("", [b"\\Noselect"], session.dialect))
-        return Answer("List completed")
+        return TaggedResponse("List completed")
     hierarchy = await _hierarchy(session)
     counted = await session.mailboxes.status(session.account) if command.status else {}
     matching = partial(hierarchy.matching, command, plain=not session.dialect.rev2)
@@ -104,16 +104,16 @@ async def list_mailboxes(session: Session, command: model.List) -> Answer:
         if command.status and (folder := counted.get(shown.name)) is not None:
             await _send_status(session, folder, command.status)
         await session.connection.drain()
-    return Answer("List completed")
+    return TaggedResponse("List completed")
 
 
 # RFC 3501 6.3.9
 @handles(model.Lsub)
-async def lsub(session: Session, command: model.Lsub) -> Answer:
+async def lsub(session: Session, command: model.Lsub) -> TaggedResponse:
     if command.pattern is not None:
         for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
             session.send(responses.lsub_response(shown.name, shown.attributes, session.dialect))
-    return Answer("Lsub completed")
+    return TaggedResponse("Lsub completed")
 
 
 async def _hierarchy(session: Session) -> Hierarchy:
@@ -123,20 +123,20 @@ async def _hierarchy(session: Session) -> Hierarchy:
 
 # RFC 2342 5
 @handles(model.Namespace)
-async def namespace(session: Session, command: model.Namespace) -> Answer:
+async def namespace(session: Session, command: model.Namespace) -> TaggedResponse:
     session.send(responses.namespace([""], dialect=session.dialect))
-    return Answer("Namespace completed")
+    return TaggedResponse("Namespace completed")
 
 
 # RFC 3501 6.3.10; RFC 9051 6.3.11
 @handles(model.Status)
-async def status(session: Session, command: model.Status) -> Answer:
+async def status(session: Session, command: model.Status) -> TaggedResponse:
     name = (await find_folder(session, command.mailbox)).name
     folder = (await session.mailboxes.status(session.account)).get(name)
     if folder is None:
         raise MailError(Reason.NO_SUCH_FOLDER)
     await _send_status(session, folder, command.items)
-    return Answer("Status completed")
+    return TaggedResponse("Status completed")
 
 
 async def _send_status(session: Session, folder: Folder, wanted: Sequence[StatusItem]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from adapter.store.quotas import Quota, usage
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
@@ -20,26 +20,26 @@ _UNIT: Final = 1024  # RFC 9208 5.1
 
 # RFC 9208 4.1.2
 @handles(model.GetQuota)
-async def get_quota(session: Session, command: model.GetQuota) -> Answer:
+async def get_quota(session: Session, command: model.GetQuota) -> TaggedResponse:
     quota = _configured(session)
     if command.root != ROOT:
         return no("No such quota root", codes.NONEXISTENT)
     await _report(session, quota)
-    return Answer("Quota completed")
+    return TaggedResponse("Quota completed")
 
 
 # RFC 9208 4.1.3
 @handles(model.GetQuotaRoot)
-async def get_quota_root(session: Session, command: model.GetQuotaRoot) -> Answer:
+async def get_quota_root(session: Session, command: model.GetQuotaRoot) -> TaggedResponse:
     quota = _configured(session)
     session.send(status.quota_root(command.mailbox, [ROOT], dialect=session.dialect))
     await _report(session, quota)
-    return Answer("Quota root completed")
+    return TaggedResponse("Quota root completed")
 
 
 # RFC 9208 4.1.1: the operator sets limits, not the client
 @handles(model.SetQuota)
-async def set_quota(session: Session, command: model.SetQuota) -> Answer:
+async def set_quota(session: Session, command: model.SetQuota) -> TaggedResponse:
     _configured(session)
     return no("Quotas are set by the administrator", codes.NOPERM)
 

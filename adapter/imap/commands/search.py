@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from adapter.imap.handlers import Answer, handles
+from adapter.imap.handlers import TaggedResponse, handles
 from protocol.errors import ProtocolError
 from protocol.imap.commands import model
 from protocol.imap.commands.model import SearchReturn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # RFC 3501 6.4.4; RFC 9051 6.4.4: always the extended answer
 @handles(model.Search)
-async def search(session: Session, command: model.Search) -> Answer:
+async def search(session: Session, command: model.Search) -> TaggedResponse:
     returns = command.returns or (SearchReturn(all=True) if session.dialect.rev2 else None)
     with _nothing_saved_after_no(session, returns):
         program, uids = await _find(session, command)
@@ -29,12 +29,12 @@ async def search(session: Session, command: model.Search) -> Answer:
         _send_numbers(session, command, uids)
     else:
         _send_extended(session, command, returns, uids, ordered=False)
-    return Answer("Search completed", uses_numbers=program.uses_numbers)
+    return TaggedResponse("Search completed", uses_numbers=program.uses_numbers)
 
 
 # RFC 5256 3; RFC 5267 3.1 for RETURN
 @handles(model.Sort)
-async def sort(session: Session, command: model.Sort) -> Answer:
+async def sort(session: Session, command: model.Sort) -> TaggedResponse:
     with _nothing_saved_after_no(session, command.returns):
         program, uids = await _find(session, command)
         ordered = await session.mailboxes.sort(session.mailbox.state, command.criteria, uids)
@@ -42,18 +42,18 @@ async def sort(session: Session, command: model.Sort) -> Answer:
         _send_numbers(session, command, ordered)
     else:
         _send_extended(session, command, command.returns, ordered, ordered=True)
-    return Answer("Sort completed", uses_numbers=program.uses_numbers)
+    return TaggedResponse("Sort completed", uses_numbers=program.uses_numbers)
 
 
 # RFC 5256 3
 @handles(model.Thread)
-async def thread(session: Session, command: model.Thread) -> Answer:
+async def thread(session: Session, command: model.Thread) -> TaggedResponse:
     program, uids = await _find(session, command)
     box = session.mailbox
     numbers = uids if command.uid else box.view.numbers(uids)
     algorithm = command.algorithm.value.encode("ascii")
     session.send(thread_response(await session.mailboxes.thread(box.state, algorithm, uids, numbers)))
-    return Answer("Thread completed", uses_numbers=program.uses_numbers)
+    return TaggedResponse("Thread completed", uses_numbers=program.uses_numbers)
 
 
 # RFC 5182 2.1: NO empties the saved result, BAD leaves it as it was

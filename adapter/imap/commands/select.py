@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.handlers import Answer, handles
+from adapter.imap.handlers import TaggedResponse, handles
 from adapter.store import names
 from adapter.store.flags import parse_uids
 from adapter.transport import ids
@@ -40,7 +40,7 @@ async def find_folder(session: Session, name: str) -> Folder:
 
 # RFC 3501 6.3.1, 6.3.2; RFC 9051 6.3.2, 6.3.3; RFC 7162 3.2.5, 3.2.11
 @handles(model.Select)
-async def select(session: Session, command: model.Select) -> Answer:
+async def select(session: Session, command: model.Select) -> TaggedResponse:
     had_mailbox = session.state.has_mailbox
     session.apply(StateEvent.SELECT_STARTED)
     if had_mailbox:
@@ -52,7 +52,7 @@ async def select(session: Session, command: model.Select) -> Answer:
         raise
 
 
-async def _open(session: Session, command: model.Select) -> Answer:
+async def _open(session: Session, command: model.Select) -> TaggedResponse:
     folder = await find_folder(session, command.mailbox)
     state = await session.mailboxes.folder(folder.id)
     box = session.open_mailbox(state, read_only=command.read_only)
@@ -77,7 +77,9 @@ async def _open(session: Session, command: model.Select) -> Answer:
         await _resynchronise(session, box, command.qresync)
     what = "Examine" if command.read_only else "Select"
     # What happened since the mailbox was described is told with the next command.
-    return Answer(f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE, tells=False)
+    return TaggedResponse(
+        f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE, announces=False
+    )
 
 
 # RFC 7162 3.2.5.1: the message numbers the client matched UIDs with (3.2.5.2) are not needed, since no expunge is
@@ -115,7 +117,7 @@ def _numbers(spans: Spans) -> Iterable[int]:
 
 # RFC 3501 6.4.2
 @handles(model.Close)
-async def close(session: Session, command: model.Close) -> Answer:
+async def close(session: Session, command: model.Close) -> TaggedResponse:
     box = session.mailbox
     session.apply(StateEvent.DESELECTED)  # first: nothing of what follows is reported
     if not box.read_only:
@@ -124,11 +126,11 @@ async def close(session: Session, command: model.Close) -> Answer:
         except MailError as error:
             if error.reason is not Reason.NO_SUCH_FOLDER:  # another session has deleted it: closed it is all the same
                 raise
-    return Answer("Close completed")
+    return TaggedResponse("Close completed")
 
 
 # RFC 3691 2
 @handles(model.Unselect)
-async def unselect(session: Session, command: model.Unselect) -> Answer:
+async def unselect(session: Session, command: model.Unselect) -> TaggedResponse:
     session.apply(StateEvent.DESELECTED)
-    return Answer("Unselect completed")
+    return TaggedResponse("Unselect completed")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands.fetch import limit
-from adapter.imap.handlers import Answer, handles, no
+from adapter.imap.handlers import TaggedResponse, handles, no
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
 from adapter.transport.operations.messages import How
@@ -51,7 +51,7 @@ def check_keywords(table: FlagTable, keywords: Sequence[str]) -> None:
 
 # RFC 3501 6.4.6; RFC 7162 3.1.3
 @handles(model.Store)
-async def store(session: Session, command: model.Store) -> Answer:
+async def store(session: Session, command: model.Store) -> TaggedResponse:
     box = session.mailbox
     if box.read_only:
         return READ_ONLY
@@ -79,10 +79,12 @@ async def store(session: Session, command: model.Store) -> Answer:
     if modified:
         # RFC 7162 3.1.3
         named = modified if command.uid else box.view.numbers(modified)
-        return Answer("Some messages have changed meanwhile", codes.modified(named), limited=limited)
+        return TaggedResponse("Some messages have changed meanwhile", codes.modified(named), limited=limited)
     if gone and not command.silent:
         # RFC 2180 4.2.1, RFC 5530 3: the client expects the flags of each message it named. A UID that does not
         # exist is ignored (RFC 3501 6.4.8), and the expunge is in the same response.
         status = b"OK" if command.uid else b"NO"
-        return Answer("Some messages are gone, others are changed", codes.EXPUNGEISSUED, status, limited=limited)
-    return Answer("Store completed", limited=limited)
+        return TaggedResponse(
+            "Some messages are gone, others are changed", codes.EXPUNGEISSUED, status, limited=limited
+        )
+    return TaggedResponse("Store completed", limited=limited)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.imap.compression import PIECE, Deflater, Inflater
+from adapter.imap.compression import PIECE_BYTES, Deflater, Inflater
 
 
 def _all(inflater: Inflater) -> bytes:
     found = b""
     while piece := inflater.read():
-        assert len(piece) <= PIECE
+        assert len(piece) <= PIECE_BYTES
         found += piece
     assert inflater.waiting == 0
     return found

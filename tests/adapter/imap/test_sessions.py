@@ -10,7 +10,7 @@ import pytest
 
 from adapter.imap import connection
 from adapter.imap.connection import Connection
-from adapter.imap.handlers import Answer, failed
+from adapter.imap.handlers import TaggedResponse, failure
 from adapter.read_model.bodies import Bodies, Span
 from adapter.read_model.mailboxes import Mailboxes
 from protocol.errors import MailError, Reason
@@ -181,10 +181,10 @@ async def test_the_end_just_after_idle_is_told(after_idle: AfterIdle) -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_failure_has_an_answer(reason: Reason) -> None:
-    answer = failed(MailError(reason, "/secret/path"))
-    assert answer == Answer(reason.public, reason.imap.encode(), b"NO")
+    answer = failure(MailError(reason, "/secret/path"))
+    assert answer == TaggedResponse(reason.public, reason.imap.encode(), b"NO")
 
 
 def test_missing_destination() -> None:
-    assert failed(MailError(Reason.NO_SUCH_FOLDER), into=True).code == b"TRYCREATE"
-    assert failed(MailError(Reason.OVER_QUOTA), into=True).code == b"OVERQUOTA"
+    assert failure(MailError(Reason.NO_SUCH_FOLDER), into=True).code == b"TRYCREATE"
+    assert failure(MailError(Reason.OVER_QUOTA), into=True).code == b"OVERQUOTA"
