@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
@@ -450,6 +451,126 @@ def test_the_mutating_functions_of_disk_are_found() -> None:
     found = _disk_mutators()
     assert {"rename", "link", "symlink", "unlink", "write_new", "write_at", "truncate", "replace_file"} <= found
     assert not {"read_file", "open_read", "exists", "boot_id"} & found
+
+
+# --- layers: rules about all modules together --------------------------------------------------------------------
+
+#: Packages from the bottom to the top: a package imports only those before it, for types as well.
+LAYERS = (
+    "protocol", "observability", "net", "config", "content", "store", "transport", "accounts", "search", "read_model",
+    "sessions", "smtp", "imap", "relay", "mirror", "hooks", "exchange", "api", "agents", "maintenance", "admin",
+    "backup", "doctor", "server", "demo", "cli",
+)  # fmt: skip
+#: (importing module, imported package): edges that are about to go.
+UPWARD_FOR_NOW: set[tuple[str, str]] = {("adapter/store/stats.py", "transport")}
+
+MAX_MODULES = 16
+#: Folders that are about to be divided.
+LARGE_FOR_NOW = {"adapter/cli", "adapter/store"}
+
+Sources = Mapping[str, str]
+
+
+def _package(name: str) -> str:
+    """The layer of a dotted module name; "" for modules of others."""
+    first, _, rest = name.partition(".")
+    return first if first == "protocol" else rest.partition(".")[0] if first == "adapter" else ""
+
+
+def _dotted_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported_modules(source: str, modules: Collection[str], *, for_types: bool) -> set[str]:
+    """The modules of ours that a source imports, wherever in it the import is."""
+    imported = set()
+    for module, name in _imports(_tree(source), for_types=for_types):
+        full = f"{module}.{name}" if name else module
+        imported.add(full if full in modules else module)
+    return {name for name in imported if _package(name)}
+
+
+def upward_imports(sources: Sources) -> list[tuple[str, str]]:
+    """Imports of a package that is not below the importing one: (module, package)."""
+    modules = {_dotted_name(path) for path in sources}
+    upward = []
+    for path, source in sources.items():
+        layer = _package(_dotted_name(path))
+        for name in _imported_modules(source, modules, for_types=True):
+            package = _package(name)
+            if layer and package != layer and LAYERS.index(package) > LAYERS.index(layer):
+                upward.append((path, package))
+    return sorted(set(upward))
+
+
+def large_folders(sources: Sources) -> list[str]:
+    """Folders with more modules than a reader can take in."""
+    folders = Counter(path.rpartition("/")[0] for path in sources if not path.endswith("/__init__.py"))
+    return sorted(folder for folder, count in folders.items() if count > MAX_MODULES)
+
+
+def import_cycles(sources: Sources) -> list[set[str]]:
+    """Modules that import one another in a circle, imports for types aside."""
+    modules = {_dotted_name(path) for path in sources}
+    graph = {
+        (name := _dotted_name(path)): _imported_modules(source, modules, for_types=False) & modules - {name}
+        for path, source in sources.items()
+    }
+    while leaves := {name for name, imported in graph.items() if not imported}:
+        graph = {name: imported - leaves for name, imported in graph.items() if name not in leaves}
+    # What is left leads to a cycle. Drop what no other module imports, too: only cycles and paths between them remain.
+    while roots := graph.keys() - set().union(*graph.values()):
+        graph = {name: imported for name, imported in graph.items() if name not in roots}
+    return [set(graph)] if graph else []
+
+
+def _all_sources() -> dict[str, str]:
+    return {module: _source(module) for module in ADAPTER + PROTOCOL}
+
+
+def test_packages_import_only_those_below_them() -> None:
+    unknown = {_package(_dotted_name(module)) for module in ADAPTER} - {*LAYERS, ""}
+    assert not unknown, "give each package its place in LAYERS"
+    assert set(upward_imports(_all_sources())) <= UPWARD_FOR_NOW
+
+
+def test_folders_are_small() -> None:
+    assert set(large_folders(_all_sources())) <= LARGE_FOR_NOW
+
+
+def test_no_modules_import_each_other() -> None:
+    assert import_cycles(_all_sources()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from adapter.smtp.session import SmtpSession",
+        "import adapter.cli.serve",
+        "from adapter.server import serve",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from adapter.server.serve import run",
+        "def f():\n    from adapter.server.serve import run",
+    ],
+)
+def test_upward_import_is_caught(source: str) -> None:
+    assert upward_imports({"adapter/store/x.py": source})
+    assert upward_imports({"protocol/x.py": source})
+    assert not upward_imports({"adapter/cli/x.py": source})
+
+
+def test_large_folder_is_caught() -> None:
+    modules = {f"adapter/x/{number}.py": "" for number in range(MAX_MODULES)}
+    assert large_folders({**modules, "adapter/x/__init__.py": "", "adapter/x/y/z.py": ""}) == []
+    assert large_folders({**modules, "adapter/x/one_more.py": ""}) == ["adapter/x"]
+
+
+def test_import_cycle_is_caught() -> None:
+    a, b = "from adapter.x.b import f", "def f():\n    from adapter.x import a"
+    assert import_cycles({"adapter/x/a.py": a, "adapter/x/b.py": b, "adapter/x/c.py": a}) == [
+        {"adapter.x.a", "adapter.x.b"}
+    ]
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from adapter.x.a import T"
+    assert import_cycles({"adapter/x/a.py": a, "adapter/x/b.py": types}) == []
 
 
 # --- the overviews ---------------------------------------------------------------------------------------------------

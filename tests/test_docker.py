@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from adapter.config.schema import Settings
-from adapter.server.store_lifecycle import longest_close
-from adapter.server.supervisor import _SPARE
+from adapter.server.store_lifecycle import max_close_seconds
+from adapter.server.supervisor import _COMMIT_SECONDS
 from tests.support.paths import REPOSITORY
 
 DOCKER = REPOSITORY / "docker"
@@ -125,7 +125,7 @@ def test_the_composition() -> None:
         assert set(service["networks"]) <= composed["networks"].keys()
     assert services["markpost"]["cap_drop"] == ["ALL"]
     grace = float(services["markpost"]["stop_grace_period"].removesuffix("s"))
-    assert grace > longest_close(Settings().server.drain) + _SPARE  # as for systemd
+    assert grace > max_close_seconds(Settings().server.drain) + _COMMIT_SECONDS  # as for systemd
     assert services["postfix"]["build"]["target"] == "postfix"
     # The store is at the same place for all who read it, and Spark is started for repair alone.
     mounts = {name: service.get("volumes", []) for name, service in services.items()}

@@ -29,9 +29,9 @@ from adapter.accounts.throttle import Attempt, Throttle
 from adapter.accounts.tokens import TokenCheck, TokenCheckFailedError
 from adapter.config.schema import Settings
 from adapter.net import networks
-from adapter.net.networks import Peer
 from adapter.net.shared_counts import SharedCounts
 from adapter.observability.metrics import LOGINS
+from adapter.observability.peer import Peer
 from adapter.store import names
 from protocol.errors import MailError
 from protocol.sasl import mechanisms

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from adapter.content.front_matter import AttachmentMeta, FrontMatter
-from adapter.exchange.model import KEYWORD
-from adapter.store.flags import SETTABLE, Flag
+from adapter.store.flags import KEYWORD, SETTABLE, Flag
 from adapter.transport.content import ContentReader
 from protocol.errors import MailError, Reason
 from protocol.mime.addresses import Mailbox as Person

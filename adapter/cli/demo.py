@@ -15,7 +15,7 @@ from adapter.net import endpoints
 from adapter.net.tls import TlsError
 from adapter.observability import logging
 from adapter.server import serve
-from adapter.server.reload import SettingsSource
+from adapter.server.settings import SettingsSource
 
 _PORTS = {"imap": 1143, "imaps": 1993, "smtp": 1025, "submission": 1587, "submissions": 1465, "lmtp": 1024}
 _DRAIN = Seconds(1.0)  # short, so that Ctrl-C ends the demo at once
@@ -56,7 +56,7 @@ def demo(directory: str, free_ports: bool) -> None:
         server=Server(hostname=store.HOSTNAME, log_level="warning", drain=_DRAIN),
         tls=Tls(certificate=demo_store.certificate),
     )
-    logging.to_stderr(settings.server)
+    logging.to_stderr(settings.server.log_level, settings.server.log_format)
     listeners = [endpoints.parse(kind, f"127.0.0.1:{0 if free_ports else port}") for kind, port in _PORTS.items()]
     screen = _Screen(directory, demo_store)
     try:

@@ -9,11 +9,12 @@ import sys
 import click
 
 from adapter.cli.options import config_option, root_option
-from adapter.config import loader, validate
+from adapter.config import loader
 from adapter.config.loader import ConfigError
 from adapter.config.schema import Settings
 from adapter.doctor.checks import run_checks
 from adapter.doctor.findings import Finding, Level, bad
+from adapter.server.settings import problems
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
 
@@ -44,9 +45,9 @@ def _check_configuration(config_file: str | None) -> tuple[Settings, list[Findin
         loaded = loader.read(Settings, config_file)
     except ConfigError as error:
         return Settings(), [bad("configuration", line, advice) for line in error.problems]
-    invalid = loaded.error(validate.problems(loaded.settings))
-    problems = invalid.problems if invalid is not None else ()
-    return loaded.settings, [bad("configuration", line, advice) for line in problems]
+    invalid = loaded.error(problems(loaded.settings))
+    lines = invalid.problems if invalid is not None else ()
+    return loaded.settings, [bad("configuration", line, advice) for line in lines]
 
 
 def _show(finding: Finding) -> None:

@@ -11,14 +11,15 @@ import click
 
 from adapter.cli.failures import EX_TEMPFAIL, CommandError
 from adapter.cli.options import config_option, open_store, plural, root_option, size
-from adapter.config import loader, mirror
+from adapter.config import loader
 from adapter.config.loader import ConfigError
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.schema import Settings
+from adapter.config.schema import Settings, UpstreamSettings
+from adapter.config.validate import upstream_problems
 from adapter.mirror import follow
 from adapter.mirror.client import UpstreamError
 from adapter.mirror.folder_sync import Pulled
 from adapter.mirror.limits import Limits
+from adapter.server.settings import VALUE_RULES
 from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
 
@@ -55,7 +56,7 @@ def _select_upstreams(settings: Settings, name: str | None) -> Mapping[str, Upst
     problems = [
         f"upstream.{each}{'.' if key else ''}{key}: {text}"
         for each, upstream in selected.items()
-        for key, text in mirror.problems(each, upstream)
+        for key, text in upstream_problems(each, upstream, VALUE_RULES)
     ]
     if problems:
         raise ConfigError(*problems)

@@ -13,16 +13,14 @@ from adapter.cli.failures import CommandError
 from adapter.cli.options import root_option
 from adapter.cli.serve_options import LISTENER_KINDS, read_settings, settings_options
 from adapter.config.loader import ConfigError
-from adapter.config.schema import Settings
+from adapter.config.schema import IMPLICIT_TLS_LISTENERS, METRICS_LISTENER, Settings
 from adapter.net import endpoints
 from adapter.net.endpoints import Endpoint
 from adapter.net.tls import TlsError
 from adapter.observability import logging
 from adapter.server import serve as runtime
-from adapter.server import socket_activation
-from adapter.server.listeners import IMPLICIT_TLS
-from adapter.server.metrics_http import HEALTH
-from adapter.server.reload import SettingsSource
+from adapter.server.settings import SettingsSource
+from adapter.server.socket_activation import inherited_sockets
 from adapter.transport.recovery import opening, ownership
 
 
@@ -40,9 +38,10 @@ def serve(root: str, config_file: str | None, **flags: Any) -> None:
         ownership.refuse_superuser(directories)
     try:
         source = SettingsSource(lambda: read_settings(config_file, flags).settings)
-        inherited = socket_activation.take([*LISTENER_KINDS, HEALTH])
-        endpoints_to_open = _endpoints_to_open(source.started_with, {listener.endpoint.kind for listener in inherited})
-        logging.to_stderr(source.started_with.server)
+        inherited = inherited_sockets([*LISTENER_KINDS, METRICS_LISTENER])
+        endpoints_to_open = _endpoints_to_open(source.at_start, {listener.endpoint.kind for listener in inherited})
+        server = source.at_start.server
+        logging.to_stderr(server.log_level, server.log_format)
         runtime.run(root, source, endpoints_to_open, click.echo, inherited)
     except (ConfigError, TlsError) as error:
         raise CommandError(str(error)) from None
@@ -50,14 +49,14 @@ def serve(root: str, config_file: str | None, **flags: Any) -> None:
 
 def _endpoints_to_open(settings: Settings, inherited_kinds: Collection[str]) -> list[Endpoint]:
     """Return the configured endpoints, without the kinds of listeners that the service manager has handed over."""
-    for kind in IMPLICIT_TLS.intersection(inherited_kinds):
+    for kind in IMPLICIT_TLS_LISTENERS.intersection(inherited_kinds):
         if not settings.tls.certificate:
             raise ConfigError(f"{kind} needs a certificate: set certificate and key in [tls]")
     addresses = {kind: getattr(settings.listen, kind) for kind in LISTENER_KINDS}
     if not any(addresses.values()) and not set(inherited_kinds) & set(LISTENER_KINDS):
         raise ConfigError(f"nothing to serve: give one of {', '.join(f'--{kind}' for kind in LISTENER_KINDS)}")
     if settings.metrics.listen:
-        addresses[HEALTH] = (settings.metrics.listen,)
+        addresses[METRICS_LISTENER] = (settings.metrics.listen,)
     return [
         endpoints.parse(kind, text)
         for kind, texts in addresses.items()

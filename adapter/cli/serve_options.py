@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from adapter.cli.options import config_option
-from adapter.config import loader, validate
 from adapter.config.loader import Flag, Loaded
-from adapter.config.locations import Path
+from adapter.config.locations import SettingPath
 from adapter.config.schema import Settings
+from adapter.server.settings import load_valid
 
 LISTENER_KINDS = {
     "imap": "IMAP with STARTTLS.",
@@ -40,16 +40,12 @@ def settings_options(command: Command) -> Command:
 
 def read_settings(config_file: str | None, flags: Mapping[str, Any]) -> Loaded[Settings]:
     """Read file, environment and flags. Raises ConfigError, which lists every mistake."""
-    loaded = loader.read(Settings, config_file, flags=_overrides(flags))
-    error = loaded.error(validate.problems(loaded.settings))
-    if error is not None:
-        raise error
-    return loaded
+    return load_valid(config_file, _overrides(flags))
 
 
-def _overrides(flags: Mapping[str, Any]) -> dict[Path, Flag]:
+def _overrides(flags: Mapping[str, Any]) -> dict[SettingPath, Flag]:
     """Map flags to settings; any listener flag replaces all configured listeners."""
-    overrides: dict[Path, Flag] = {}
+    overrides: dict[SettingPath, Flag] = {}
     if any(flags[kind] for kind in LISTENER_KINDS):
         overrides = {("listen", kind): Flag(f"--{kind}", list(flags[kind])) for kind in LISTENER_KINDS}
     if flags["allow_plaintext_auth"]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, NewType, TypeVar
 
-from adapter.config.locations import Path, key_lines
+from adapter.config.locations import SettingPath, key_lines
 
 Size = NewType("Size", int)  # octets
 Seconds = NewType("Seconds", float)
@@ -66,12 +66,12 @@ class Loaded(Generic[Section]):
     """The settings, and where each of them comes from."""
 
     settings: Section
-    origins: Mapping[Path, Origin]
+    origins: Mapping[SettingPath, Origin]
 
-    def origin(self, path: Path) -> Origin:
+    def origin(self, path: SettingPath) -> Origin:
         return self.origins.get(path, Origin("default"))
 
-    def error(self, problems: Iterable[tuple[Path, str]]) -> ConfigError | None:
+    def error(self, problems: Iterable[tuple[SettingPath, str]]) -> ConfigError | None:
         """Troubles with values, found later, told with the place each value comes from."""
         lines = [f"{_place(self.origins, path)}{'.'.join(path)}: {text}" for path, text in problems]
         return ConfigError(*lines) if lines else None
@@ -86,7 +86,7 @@ def read(
     kind: type[Section],
     path: str | None,
     environment: Mapping[str, str] = os.environ,
-    flags: Mapping[Path, Flag] | None = None,
+    flags: Mapping[SettingPath, Flag] | None = None,
 ) -> Loaded[Section]:
     """Read a configuration file (or none: all defaults), the environment and flags into ``kind``."""
     text = "" if path is None else _text(path)
@@ -124,7 +124,7 @@ def fields_of(kind: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _place(origins: Mapping[Path, Origin], path: Path) -> str:
+def _place(origins: Mapping[SettingPath, Origin], path: SettingPath) -> str:
     """Where the nearest thing stands that the file, the environment or a flag says about it."""
     for length in range(len(path), 0, -1):
         origin = origins.get(path[:length])
@@ -133,7 +133,7 @@ def _place(origins: Mapping[Path, Origin], path: Path) -> str:
     return ""
 
 
-def _set(tree: dict[str, Any], path: Path, value: Any) -> None:
+def _set(tree: dict[str, Any], path: SettingPath, value: Any) -> None:
     section = tree.setdefault(path[0], {})
     if isinstance(section, dict):  # else it is told as the mistake it is
         section[path[1]] = value
@@ -185,21 +185,21 @@ class _Invalid(Exception):  # noqa: N818 - a signal inside this module
 class _Checker:
     """Turns a tree into sections and collects what is wrong with it."""
 
-    def __init__(self, origins: dict[Path, Origin]) -> None:
+    def __init__(self, origins: dict[SettingPath, Origin]) -> None:
         self.origins = origins
         self.problems: list[str] = []
 
-    def _complain(self, path: Path, text: str) -> None:
+    def _complain(self, path: SettingPath, text: str) -> None:
         self.problems.append(f"{_place(self.origins, path)}{text}")
 
-    def unknown(self, path: Path, known: Iterable[str], variable: str = "") -> None:
+    def unknown(self, path: SettingPath, known: Iterable[str], variable: str = "") -> None:
         """``variable``: how names of environment variables for these begin."""
         spelled = {name: variable + name.upper() if variable else name for name in sorted(known)}
         near = difflib.get_close_matches(path[-1], spelled, 1)
         hint = f"; did you mean {spelled[near[0]]!r}?" if near else f"; known here: {', '.join(spelled.values())}"
         self._complain(path, f"unknown setting {'.'.join(path)!r}{hint}")
 
-    def section(self, kind: type[Section], tree: Mapping[str, Any], path: Path) -> Section | None:
+    def section(self, kind: type[Section], tree: Mapping[str, Any], path: SettingPath) -> Section | None:
         """None: something in it is wrong."""
         known = fields_of(kind)
         values, right = {}, True
@@ -218,7 +218,7 @@ class _Checker:
                 right = False
         return kind(**values) if right else None
 
-    def _value(self, wanted: Any, value: Any, path: Path) -> Any:
+    def _value(self, wanted: Any, value: Any, path: SettingPath) -> Any:
         wanted = _without_none(wanted)
         origin = typing.get_origin(wanted)
         if dataclasses.is_dataclass(wanted):
@@ -249,7 +249,7 @@ class _Checker:
         self._complain(path, f"{'.'.join(path)} must be {_describe(wanted)}, not {value!r}")
         raise _Invalid
 
-    def _amount(self, value: Any, units: Mapping[str, float], most: float, path: Path) -> float:
+    def _amount(self, value: Any, units: Mapping[str, float], most: float, path: SettingPath) -> float:
         if type(value) in (int, float) and 0 <= value <= most:
             return float(value)
         match = _AMOUNT.match(value) if isinstance(value, str) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-Path = tuple[str, ...]
+SettingPath = tuple[str, ...]
 
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"""+|\'\'\'.*?\'\'\'+|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\n\[\]{}=,.]|[^\s\[\]{}=,.#"\']+',
@@ -15,17 +15,17 @@ _TOKEN = re.compile(
 )
 
 
-def key_lines(text: str) -> dict[Path, int]:
+def key_lines(text: str) -> dict[SettingPath, int]:
     """Every key and table by its path, with the line it is first named on."""
-    found: dict[Path, int] = {}
-    table: Path = ()
+    found: dict[SettingPath, int] = {}
+    table: SettingPath = ()
     words: list[str] = []  # of the key that is being read
-    opened: list[Path | None] = []  # brackets of a value: an inline table by its path, None for an array
-    path: Path = ()
+    opened: list[SettingPath | None] = []  # brackets of a value: an inline table by its path, None for an array
+    path: SettingPath = ()
     in_header = in_value = False
     line, seen = 1, 0
 
-    def note(path: Path) -> None:
+    def note(path: SettingPath) -> None:
         for length in range(1, len(path) + 1):
             found.setdefault(path[:length], line)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adapter.config.loader import TIMES, UNITS, Loaded, Seconds, Size, fields_of
-from adapter.config.locations import Path
+from adapter.config.locations import SettingPath
 
 MASK = "********"
 _SECRET = re.compile(r"(password|secret|token)\Z")
@@ -26,7 +26,7 @@ def render(loaded: Loaded[Any]) -> str:
     return "\n".join(_section(loaded, loaded.settings, ())).strip() + "\n"
 
 
-def _section(loaded: Loaded[Any], section: Any, path: Path) -> Iterator[str]:
+def _section(loaded: Loaded[Any], section: Any, path: SettingPath) -> Iterator[str]:
     kinds = fields_of(type(section))
     tables: list[tuple[str, Any]] = []
     lines: list[str] = []
@@ -44,7 +44,7 @@ def _section(loaded: Loaded[Any], section: Any, path: Path) -> Iterator[str]:
         yield from _table(loaded, value, (*path, name))
 
 
-def _table(loaded: Loaded[Any], value: Any, path: Path) -> Iterator[str]:
+def _table(loaded: Loaded[Any], value: Any, path: SettingPath) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
         yield from _section(loaded, value, path)
         return
@@ -58,7 +58,7 @@ def _table(loaded: Loaded[Any], value: Any, path: Path) -> Iterator[str]:
             yield from _section(loaded, item, (*path, key))
 
 
-def _header(path: Path) -> str:
+def _header(path: SettingPath) -> str:
     return f"[{'.'.join(map(_key, path))}]"
 
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adapter.config.hooks import HookSettings
-from adapter.config.imap import ImapSettings
 from adapter.config.loader import Seconds, Size
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.relay import RelaySettings
 
 LineEndRule = Literal["reject", "normalise", "keep"]
 OverQuota = Literal["later", "refuse"]
+
+#: Listeners for mail: each is a setting of ``[listen]``.
+LISTENERS = ("imap", "imaps", "smtp", "submission", "submissions", "lmtp")
+#: TLS from the first octet: these need a certificate.
+IMPLICIT_TLS_LISTENERS = frozenset({"imaps", "submissions"})
+#: The listener of ``[metrics] listen``.
+METRICS_LISTENER = "metrics"
+
+#: In ``[hook.NAME] folders``: all folders.
+ALL_FOLDERS = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,31 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ImapSettings:
+    """IMAP sessions and their caches."""
+
+    login_time: Seconds = Seconds(60.0)  # how long a connection may stay without logging in
+    idle: Seconds = Seconds(1800.0)  # without a command; RFC 3501 5.4 asks for 30 minutes at least
+    keep_alive: Seconds = Seconds(120.0)  # between two "Still here" during IDLE
+    send: Seconds = Seconds(300.0)  # a peer that takes nothing for so long is gone
+    progress: Seconds = Seconds(10.0)  # between two reports of a long command (RFC 9585)
+    id_from: tuple[str, ...] = ()  # proxies that say in ID for whom they speak, as Dovecot does
+    bad_commands: int = 20  # in a row, before the connection is closed
+    append_messages: int = 200  # in one APPEND (RFC 3502)
+    message_limit: int = 0  # messages in one command (RFC 9738); 0: no limit
+    literal_plus: bool = True  # false: literals of more than 4096 octets wait for the go-ahead (RFC 7888)
+    compress: bool = True  # COMPRESS=DEFLATE (RFC 4978)
+    unauthenticate: bool = False  # UNAUTHENTICATE (RFC 8437)
+    folders: int = 10_000  # of one account
+    keywords: int = 100  # in one command
+    keyword_length: int = 100
+    cache_folders: Size = Size(64 << 20)  # memory of one process for flags, dates, envelopes of folders in use
+    cache_bodies: Size = Size(32 << 20)  # for messages that were read lately, or ahead
+    cache_texts: Size = Size(32 << 20)  # for texts that were searched and are not indexed yet
+    cache_time: Seconds = Seconds(120.0)  # without use, after which caches are emptied
+
+
+@dataclass(frozen=True, slots=True)
 class Smtp:
     """The MX port."""
 
@@ -172,6 +203,70 @@ class Account:
     storage: Size | None = None
     messages: int | None = None
     over: OverQuota | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Without a host there is no mail to the outside."""
+
+    host: str = ""
+    port: int = 587
+    tls: Literal["starttls", "implicit", "none"] = "starttls"  # or "implicit", "none"; certificates are verified
+    ca_file: str = ""  # PEM file of authorities trusted besides the system's
+    certificate: str = ""  # PEM file that shows who we are, for a smarthost that asks
+    key: str = ""  # PEM file; empty: in the certificate's file
+    user: str = ""
+    password_file: str = ""  # its first line; read again for every connection
+    helo: str = ""  # how we call ourselves; empty: the server's own name
+    connections: int = 4  # to the smarthost, at once
+    recipients: int = 50  # of one message, in one transaction
+    idle: Seconds = Seconds(5.0)  # so long a connection waits for the next message
+    connect: Seconds = Seconds(30.0)
+    command: Seconds = Seconds(300.0)  # RFC 5321 4.5.3.2
+    accept: Seconds = Seconds(600.0)  # from the end of the data to the answer
+    first_retry: Seconds = Seconds(60.0)  # each failure doubles it
+    longest_retry: Seconds = Seconds(3600.0)
+    warn_after: Seconds = Seconds(4 * 3600.0)  # the sender is told of the delay; 0: never
+    expire_after: Seconds = Seconds(5 * 86400.0)  # the sender gets the message back
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """One account elsewhere."""
+
+    host: str = ""
+    port: int = 993
+    tls: Literal["implicit", "starttls", "none"] = "implicit"  # or "starttls", "none"; certificates are verified
+    ca_file: str = ""  # PEM file of authorities trusted instead of the system's
+    user: str = ""
+    password: str = field(default="", repr=False)  # better one of the two below
+    password_file: str = ""  # its first line; read again for every connection
+    password_command: tuple[str, ...] = ()  # the first line it prints
+    account: str = ""  # the address here that gets the mail
+    prefix: str = ""  # a folder here: INBOX goes into it, the others below it; empty: folders have the same names here
+    folders: dict[str, str] = field(default_factory=dict)  # by their names there -> their names here
+    skip: tuple[str, ...] = ()  # folders there that are left out, with those below them
+    follow: bool = False  # markpost serve keeps up with it
+    poll: Seconds = Seconds(60.0)  # between two looks at all folders; IDLE tells of INBOX at once, NOTIFY of the others
+    timeout: Seconds = Seconds(60.0)  # for one answer
+    first_retry: Seconds = Seconds(5.0)  # each failure doubles it
+    longest_retry: Seconds = Seconds(900.0)
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """A command or a URL, and which mail it is told of."""
+
+    command: tuple[str, ...] = ()  # program and arguments; gets JSON on standard input and MARKPOST_ variables
+    url: str = ""  # or: gets the JSON by POST; any status from 200 to 299 is a success
+    authorization_file: str = ""  # its first line is sent to the URL as Authorization header
+    accounts: tuple[str, ...] = ()  # addresses; empty: all
+    folders: tuple[str, ...] = ("INBOX",)  # "*": all
+    concurrency: int = 1  # calls at once
+    timeout: Seconds = Seconds(30.0)  # for one call
+    first_retry: Seconds = Seconds(5.0)  # each failure doubles it
+    longest_retry: Seconds = Seconds(900.0)
+    give_up: Seconds = Seconds(86400.0)  # after so long a message is no longer tried; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,10 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 
-from adapter.config.loader import ConfigError
-from adapter.config.schema import Settings
+from adapter.config.schema import LISTENERS, METRICS_LISTENER, Settings
 from adapter.doctor.findings import Finding, bad, ok, warn
 from adapter.net import endpoints
 from adapter.net.endpoints import Endpoint
-from adapter.server.listeners import LISTENERS
-from adapter.server.metrics_http import HEALTH
 
 _OURS = re.compile(r"(markpost|adapter\.cli)(\.py)? (serve|demo)\b")
 _LISTEN = "0A"  # the state, in the kernel's lists
@@ -27,7 +24,7 @@ def ports(settings: Settings) -> Iterator[Finding]:
         yield warn(
             "listeners", "the configuration names none", "set [listen], or let systemd hand them over (conf/systemd)"
         )
-    for endpoint in (*wanted, *_parsed(HEALTH, settings.metrics.listen)):
+    for endpoint in (*wanted, *_parsed(METRICS_LISTENER, settings.metrics.listen)):
         yield _unix(endpoint) if endpoint.path else _tcp(endpoint)
 
 
@@ -41,7 +38,7 @@ def listed(settings: Settings, kinds: Iterable[str]) -> Iterator[Endpoint]:
 def _parsed(kind: str, text: str) -> Iterator[Endpoint]:
     """A mistake is told with the configuration."""
     if text:
-        with contextlib.suppress(ConfigError):
+        with contextlib.suppress(ValueError):
             yield endpoints.parse(kind, text)
 
 

@@ -21,9 +21,9 @@ from functools import partial
 
 from adapter.exchange import files
 from adapter.exchange.eml import with_crlf
-from adapter.exchange.model import FORWARDED, Item, Source, read_file, read_note, tidy_folder, valid_keywords
+from adapter.exchange.model import FORWARDED, Item, Source, read_file, read_note, tidy_folder
 from adapter.store import names
-from adapter.store.flags import Flag
+from adapter.store.flags import Flag, valid_keywords
 from adapter.store.queries.mailboxes import Folder, Row
 from protocol.imap.wire import utf7
 

@@ -21,9 +21,9 @@ from functools import partial
 
 from adapter.exchange import files
 from adapter.exchange.eml import header_date
-from adapter.exchange.model import FORWARDED, Item, Source, SourceError, tidy_folder, valid_keywords
+from adapter.exchange.model import FORWARDED, Item, Source, SourceError, tidy_folder
 from adapter.store import names
-from adapter.store.flags import Flag
+from adapter.store.flags import Flag, valid_keywords
 from adapter.store.queries.mailboxes import Folder, Row
 from protocol.mime.headers import parse_headers
 

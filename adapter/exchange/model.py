@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,8 +10,6 @@ from dataclasses import dataclass, field
 from adapter.store import names
 from protocol.errors import MailError
 
-#: What a keyword may be made of: an atom of IMAP (RFC 3501 section 9) that is no system flag.
-KEYWORD = re.compile(r'[^\x00-\x20\x7f-\U0010ffff(){%*"\\\]]{1,64}\Z')
 FORWARDED = "$Forwarded"
 
 
@@ -39,10 +36,6 @@ class Source:
     octets: int
     items: Callable[[], Iterator[Item]]
     subscriptions: tuple[str, ...] | None = field(default=None)  # None: the source says nothing of them
-
-
-def valid_keywords(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word for word in words if KEYWORD.match(word))
 
 
 def tidy_folder(levels: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from adapter.config.hooks import HookSettings
+from adapter.config.schema import HookSettings
 from adapter.hooks.event import environment
 from adapter.net import http
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from adapter.config.hooks import ALL, HookSettings
+from adapter.config.schema import ALL_FOLDERS, HookSettings
 from adapter.store import names
 from adapter.store.queries import mailboxes
 from adapter.transport.changes import Arrival
@@ -36,7 +36,7 @@ class Filter:
         return self._wants(arrival.registration, arrival.folder_name)
 
     def _wants(self, registration: str, folder: str) -> bool:
-        if ALL not in self._folders and folder not in self._folders:
+        if ALL_FOLDERS not in self._folders and folder not in self._folders:
             return False
         return not self._accounts or self._address(registration) in self._accounts
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from adapter.config.hooks import HookSettings
+from adapter.config.schema import HookSettings
 from adapter.hooks import call
 from adapter.hooks.call import HookFailed
 from adapter.hooks.event import facts

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from adapter.imap.commands import idle
 from adapter.imap.connection import Connection
 from adapter.imap.session import Session, limits_before_login
-from adapter.net.networks import UNIX, Networks, Peer, canonical
+from adapter.net.networks import UNIX, Networks, canonical
+from adapter.observability.peer import Peer, new_session_id
 from adapter.read_model.mailboxes import CacheLimits, Mailboxes
-from adapter.smtp.listener_config import fresh_session_id
 from adapter.store.quotas import Quotas
 from protocol.imap.responses import codes, status
 from protocol.imap.states import State, StateEvent
@@ -59,13 +59,6 @@ class Backend:
     async def call(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Run a blocking function on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.store.pool, function, *arguments)
-
-
-def imap_server(context: ServerContext) -> ImapServer:
-    """The one server of a process, for all its IMAP listeners."""
-    if context.imap is None:
-        context.imap = ImapServer(context)
-    return context.imap
 
 
 class ImapServer:
@@ -127,7 +120,7 @@ class ImapServer:
     def connected(self, connection: Connection, stream: asyncio.BaseTransport) -> None:
         """Admit a connection and begin its session, or refuse it."""
         name = stream.get_extra_info("peername")
-        peer = Peer(fresh_session_id(), canonical(name[0]) if isinstance(name, tuple) else UNIX)
+        peer = Peer(new_session_id(), canonical(name[0]) if isinstance(name, tuple) else UNIX)
         ticket = self.admission.admit("imap", peer.address, connection.evict)
         if ticket is None:
             _log.warning("%s connection refused: too many connections", peer)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from adapter.imap.commands.append import Upload
     from adapter.imap.connection import Connection
     from adapter.imap.server import Backend, ImapServer
-    from adapter.net.networks import Peer
+    from adapter.observability.peer import Peer
     from adapter.read_model.folder_cache import FolderState
     from adapter.read_model.mailboxes import Mailboxes
     from adapter.sessions.admission import Ticket

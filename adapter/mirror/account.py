@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import UpstreamSettings
 from adapter.mirror import naming, sync_state
 from adapter.mirror.blocking import to_end
 from adapter.mirror.client import Refused

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Mapping
 
-from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import UpstreamSettings
 from adapter.mirror.account import Mirror
 from adapter.mirror.folder_sync import Pulled
 from adapter.mirror.limits import Limits

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from adapter.config.mirror import UpstreamSettings
-from adapter.exchange.model import valid_keywords
+from adapter.config.schema import UpstreamSettings
 from adapter.store import names
-from adapter.store.flags import Flag
+from adapter.store.flags import Flag, valid_keywords
 from protocol.errors import MailError
 
 _SYSTEM_FLAGS = {

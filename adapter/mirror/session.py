@@ -15,7 +15,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal
 
-from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import UpstreamSettings
 from adapter.mirror import replies
 from adapter.mirror.blocking import to_end
 from adapter.mirror.client import ROOM, Client, Refused, UpstreamError

@@ -1,7 +1,7 @@
-"""Peers and the networks they belong to.
+"""Peer addresses, and the networks they belong to.
 
-A peer is an IP address, or the unix socket for those that have none. Networks come from the settings as text; an IPv4
-address that arrives mapped into IPv6 is the IPv4 address.
+A peer is named by its IP address, or ``unix`` if it is connected by a Unix socket. Networks come from the settings as
+text; an IPv4 address mapped into IPv6 is treated as the IPv4 address.
 """
 
 from __future__ import annotations
@@ -9,25 +9,11 @@ from __future__ import annotations
 import functools
 import ipaddress
 from collections.abc import Iterable
-from typing import NamedTuple
-
-from adapter.config.loader import ConfigError
 
 UNIX = "unix"
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class Peer(NamedTuple):
-    """Who is at the other end of a session; its text stands at the beginning of every log line."""
-
-    session: str
-    address: str
-    user: str = ""  # who logged in
-
-    def __str__(self) -> str:
-        return f"{self.session} {self.address} {self.user}" if self.user else f"{self.session} {self.address}"
 
 
 @functools.lru_cache(4096)
@@ -42,7 +28,7 @@ def _address(peer: str) -> _Address | None:
 
 
 def canonical(peer: str) -> str:
-    """The one spelling of a peer's address."""
+    """Normalise the spelling of a peer's address."""
     address = _address(peer)
     return peer if address is None else str(address)
 
@@ -53,7 +39,7 @@ def is_loopback(peer: str) -> bool:
 
 
 def group(peer: str) -> str:
-    """What is counted as one peer: an IPv4 address, an IPv6 network of the size one customer gets."""
+    """Return the unit that limits count as one peer: an IPv4 address, or an IPv6 /64, the size one customer gets."""
     address = _address(peer)
     if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
         return str(ipaddress.IPv6Network((address, 64), strict=False))
@@ -61,7 +47,7 @@ def group(peer: str) -> str:
 
 
 class Networks:
-    """A set of networks, ``unix`` possibly among them. Raises ConfigError."""
+    """A set of networks, which may contain ``unix``. Raises ValueError."""
 
     __slots__ = ("_networks", "_unix")
 
@@ -75,7 +61,7 @@ class Networks:
             try:
                 self._networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
-                raise ConfigError(f"{text!r} is neither a network nor {UNIX!r}") from None
+                raise ValueError(f"{text!r} is neither a network nor {UNIX!r}") from None
 
     def __contains__(self, peer: str) -> bool:
         if peer == UNIX:

@@ -1,11 +1,11 @@
-"""Counts that all workers of a server share: connections by peer and user, failed logins.
+"""Counters in shared memory for all workers of a server: connections by peer and user, failed logins.
 
-A table in memory that was there before the workers were made. A row belongs to a key (its digest) and has one column
-for each worker and one that belongs to all. Every worker changes its own column and the common one, under a kernel
-lock that a process lets go of when it dies; what a dead worker had counted is taken away by :meth:`drop_worker`.
+The table is allocated before the workers are forked. A row belongs to a key (its digest) and has one column for each
+worker and one common column. A worker changes its own column and the common one, under a kernel lock that is released
+when its process dies; :meth:`drop_worker` removes the counts of a dead worker.
 
-Invariants: memory is fixed, whatever peers try; a row that counts something for a worker is never given to another
-key; rows that hold nothing but the common count make room for others, the one touched longest ago first.
+Invariants: memory is bounded, whatever peers send; a row with a worker's count is never reassigned to another key;
+rows with only a common count are reassigned when room is needed, the least recently touched first.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from collections.abc import Callable, Iterator
 from typing import NewType
 
 _ROWS = 1 << 14
-_WINDOW = 16  # rows in which a key may stand
-_ALL_ROWS = _ROWS + _WINDOW  # a window does not go round
-_OCTETS = 8  # of a cell
+_WINDOW = 16  # rows that may hold a key
+_ALL_ROWS = _ROWS + _WINDOW  # a window does not wrap around
+_CELL_BYTES = 8
 
 Key = NewType("Key", int)
 
 
 class SharedCounts:
-    """``column`` says which worker this is, counted from zero."""
+    """``column`` is the number of this worker, from zero."""
 
     def __init__(self, workers: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers
         self.column = 0
         self._clock = clock
-        self._memory = mmap.mmap(-1, _OCTETS * _ALL_ROWS * (3 + workers))
+        self._memory = mmap.mmap(-1, _CELL_BYTES * _ALL_ROWS * (3 + workers))
         cells = memoryview(self._memory).cast("Q")
         self._keys, self._touched, self._common = (cells[n * _ALL_ROWS : (n + 1) * _ALL_ROWS] for n in range(3))
-        self._counts = cells[3 * _ALL_ROWS :]  # those of a row stand together
-        #: Known to all workers and to nobody else: what is made with it is the same in each of them.
+        self._counts = cells[3 * _ALL_ROWS :]  # row by row
+        #: A key for keyed digests, known only to the workers, so that a digest is the same in each of them.
         self.secret = os.urandom(32)
         self._lock = os.memfd_create("markpost-counts") if workers > 1 else -1
 
@@ -48,7 +48,7 @@ class SharedCounts:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """What is read and written inside the block is one step for all workers. Never blocks for long."""
+        """Make the reads and writes of the block atomic for all workers. Never blocks for long."""
         if self._lock < 0:
             yield
             return
@@ -59,20 +59,20 @@ class SharedCounts:
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
 
     def key(self, text: str) -> Key:
-        """What is counted under this name."""
-        # With a secret: nobody can choose names that fall together.
+        """Return the key of a counter."""
+        # Keyed, so that a peer cannot choose names that collide.
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=self.secret).digest()
-        return Key(int.from_bytes(digest, "little") | 1)  # zero: nobody's
+        return Key(int.from_bytes(digest, "little") | 1)  # zero marks a free row
 
     # --- counts of workers ---------------------------------------------------------------------------------------
 
     def of_workers(self, key: Key) -> list[int]:
-        """What each worker counts for the key."""
+        """Return the count of each worker."""
         row = self._find(key)
         return [0] * self.workers if row is None else self._of_row(row)
 
     def add(self, key: Key) -> bool:
-        """Count one more in this worker's column; False: there is no room, and it is not counted."""
+        """Add one to this worker's count; False: the table has no room, and nothing is counted."""
         row = self._find_or_make(key)
         if row is None:
             return False
@@ -80,14 +80,14 @@ class SharedCounts:
         return True
 
     def take(self, key: Key) -> None:
-        """One that :meth:`add` counted is no more."""
+        """Undo one :meth:`add`."""
         row = self._find(key)
         if row is not None and self._counts[row * self.workers + self.column]:
             self._counts[row * self.workers + self.column] -= 1
             self._free_if_empty(row)
 
     def drop_worker(self, column: int) -> None:
-        """A worker is dead: it counts nothing any more."""
+        """Remove the counts of a dead worker."""
         with self.exclusive():
             for row, count in enumerate(self._counts[column :: self.workers].tolist()):
                 if count:
@@ -97,14 +97,14 @@ class SharedCounts:
     # --- the common count ----------------------------------------------------------------------------------------
 
     def common(self, key: Key, forget: float) -> int:
-        """The common count, if it was touched less than ``forget`` seconds ago."""
+        """Return the common count, or 0 if it was last touched more than ``forget`` seconds ago."""
         row = self._find(key)
         if row is None or self._now() - self._touched[row] > forget * 1000:
             return 0
         return self._common[row]
 
     def set_common(self, key: Key, count: int, *, touch: bool = True) -> None:
-        """``touch``: the time after which the count is forgotten begins now."""
+        """Set the common count; with ``touch`` its expiry is postponed."""
         row = self._find_or_make(key) if count else self._find(key)
         if row is not None:
             self._common[row] = count
@@ -115,14 +115,14 @@ class SharedCounts:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def keys(self) -> int:
-        """How many keys count something."""
+        """Return the number of rows in use."""
         return sum(map(bool, self._keys.tolist()))
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
     def _window(self, key: Key) -> tuple[int, list[int]]:
-        """The first row in which a key may stand, and the keys from there on."""
+        """Return the first row that may hold a key, and the keys of its window."""
         first = (key >> 1) % _ROWS
         return first, self._keys[first : first + _WINDOW].tolist()
 

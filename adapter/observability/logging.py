@@ -1,15 +1,14 @@
-"""The log: one line for each event, for people or as JSON, on standard error.
+"""Logging to standard error: one line for each event, as text or JSON.
 
-Lines about a session begin with its id, the peer's address and, once somebody has logged in, the user
-(:class:`~adapter.net.networks.Peer`); as JSON these are fields of their own. A process that serves calls
-:func:`write_behind`: its lines then cost the event loop nothing but their formatting, and a thread writes them, many at
-once.
+Lines about a session begin with its :class:`~adapter.observability.peer.Peer` (id, address, user); in JSON these are
+fields of their own. A serving process calls :func:`write_behind`: its event loop then only formats lines, and a thread
+writes them in batches.
 
 Repeated disk errors are counted instead of written (:mod:`adapter.observability.repeated_errors`).
 
-Invariants: lines keep their order; a warning or worse is written before ``emit`` returns, and so is everything before
-it; at most ``_PAUSE`` seconds of lines are lost if the process is killed; lines of several processes do not run into
-one another; nothing a peer sent can end a line or begin another.
+Invariants: lines keep their order; a warning or error, and every line before it, is written before ``emit`` returns; a
+killed process loses at most ``_BATCH_SECONDS`` of lines; lines of several processes are not interleaved; no octet that
+a peer sent can end a line or begin another.
 """
 
 from __future__ import annotations
@@ -21,94 +20,95 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TextIO
+from typing import Literal, TextIO
 
-from adapter.config.schema import Server
-from adapter.net.networks import Peer
+from adapter.observability.peer import Peer
 from adapter.observability.repeated_errors import RepeatLimit
 
-_PAUSE = 0.1
-_ATOMIC = 4096  # octets: a pipe takes so many from one process before those of another (PIPE_BUF)
+_BATCH_SECONDS = 0.1
+_ATOMIC_BYTES = 4096  # a pipe does not interleave writes up to this size (PIPE_BUF)
 
 
 class LogWriter(logging.Handler):
+    """Writes lines to a stream, at once or from a thread."""
+
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
         self._lines: deque[str] = deque()
-        self._written = threading.Lock()
-        self._some = threading.Event()
-        self._behind = False
+        self._write_lock = threading.Lock()
+        self._has_lines = threading.Event()
+        self._is_behind = False
         self._repeats = RepeatLimit()
 
     def write_behind(self) -> None:
-        """From now on a thread writes what is no warning."""
-        if not self._behind:
-            self._behind = True
+        """Leave lines below warning to a thread from now on."""
+        if not self._is_behind:
+            self._is_behind = True
             threading.Thread(target=self._run, name="markpost-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            urgent = self._add(self._repeats.pass_on(record))
+            is_urgent = self._queue(self._repeats.filter(record))
         except Exception:
             self.handleError(record)
             return
-        if urgent or not self._behind:
+        if is_urgent or not self._is_behind:
             self.flush()
-        if self._behind and not self._some.is_set():
-            self._some.set()
+        if self._is_behind and not self._has_lines.is_set():
+            self._has_lines.set()
 
-    def _add(self, records: Iterable[logging.LogRecord]) -> bool:
-        """Queue lines; whether one of them is a warning or worse."""
-        urgent = False
+    def _queue(self, records: Iterable[logging.LogRecord]) -> bool:
+        """Queue lines; return whether one of them is a warning or worse."""
+        is_urgent = False
         for record in records:
             self._lines.append(self.format(record))
-            urgent = urgent or record.levelno >= logging.WARNING
-        return urgent
+            is_urgent = is_urgent or record.levelno >= logging.WARNING
+        return is_urgent
 
-    def add_counts(self, *, all_of_them: bool = False) -> None:
-        """Queue the counts of lines that were suppressed, those that are due or all."""
+    def queue_counts(self, *, all_of_them: bool = False) -> None:
+        """Queue the counts of suppressed lines: those that are due, or all."""
         self.acquire()
         try:
-            self._add(self._repeats.due(all_of_them=all_of_them))
+            self._queue(self._repeats.due(all_of_them=all_of_them))
         finally:
             self.release()
 
     def flush(self) -> None:
-        with self._written:
+        with self._write_lock:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             try:
-                for piece in _pieces(lines):
-                    self._stream.write(piece)
+                for block in _blocks(lines):
+                    self._stream.write(block)
                     self._stream.flush()
             except (OSError, ValueError):
-                pass  # nobody reads the log: mail goes on
+                pass  # the reader of the log is gone: keep serving
 
     def _run(self) -> None:
         while True:
             self.acquire()
             seconds = self._repeats.seconds_to_next
             self.release()
-            if self._some.wait(seconds):
-                time.sleep(_PAUSE)
-                self._some.clear()
-            self.add_counts()
+            if self._has_lines.wait(seconds):
+                time.sleep(_BATCH_SECONDS)
+                self._has_lines.clear()
+            self.queue_counts()
             self.flush()
 
 
-def _pieces(lines: list[str]) -> Iterator[str]:
-    """Whole lines, as many as are written as one."""
-    piece: list[str] = []
+def _blocks(lines: list[str]) -> Iterator[str]:
+    """Join whole lines up to the size of an atomic write."""
+    block: list[str] = []
     size = 0
     for line in lines:
         octets = len(line.encode("utf-8", "replace")) + 1
-        if piece and size + octets > _ATOMIC:
-            yield "".join(piece)
-            piece, size = [], 0
-        piece.append(line + "\n")
+        if block and size + octets > _ATOMIC_BYTES:
+            yield "".join(block)
+            block, size = [], 0
+        block.append(line + "\n")
         size += octets
-    if piece:
-        yield "".join(piece)
+    if block:
+        yield "".join(block)
 
 
 class TextLines(logging.Formatter):
@@ -141,38 +141,39 @@ class JsonLines(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """Line ends and whatever else is not for a terminal, written out."""
+    """Escape line ends and unprintable characters."""
     return "".join(
         each if each.isprintable() else " | " if each == "\n" else each.encode("unicode_escape").decode("ascii")
         for each in text
     )
 
 
-def to_stderr(settings: Server) -> None:
+def to_stderr(level: str, line_format: Literal["text", "json"]) -> None:
+    """Log to standard error from now on."""
     handler = LogWriter(sys.stderr)
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines() if line_format == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    set_level(settings.log_level)
-    # Who logged a line in which thread is of no interest here, and to find out costs as much as the line.
+    set_level(level)
+    # Do not record thread, process and caller: they are not shown, and finding them costs as much as the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
 def set_level(name: str) -> None:
-    """For our own lines; of libraries, which tell what passes through them, only warnings are wanted."""
+    """Set the level of our own lines; libraries log warnings only, because their lines may contain mail."""
     logging.getLogger("adapter").setLevel(name.upper())
 
 
 def write_behind() -> None:
-    """This process serves: its event loop does not wait for whoever reads the log."""
+    """Write from a thread: the event loop of a serving process must not wait for the reader of the log."""
     for handler in _writers():
         handler.write_behind()
 
 
 def flush() -> None:
-    """Write everything: this process ends."""
+    """Write everything that is queued, before the process ends."""
     for handler in _writers():
-        handler.add_counts(all_of_them=True)
+        handler.queue_counts(all_of_them=True)
         handler.flush()
 
 

@@ -1,10 +1,10 @@
-"""What is counted: every figure the server gives away about itself, in plain counters that cost next to nothing.
+"""All Prometheus metrics, as plain unlocked counters.
 
-A family is a name with labels; a member of it is a counter or a histogram that is looked up once and then only added
-to. Nothing is locked: each member is added to by one thread, or may lose one in a million. Label values come from our
-own tables, never from what a peer sent, so that their number is bounded.
+A family is a metric name with labels; a member is a counter, gauge or histogram that callers look up once and keep.
+Nothing is locked: a member has one writing thread, or may lose one update in a million. Label values come from our own
+tables, never from a peer, so that their number is bounded.
 
-How the figures of several workers are put together: :mod:`adapter.server.metrics_shm`.
+:mod:`adapter.server.metrics_shm` shares the samples of several workers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,28 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-#: Upper bounds, in seconds.
-_TIMES = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_NUMBERS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+_BOUNDS_SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+_BOUNDS_COUNT = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Sample(NamedTuple):
-    """One member of a family as it is now; of a histogram: how many fell below each bound, and their sum."""
+    """The current value of one member of a family; of a histogram: the sum, and the count of each bucket."""
 
     family: str
     labels: tuple[str, ...]
     value: float
-    below: tuple[int, ...] = ()
+    buckets: tuple[int, ...] = ()
+
+
+class WorkerSamples(NamedTuple):
+    """The samples that one worker has published."""
+
+    worker: int
+    published_at: float  # monotonic
+    samples: list[Sample]
 
 
 class Value:
@@ -64,7 +74,7 @@ Member = TypeVar("Member", Value, Histogram)
 
 
 class Family(Generic[Member]):
-    """``labels`` names what tells its members apart."""
+    """``labels`` are the names of the labels that distinguish its members."""
 
     def __init__(
         self,
@@ -85,7 +95,7 @@ class Family(Generic[Member]):
         FAMILIES[name] = self
 
     def of(self, *values: str) -> Member:
-        """The member with these label values."""
+        """Return the member with these label values."""
         member = self._members.get(values)
         if member is None:
             member = self._members[values] = self._member(*(self.bounds,) if self.kind == "histogram" else ())
@@ -96,7 +106,7 @@ class Family(Generic[Member]):
             yield member.sample(self.name, labels)
 
 
-#: All there are, by name, in the order in which they are shown.
+#: By name, in the order of the output.
 FAMILIES: dict[str, Family[Value] | Family[Histogram]] = {}
 
 
@@ -108,46 +118,46 @@ def _gauge(name: str, text: str, *labels: str) -> Family[Value]:
     return Family(Value, "gauge", name, text, labels)
 
 
-def _histogram(name: str, text: str, *labels: str, bounds: Sequence[float] = _TIMES) -> Family[Histogram]:
+def _histogram(name: str, text: str, *labels: str, bounds: Sequence[float] = _BOUNDS_SECONDS) -> Family[Histogram]:
     return Family(Histogram, "histogram", f"markpost_{name}", text, labels, bounds)
 
 
-# --- each worker for itself ------------------------------------------------------------------------------------------
+# --- of each worker --------------------------------------------------------------------------------------------------
 
 CONNECTIONS = _counter("connections", "Connections accepted, by listener.", "listener")
-REFUSED = _counter("connections_refused", "Connections turned away because there were too many.")
-EVICTED = _counter("connections_evicted", "Unauthenticated connections that gave way to new ones.")
+REFUSED = _counter("connections_refused", "Connections refused because a limit was reached.")
+EVICTED = _counter("connections_evicted", "Unauthenticated connections closed to make room for new ones.")
 OPEN = _gauge("markpost_connections", "Connections open now.")
-COMMANDS = _counter("commands", "Commands answered; status is the IMAP status or the class of the reply.",
+COMMANDS = _counter("commands", "Commands completed; status is the IMAP status or the class of the SMTP reply.",
                     "protocol", "command", "status")  # fmt: skip
-COMMAND_SECONDS = _histogram("command_seconds", "From a command to its answer.", "protocol", "command")
-LOGINS = _counter("logins", "Attempts to log in.", "outcome")
-DELIVERIES = _counter("deliveries", "Messages that came in by SMTP, LMTP or submission.", "service", "outcome")
+COMMAND_SECONDS = _histogram("command_seconds", "Time from a command to its response.", "protocol", "command")
+LOGINS = _counter("logins", "Login attempts.", "outcome")
+DELIVERIES = _counter("deliveries", "Messages received by SMTP, LMTP or submission.", "service", "outcome")
 DELIVERED_OCTETS = _counter("delivered_octets", "Size of the messages that were accepted.", "service")
-RELAYED = _counter("relay_attempts", "Attempts to hand a message to the smarthost, by recipient.", "outcome")
-BATCH = _histogram("commit_operations", "Operations that shared one commit.", bounds=_NUMBERS)
-COMMIT_SECONDS = _histogram("commit_seconds", "A commit, from taking the locks to letting go of them.")
-LOCK_WAIT = _histogram("lock_wait_seconds", "How long the store's locks were waited for.")
-LOOP_LAG = _gauge("markpost_event_loop_lag_seconds", "How late the event loop was, the last time it was looked at.")
+RELAYED = _counter("relay_attempts", "Delivery attempts to the smarthost, by recipient.", "outcome")
+BATCH = _histogram("commit_operations", "Operations in one group commit.", bounds=_BOUNDS_COUNT)
+COMMIT_SECONDS = _histogram("commit_seconds", "Duration of a commit, from acquiring the locks to releasing them.")
+LOCK_WAIT = _histogram("lock_wait_seconds", "Time spent waiting for the store's locks.")
+LOOP_LAG = _gauge("markpost_event_loop_lag_seconds", "Delay of the event loop in the last sample.")
 OFFLINE = _gauge("markpost_offline", "1: the store is offline for maintenance, or not open yet.")
 DRAINING = _gauge("markpost_draining", "1: no more connections are accepted.")
 MEMORY = _gauge("process_resident_memory_bytes", "Resident memory.")
 CPU = Family(Value, "counter", "process_cpu_seconds_total", "Processor time, user and system.", ())
 FILES = _gauge("process_open_fds", "Open file descriptors.")
-START = _gauge("process_start_time_seconds", "When the process was started, since the epoch.")
+START = _gauge("process_start_time_seconds", "Start time of the process, in seconds since the epoch.")
 
-# --- of the store: the same whoever looks ----------------------------------------------------------------------------
+# --- of the store: the same in every worker --------------------------------------------------------------------------
 
-QUEUE = _gauge("markpost_queue_recipients", "Recipients in the outbox; due: it is time to try them.", "state")
+QUEUE = _gauge("markpost_queue_recipients", "Recipients in the outbox: due, or waiting for a retry.", "state")
 QUEUE_AGE = _gauge("markpost_queue_oldest_seconds", "Age of the oldest message in the outbox.")
 JOURNAL_BYTES = _gauge("markpost_journal_bytes", "Size of the journal.")
-JOURNAL_SEGMENTS = _gauge("markpost_journal_segments", "Files of the journal.")
+JOURNAL_SEGMENTS = _gauge("markpost_journal_segments", "Segments of the journal.")
 INDEX_BYTES = _gauge("markpost_index_bytes", "Size of the index.")
-APPLIED = _gauge("markpost_applied_sequence", "The last journal record that the index has.")
-CHECKPOINT_LAG = _gauge("markpost_checkpoint_lag_records", "Journal records beyond the last checkpoint.")
-FREE_BYTES = _gauge("markpost_free_bytes", "Room left on the file system of the store.")
+APPLIED = _gauge("markpost_applied_sequence", "Sequence number of the last journal record applied to the index.")
+CHECKPOINT_LAG = _gauge("markpost_checkpoint_lag_records", "Journal records since the last checkpoint.")
+FREE_BYTES = _gauge("markpost_free_bytes", "Free space on the file system of the store.")
 
-OF_THE_STORE = frozenset(
+STORE_FAMILIES = frozenset(
     family.name
     for family in (
         QUEUE, QUEUE_AGE, JOURNAL_BYTES, JOURNAL_SEGMENTS, INDEX_BYTES, APPLIED, CHECKPOINT_LAG, FREE_BYTES,
@@ -156,5 +166,5 @@ OF_THE_STORE = frozenset(
 
 
 def samples() -> list[Sample]:
-    """Everything, as it is in this process now."""
+    """Return the current samples of this process."""
     return [sample for family in FAMILIES.values() for sample in family.samples()]

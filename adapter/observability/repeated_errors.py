@@ -1,10 +1,10 @@
-"""Repeat limit: a log line about a disk error is written once, with what to do; then its repetitions are counted.
+"""Repeat limit: a log line about a disk error is written once, with advice; its repetitions are counted.
 
-A failing disk fails every mail. One line a minute says how often, for each place in the code and each cause. Lines of
-the levels below warning, and all that have another cause, pass as they are. A disk error gets no traceback: it says
-nothing about the code.
+A failing disk fails every mail. For each place in the code and each cause, one line a minute gives the count. Lines
+below warning, and those with another cause, pass unchanged. A disk error has no traceback: it is not a fault of the
+code.
 
-Invariants: nothing is suppressed without being counted in a later line; memory is bounded.
+Invariants: every suppressed line is counted in a later one; memory is bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from adapter.store.disk_errors import advice, disk_cause, identity
+from adapter.observability.disk_errors import advice, disk_cause, identity
 
 _WINDOW_SECONDS = 60.0
 _MAX_KEYS = 256
@@ -24,19 +24,23 @@ _Key = tuple[str, str, tuple[str, int]]
 
 
 @dataclass(slots=True)
-class _Repeated:
+class _Window:
+    """The repetitions of one line within a minute."""
+
     first: logging.LogRecord
     until: float
     count: int = 0
 
 
 class RepeatLimit:
+    """Filters log records; not thread-safe, the log handler calls it under its lock."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[_Key, _Repeated] = {}  # the first to be due first
+        self._windows: dict[_Key, _Window] = {}  # in the order in which they end
 
-    def pass_on(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
-        """The records to write now: counts that are due, and this one unless it is a repetition."""
+    def filter(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+        """Yield the records to write now: counts that are due, and this one unless it is a repetition."""
         yield from self.due()
         cause = _cause(record) if record.levelno >= logging.WARNING else None
         if cause is None:
@@ -44,30 +48,30 @@ class RepeatLimit:
             return
         condensed = _condense(record, cause)
         key = (record.name, str(record.msg), identity(cause))
-        seen = self._seen.get(key)
-        if seen is not None:
-            seen.count += 1
+        window = self._windows.get(key)
+        if window is not None:
+            window.count += 1
             return
-        if len(self._seen) >= _MAX_KEYS:
-            yield from _summary(self._seen.pop(next(iter(self._seen))))
-        self._seen[key] = _Repeated(condensed, self._clock() + _WINDOW_SECONDS)
+        if len(self._windows) >= _MAX_KEYS:
+            yield from _summary(self._windows.pop(next(iter(self._windows))))
+        self._windows[key] = _Window(condensed, self._clock() + _WINDOW_SECONDS)
         yield condensed
 
     def due(self, *, all_of_them: bool = False) -> Iterator[logging.LogRecord]:
-        """The counts of windows that are over."""
+        """Yield the counts of windows that are over."""
         now = self._clock()
-        for key, repeated in list(self._seen.items()):
-            if repeated.until > now and not all_of_them:
+        for key, window in list(self._windows.items()):
+            if window.until > now and not all_of_them:
                 break
-            del self._seen[key]
-            yield from _summary(repeated)
-            if repeated.count:  # it goes on: the next line is a count again
-                self._seen[key] = _Repeated(repeated.first, now + _WINDOW_SECONDS)
+            del self._windows[key]
+            yield from _summary(window)
+            if window.count:  # still failing: the next line is a count again
+                self._windows[key] = _Window(window.first, now + _WINDOW_SECONDS)
 
     @property
     def seconds_to_next(self) -> float | None:
-        """When :meth:`due` has something to say; None: not before another record comes."""
-        first = next(iter(self._seen.values()), None)
+        """Seconds until a window ends; None: no window is open."""
+        first = next(iter(self._windows.values()), None)
         return None if first is None else max(0.0, first.until - self._clock())
 
 
@@ -79,7 +83,7 @@ def _cause(record: logging.LogRecord) -> BaseException | None:
 
 
 def _condense(record: logging.LogRecord, cause: BaseException) -> logging.LogRecord:
-    """The record in one line, with what to do."""
+    """Return the record as one line with advice."""
     condensed = copy.copy(record)
     condensed.exc_info = condensed.exc_text = None
     arguments = record.args if isinstance(record.args, tuple) else ()
@@ -90,9 +94,9 @@ def _condense(record: logging.LogRecord, cause: BaseException) -> logging.LogRec
     return condensed
 
 
-def _summary(repeated: _Repeated) -> Iterator[logging.LogRecord]:
-    if repeated.count:
-        first = repeated.first
+def _summary(window: _Window) -> Iterator[logging.LogRecord]:
+    if window.count:
+        first = window.first
         text = "repeated %d times in %d s: %s"
-        arguments = (repeated.count, int(_WINDOW_SECONDS), first.getMessage())
+        arguments = (window.count, int(_WINDOW_SECONDS), first.getMessage())
         yield logging.LogRecord(first.name, first.levelno, "", 0, text, arguments, None)

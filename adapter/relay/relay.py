@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.observability.metrics import RELAYED
 from adapter.relay import bounce, replies, retry_policy
 from adapter.relay.bounce import Notice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.store.queries.outbox import QueueRow
 
 _SPREAD = 0.2  # of the pause, either way: messages that failed together are not retried together

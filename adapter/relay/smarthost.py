@@ -17,7 +17,7 @@ from aiosmtplib import SMTP, SMTPException, SMTPHeloError, SMTPResponseException
 from aiosmtplib.protocol import SMTPProtocol
 from aiosmtplib.response import SMTPResponse
 
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay import replies
 from adapter.relay.message_source import DataEncoder, Nature, Outgoing
 from adapter.relay.replies import Answer, Verdict

@@ -1,9 +1,9 @@
-"""What runs beside the sessions for as long as the store is open: one task for each job.
+"""Background jobs of an open store, one task for each: relay, hooks, and the mirroring of upstream accounts.
 
-With several workers each of them runs every job; a job of which there may be only one takes a kernel lock of its own
-first, and waits for it, so that it moves over when the process that had it dies.
+Each of several workers runs every job. A job that only one process may do first acquires a kernel lock of its own; it
+waits for the lock, and so takes over when the process that held it dies.
 
-Invariant: a job returns when ``stop`` is set; one that takes too long is cancelled and must be able to bear that.
+Invariant: a job returns when ``stop`` is set; one that takes too long is cancelled, and must tolerate that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adapter.hooks import runner as hooks
 from adapter.mirror import follow
 from adapter.mirror.limits import Limits
 from adapter.relay import relay
-from adapter.server.reload import run_anew_when_changed
+from adapter.server.reload import restart_on_change
 from adapter.sessions.context import OpenStore, ServerContext
 from adapter.store.quotas import Quotas
 
@@ -26,74 +26,73 @@ _log = logging.getLogger(__name__)
 Job = Callable[[ServerContext, OpenStore, asyncio.Event], Awaitable[None]]
 
 
-async def _relay(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
-    await run_anew_when_changed(
-        services,
+async def _relay(context: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
+    await restart_on_change(
+        context,
         stop,
-        lambda: (services.settings.relay, services.hostname),
+        lambda: (context.settings.relay, context.hostname),
         lambda ended: relay.run(
             store.transport,
-            services.settings.relay,
+            context.settings.relay,
             ended,
-            hostname=services.hostname,
-            drain=services.settings.server.drain,
+            hostname=context.hostname,
+            drain=context.settings.server.drain,
         ),
     )
 
 
-async def _hooks(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
-    await run_anew_when_changed(
-        services,
+async def _hooks(context: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
+    await restart_on_change(
+        context,
         stop,
-        lambda: services.settings.hook,
-        lambda ended: hooks.run(store.transport, services.settings.hook, ended),
+        lambda: context.settings.hook,
+        lambda ended: hooks.run(store.transport, context.settings.hook, ended),
     )
 
 
-async def _pull(services: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
-    await run_anew_when_changed(
-        services,
+async def _pull(context: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
+    await restart_on_change(
+        context,
         stop,
-        lambda: _pulled(services.settings),
+        lambda: _pull_settings(context.settings),
         lambda ended: follow.run(
             store.transport,
-            services.settings.upstream,
-            Limits(services.settings.limits.message_size, Quotas(services.settings)),
+            context.settings.upstream,
+            Limits(context.settings.limits.message_size, Quotas(context.settings)),
             ended,
         ),
     )
 
 
-def _pulled(settings: Settings) -> object:
-    """What matters to a pull."""
+def _pull_settings(settings: Settings) -> object:
+    """Return the settings that affect a pull."""
     return settings.upstream, settings.limits.message_size, settings.quota, settings.account
 
 
-#: name -> what runs
 JOBS: dict[str, Job] = {"relay": _relay, "hooks": _hooks, "pull": _pull}
 
 
-class Background:
+class StoreJobs:
     """The jobs of one open store."""
 
-    def __init__(self, services: ServerContext, store: OpenStore) -> None:
+    def __init__(self, context: ServerContext, store: OpenStore) -> None:
         self._stop = asyncio.Event()
         self._tasks = {
-            name: asyncio.ensure_future(self._run(name, job(services, store, self._stop))) for name, job in JOBS.items()
+            name: asyncio.ensure_future(self._run(name, job(context, store, self._stop))) for name, job in JOBS.items()
         }
 
     async def _run(self, name: str, job: Awaitable[None]) -> None:
         try:
             await job
         except Exception:
-            _log.exception("the %s ended unexpectedly", name)
+            _log.exception("%s: job ended unexpectedly", name)
 
     def stop(self) -> None:
-        """Ask all to end; :meth:`ended` waits for it."""
+        """Ask all jobs to end; :meth:`wait` waits for them."""
         self._stop.set()
 
-    async def ended(self, seconds: float) -> None:
-        """What is on its way when the time is up is given up, and done again later."""
+    async def wait(self, seconds: float) -> None:
+        """Wait for all jobs to end, then cancel the others: work in progress is done again later."""
         self.stop()
         _, late = await asyncio.wait(self._tasks.values(), timeout=seconds)
         for task in late:

@@ -1,9 +1,9 @@
-"""Three pages for those who watch over a server: ``/healthz``, ``/readyz`` and ``/metrics``. Nothing in them is secret,
-but they are meant for loopback.
+"""HTTP pages for monitoring: ``/healthz``, ``/readyz`` and ``/metrics``. They contain no secrets, but are meant for
+loopback.
 
-``/healthz`` is 200 as soon as the event loop answers; ``/readyz`` only while mail is served: 503 in maintenance and
-while draining. One request for each connection (RFC 9112, GET and HEAD only); what is longer or slower than such a
-request can be is cut off.
+``/healthz`` is 200 as soon as the event loop responds; ``/readyz`` only while mail is served: 503 in maintenance and
+while draining. A connection carries one request (RFC 9112, GET and HEAD only); one that is longer or slower than such
+a request can be is closed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from http import HTTPStatus
 from typing import NamedTuple, cast
 
 from adapter.observability import prometheus
-from adapter.server.metrics_shm import Board
+from adapter.server.metrics_shm import SharedMetrics
 from adapter.sessions.context import ServerContext
 
-#: The kind of listener these are on.
-HEALTH = "metrics"
-
-_LONGEST_REQUEST = 8 << 10
-_PATIENCE = 5.0
-_MOST = 64  # connections at once
+_MAX_REQUEST_BYTES = 8 << 10
+_REQUEST_SECONDS = 5.0
+_MAX_CONNECTIONS = 64
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -30,17 +27,17 @@ _TEXT = "text/plain; charset=utf-8"
 class _Page(NamedTuple):
     status: HTTPStatus
     text: str
-    kind: str = _TEXT
+    content_type: str = _TEXT
 
 
-class Health:
-    """``refresh`` puts up this worker's figures."""
+class MonitoringPages:
+    """``refresh`` publishes the current metrics of this worker."""
 
-    def __init__(self, services: ServerContext, board: Board, refresh: Callable[[], None]) -> None:
-        self._services = services
-        self._board = board
+    def __init__(self, context: ServerContext, shared: SharedMetrics, refresh: Callable[[], None]) -> None:
+        self._context = context
+        self._shared = shared
         self._refresh = refresh
-        self.open = 0
+        self.connections = 0
 
     def connection(self) -> asyncio.BaseProtocol:
         return _Connection(self)
@@ -52,62 +49,62 @@ class Health:
             return self._readiness()
         if path == "/metrics":
             self._refresh()
-            return _Page(HTTPStatus.OK, prometheus.render(self._board), prometheus.CONTENT_TYPE)
-        return _Page(HTTPStatus.NOT_FOUND, "healthz, readyz and metrics are here\n")
+            return _Page(HTTPStatus.OK, prometheus.render(self._shared.read()), prometheus.CONTENT_TYPE)
+        return _Page(HTTPStatus.NOT_FOUND, "not found: try /healthz, /readyz or /metrics\n")
 
     def _readiness(self) -> _Page:
-        if self._services.ending:
+        if self._context.ending:
             return _Page(HTTPStatus.SERVICE_UNAVAILABLE, "draining\n")
-        if self._services.store is None:
+        if self._context.store is None:
             return _Page(HTTPStatus.SERVICE_UNAVAILABLE, "offline for maintenance\n")
         return _Page(HTTPStatus.OK, "ready\n")
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, health: Health) -> None:
-        self._health = health
+    def __init__(self, pages: MonitoringPages) -> None:
+        self._pages = pages
         self._received = b""
-        self._transport: asyncio.Transport | None = None
+        self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._health.open += 1
-        if self._health.open > _MOST:
-            self._transport.abort()
+        self._socket = cast("asyncio.Transport", transport)
+        self._pages.connections += 1
+        if self._pages.connections > _MAX_CONNECTIONS:
+            self._socket.abort()
             return
-        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, self._socket.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._health.open -= 1
+        self._pages.connections -= 1
         if self._timer is not None:
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         if b"\r\n\r\n" in self._received:
-            self._answer()
-        elif len(self._received) > _LONGEST_REQUEST:
-            self._send(_Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long\n"))
+            self._respond()
+        elif len(self._received) > _MAX_REQUEST_BYTES:
+            self._send(_Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request too long\n"))
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         line = self._received.partition(b"\r\n")[0].split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
-            self._send(_Page(HTTPStatus.BAD_REQUEST, "not a request\n"))
+            self._send(_Page(HTTPStatus.BAD_REQUEST, "not an HTTP request\n"))
         elif line[0] not in (b"GET", b"HEAD"):
-            self._send(_Page(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD\n"))
+            self._send(_Page(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or HEAD\n"))
         else:
             path = line[1].partition(b"?")[0].decode("latin-1")
-            self._send(self._health.page(path), with_body=line[0] == b"GET")
+            self._send(self._pages.page(path), with_body=line[0] == b"GET")
 
     def _send(self, page: _Page, *, with_body: bool = True) -> None:
-        transport, self._transport = self._transport, None
-        if transport is None:
+        socket, self._socket = self._socket, None
+        if socket is None:
             return
         body = page.text.encode()
         head = (
-            f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.kind}\r\n"
+            f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
             f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
         )
-        transport.write(head.encode("ascii") + (body if with_body else b""))
-        transport.close()
+        socket.write(head.encode("ascii") + (body if with_body else b""))
+        socket.close()

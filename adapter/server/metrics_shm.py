@@ -1,11 +1,10 @@
-"""The board: each worker puts up its figures about once a second, and any of them can read those of all.
+"""Shared metrics: the samples of all workers in a memory map, one seqlock-protected region for each worker.
 
-Memory that was there before the workers were made. A worker writes to its own place only. A reader that comes while a
-place is being written, or finds there nothing it can read, goes without it.
+The map is allocated before the workers are forked. A worker publishes its samples about once a second, into its own
+region only; any worker can read all of them. A reader skips a region that is being written, or is empty.
 
-Figures of workers are told apart by a label, not added up: a worker that dies and is replaced begins from zero, which
-is a reset that those who collect counters know how to deal with. Figures of the store are the same whoever measured
-them: the freshest count.
+Samples of workers are distinguished by a label, not added up: a replaced worker begins from zero, which Prometheus
+treats as a counter reset. Samples of the store are the same in every worker; the latest ones count.
 """
 
 from __future__ import annotations
@@ -17,45 +16,45 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from adapter.observability.metrics import Sample
+from adapter.observability.metrics import Sample, WorkerSamples
 
-_PLACE = 256 << 10  # octets; figures are bounded, see adapter.observability.metrics
-_HEAD = struct.Struct("=QQd")  # a number that changes with every writing (odd while it lasts), size, when
+_REGION_BYTES = 256 << 10  # samples are bounded, see adapter.observability.metrics
+_HEADER = struct.Struct("=QQd")  # sequence number (odd while writing), size, time
 
 
-class Board:
-    """``number`` says which worker this is, counted from zero."""
+class SharedMetrics:
+    """``number`` is the number of this worker, from zero."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.number = 0
-        self._memory = mmap.mmap(-1, _PLACE * workers)
+        self._memory = mmap.mmap(-1, _REGION_BYTES * workers)
 
-    def put_up(self, samples: Sequence[Sample]) -> None:
+    def publish(self, samples: Sequence[Sample]) -> None:
+        """Replace the samples of this worker; samples that do not fit are dropped."""
         body = orjson.dumps([tuple(sample) for sample in samples])
-        if len(body) > _PLACE - _HEAD.size:
+        if len(body) > _REGION_BYTES - _HEADER.size:
             return
-        at = self.number * _PLACE
-        turn, _, _ = _HEAD.unpack_from(self._memory, at)
-        turn |= 1
-        _HEAD.pack_into(self._memory, at, turn, 0, 0.0)
-        self._memory[at + _HEAD.size : at + _HEAD.size + len(body)] = body
-        _HEAD.pack_into(self._memory, at, turn + 1, len(body), time.monotonic())
+        at = self.number * _REGION_BYTES
+        sequence, _, _ = _HEADER.unpack_from(self._memory, at)
+        sequence |= 1
+        _HEADER.pack_into(self._memory, at, sequence, 0, 0.0)
+        self._memory[at + _HEADER.size : at + _HEADER.size + len(body)] = body
+        _HEADER.pack_into(self._memory, at, sequence + 1, len(body), time.monotonic())
 
     def clear(self, number: int) -> None:
-        """A worker is gone."""
-        _HEAD.pack_into(self._memory, number * _PLACE, 0, 0, 0.0)
+        """Remove the samples of a dead worker."""
+        _HEADER.pack_into(self._memory, number * _REGION_BYTES, 0, 0, 0.0)
 
-    def read(self) -> Iterator[tuple[int, float, list[Sample]]]:
-        """The worker, when it wrote (monotonic), and what."""
+    def read(self) -> Iterator[WorkerSamples]:
         for number in range(self.workers):
-            at = number * _PLACE
-            before = _HEAD.unpack_from(self._memory, at)
-            turn, size, when = before
-            body = self._memory[at + _HEAD.size : at + _HEAD.size + size]
-            if size and not turn & 1 and _HEAD.unpack_from(self._memory, at) == before:
-                yield number, when, [_sample(*row) for row in orjson.loads(body)]
+            at = number * _REGION_BYTES
+            header = _HEADER.unpack_from(self._memory, at)
+            sequence, size, published_at = header
+            body = self._memory[at + _HEADER.size : at + _HEADER.size + size]
+            if size and not sequence & 1 and _HEADER.unpack_from(self._memory, at) == header:
+                yield WorkerSamples(number, published_at, [_decode(*row) for row in orjson.loads(body)])
 
 
-def _sample(family: str, labels: list[str], value: float, below: list[int]) -> Sample:
-    return Sample(family, tuple(labels), value, tuple(below))
+def _decode(family: str, labels: list[str], value: float, buckets: list[int]) -> Sample:
+    return Sample(family, tuple(labels), value, tuple(buckets))

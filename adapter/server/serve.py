@@ -1,10 +1,10 @@
-"""Serving: sockets first, then one process or several that accept from them.
+"""Serving: open the sockets, then run one process or several that accept from them.
 
-``run`` opens the sockets and says where they are. One process then serves by itself; more are made and looked after
-(:mod:`adapter.server.supervisor`). Each serving process opens the store, accepts, and says that it is ready. On SIGTERM
-or SIGINT it stops accepting, lets sessions finish what they do within a deadline, and closes the store. When the store
-is taken offline for maintenance the sessions end the same way and the store is let go, but the listeners stay and turn
-clients away until it is back. SIGHUP reads the settings again (:mod:`adapter.server.reload`).
+``run`` opens the sockets and announces them. With one worker this process serves by itself; with several, a supervisor
+forks and watches them (:mod:`adapter.server.supervisor`). A serving process opens the store, accepts connections, and
+reports that it is ready. On SIGTERM or SIGINT it stops accepting, drains its sessions within a deadline, and closes the
+store. When the store is taken offline for maintenance, sessions are drained and the store is closed the same way, but
+the listeners stay and turn clients away until it is back. SIGHUP reloads the settings (:mod:`adapter.server.reload`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from adapter.config.schema import Settings
+from adapter.config.loader import ConfigError
+from adapter.config.schema import METRICS_LISTENER, Settings
 from adapter.net import endpoints
-from adapter.net.endpoints import Endpoint, Listener
+from adapter.net.endpoints import Endpoint, Listener, ListenError
 from adapter.net.shared_counts import SharedCounts
 from adapter.net.tls import Certificates
 from adapter.observability import logging as logs
 from adapter.server import malloc
-from adapter.server.acceptor import Acceptor
-from adapter.server.listeners import LISTENERS
-from adapter.server.metrics_collector import Figures
-from adapter.server.metrics_http import HEALTH, Health
-from adapter.server.metrics_shm import Board
-from adapter.server.reload import Reloader, SettingsSource
-from adapter.server.service_manager import Announce, Overseer, ServiceManager
-from adapter.server.store_lifecycle import StoreKeeper, longest_close
-from adapter.server.supervisor import Supervisor, WorkerLink
+from adapter.server.listeners import Acceptor, ConnectionFactory
+from adapter.server.metrics_collector import MetricsCollector
+from adapter.server.metrics_http import MonitoringPages
+from adapter.server.metrics_shm import SharedMetrics
+from adapter.server.reload import Reloader
+from adapter.server.service_manager import Announce, StatusReporter, SystemdNotifier
+from adapter.server.settings import SettingsSource
+from adapter.server.store_lifecycle import StoreLifecycle, max_close_seconds
+from adapter.server.supervisor import Supervisor, WorkerChannel
 from adapter.sessions import budgets
 from adapter.sessions.admission import Admission
 from adapter.sessions.context import ServerContext
@@ -43,32 +44,33 @@ from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
 
-_BEAT = 0.5  # seconds between two signs of life
+_HEARTBEAT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Common:
-    """What all workers of a server have in common; made before any of them."""
+class SharedState:
+    """What all workers of a server share; made before they are forked."""
 
     root: str
     source: SettingsSource
     listeners: Sequence[Listener]
     counts: SharedCounts
-    board: Board
+    metrics: SharedMetrics
     connections_per_process: int  # as descriptors allow
 
     def kinds(self) -> set[str]:
-        """The budgets that the listeners need."""
-        return {budgets.budget_kind(each.endpoint.kind) for each in self.listeners if each.endpoint.kind != HEALTH}
+        """Return the connection budgets that the listeners need."""
+        kinds = (each.endpoint.kind for each in self.listeners)
+        return {budgets.budget_kind(kind) for kind in kinds if kind != METRICS_LISTENER}
 
-    def become(self, number: int) -> None:
-        """This process is that worker."""
-        self.counts.column = self.board.number = number
+    def set_worker(self, number: int) -> None:
+        """Make this process the worker of that number."""
+        self.counts.column = self.metrics.number = number
 
-    def forget(self, number: int) -> None:
-        """That worker is dead."""
+    def drop_worker(self, number: int) -> None:
+        """Remove the counts and metrics of a dead worker."""
         self.counts.drop_worker(number)
-        self.board.clear(number)
+        self.metrics.clear(number)
 
     def holds_index_lock(self, process: int) -> bool:
         try:
@@ -77,8 +79,8 @@ class _Common:
         except (MailError, OSError):
             return False
 
-    def let_go(self) -> None:
-        """Accept no more in this process."""
+    def close_listeners(self) -> None:
+        """Close the listening sockets of this process."""
         for listener in self.listeners:
             listener.close()
 
@@ -86,122 +88,134 @@ class _Common:
 def run(
     root: str,
     source: SettingsSource,
-    wanted: Sequence[Endpoint],
+    endpoints_to_open: Sequence[Endpoint],
     announce: Announce,
     inherited: Sequence[Listener] = (),
 ) -> None:
-    """Serve until a signal says to stop. Raises MailError, ConfigError or TlsError if that cannot begin."""
-    settings = source.started_with
+    """Serve until a signal says to stop. Raises MailError, ConfigError or TlsError if serving cannot begin."""
+    settings = source.at_start
     count = settings.server.workers
     per_process = budgets.raise_descriptor_limit()
     budgets.log_lowered(settings.limits, count, per_process)
     listeners = list(inherited)
-    common = _Common(root, source, listeners, SharedCounts(count), Board(count), per_process)
+    shared = SharedState(root, source, listeners, SharedCounts(count), SharedMetrics(count), per_process)
     try:
-        for endpoint in wanted:
-            listeners.append(endpoints.listen(endpoint, settings.listen))
+        for endpoint in endpoints_to_open:
+            listeners.append(open_listener(endpoint, settings))
         for listener in listeners:
             announce(f"{listener.endpoint.kind} {listener.endpoint}")
-        manager = ServiceManager(announce)
+        notifier = SystemdNotifier(announce)
         if count == 1:
-            _serve(common, settings, manager)
+            _serve(shared, settings, notifier)
             return
 
         if any(listener.endpoint.kind.startswith("imap") for listener in listeners):
-            importlib.import_module("adapter.imap.server")  # once: workers share what is there before them
+            importlib.import_module("adapter.imap.server")  # once: workers share the memory of what is loaded here
 
-        def work(link: WorkerLink) -> None:
-            common.become(link.number)
-            _serve(common, source.latest(), link)
+        def work(channel: WorkerChannel) -> None:
+            shared.set_worker(channel.number)
+            _serve(shared, source.latest(), channel)
 
         Supervisor(
             count,
             work,
-            manager,
-            let_go=common.let_go,
-            died=common.forget,
-            longest_end=lambda: longest_close(source.latest().server.drain),
-            holds_lock=common.holds_index_lock,
+            notifier,
+            close_listeners=shared.close_listeners,
+            on_exit=shared.drop_worker,
+            max_close_seconds=lambda: max_close_seconds(source.latest().server.drain),
+            holds_lock=shared.holds_index_lock,
         ).run()
     finally:
-        common.let_go()
+        shared.close_listeners()
         endpoints.remove_paths(listeners)
 
 
-def _serve(common: _Common, settings: Settings, overseer: Overseer) -> None:
+def open_listener(endpoint: Endpoint, settings: Settings) -> Listener:
+    """Open an endpoint as ``[listen]`` says. Raises ConfigError."""
+    listen = settings.listen
+    try:
+        return endpoints.listen(endpoint, backlog=listen.backlog, socket_mode=listen.socket_mode)
+    except ListenError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _serve(shared: SharedState, settings: Settings, reporter: StatusReporter) -> None:
     malloc.keep_memory()
     logs.write_behind()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve_until_told(common, settings, overseer))
+        runner.run(serve_until_stopped(shared, settings, reporter))
 
 
-async def _serve_until_told(common: _Common, settings: Settings, overseer: Overseer) -> None:
-    services = ServerContext(
+async def serve_until_stopped(shared: SharedState, settings: Settings, reporter: StatusReporter) -> None:
+    """Open the store, serve all listeners until SIGTERM or SIGINT, drain, and close the store."""
+    context = ServerContext(
         settings=settings,
         hostname=settings.server.hostname or socket.getfqdn(),
         certificates=Certificates(settings.tls),
         admission=Admission(
-            settings.limits, common.counts, kinds=common.kinds(), per_process=common.connections_per_process
+            settings.limits, shared.counts, kinds=shared.kinds(), per_process=shared.connections_per_process
         ),
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    reloader = Reloader(services, common.source, overseer)
-    loop.add_signal_handler(signal.SIGHUP, reloader.ask)
-    with contextlib.closing(Directories(common.root)) as directories:
-        keeper = StoreKeeper(common.root, services, directories, overseer)
+    reloader = Reloader(context, shared.source, reporter)
+    loop.add_signal_handler(signal.SIGHUP, reloader.request)
+    with contextlib.closing(Directories(shared.root)) as directories:
+        lifecycle = StoreLifecycle(shared.root, context, directories, reporter)
         acceptors: list[Acceptor] = []
-        health: list[Acceptor] = []
-        lasting = [asyncio.create_task(_beat(overseer))]  # until the very end; to open the store may take its time
+        monitoring: list[Acceptor] = []
+        until_exit = [asyncio.create_task(heartbeat(reporter))]  # before the store, which may take long to open
         try:
-            await keeper.open()
-            for listener in common.listeners:
-                if listener.endpoint.kind == HEALTH:
-                    figures = Figures(services, common.board, directories)
-                    lasting.append(asyncio.create_task(figures.run()))
-                    health.append(Acceptor(listener, Health(services, common.board, figures.put_up).connection))
+            await lifecycle.open()
+            connections = ConnectionFactory(context)
+            for listener in shared.listeners:
+                if listener.endpoint.kind == METRICS_LISTENER:
+                    collector = MetricsCollector(context, shared.metrics, directories)
+                    until_exit.append(asyncio.create_task(collector.run()))
+                    pages = MonitoringPages(context, shared.metrics, collector.publish)
+                    monitoring.append(Acceptor(listener, pages.connection))
                 else:
-                    connection = LISTENERS[listener.endpoint.kind](services)
-                    acceptors.append(Acceptor(listener, connection, yields=_fuller(services)))
-            overseer.ready()
+                    connection = connections.for_listener(listener.endpoint.kind)
+                    acceptors.append(Acceptor(listener, connection, should_yield=has_more_connections(context)))
+            reporter.ready()
             _log.info("ready")
-            watching = asyncio.create_task(keeper.watch(stop))
+            watching = asyncio.create_task(lifecycle.watch(stop))
             reloading = asyncio.create_task(reloader.run())
             await stop.wait()
             _log.info("stopping")
-            overseer.stopping()
-            services.ending = True
+            reporter.stopping()
+            context.ending = True
             reloading.cancel()
             await asyncio.wait([watching, reloading])
         finally:
             for acceptor in acceptors:
                 acceptor.close()
-            await keeper.close()
-            for acceptor in health:
+            await lifecycle.close()
+            for acceptor in monitoring:
                 acceptor.close()
-            for task in lasting:
+            for task in until_exit:
                 task.cancel()
     _log.info("stopped")
 
 
-def _fuller(services: ServerContext) -> Callable[[], bool] | None:
-    """Whether another worker has fewer connections than this one; None: there is no other."""
-    column = services.admission.counts.column
+def has_more_connections(context: ServerContext) -> Callable[[], bool] | None:
+    """Return a function that says whether another worker has fewer connections; None: this is the only worker."""
+    column = context.admission.counts.column
 
-    def fuller() -> bool:
-        by_worker = services.admission.by_worker
+    def compare() -> bool:
+        by_worker = context.admission.by_worker
         return by_worker[column] > min(by_worker)
 
-    return fuller if services.admission.counts.workers > 1 else None
+    return compare if context.admission.counts.workers > 1 else None
 
 
-async def _beat(overseer: Overseer) -> None:
-    """Signs of life, for as long as the event loop has its turns."""
+async def heartbeat(reporter: StatusReporter) -> None:
+    """Report heartbeats while the event loop runs."""
     while True:
-        overseer.alive()
-        await asyncio.sleep(_BEAT)
+        reporter.alive()
+        await asyncio.sleep(_HEARTBEAT_SECONDS)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

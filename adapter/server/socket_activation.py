@@ -1,8 +1,8 @@
-"""Listening sockets that the service manager opened for us (sd_listen_fds(3)): low ports without privileges, and
-connections that wait during a restart instead of being refused.
+"""Socket activation (sd_listen_fds(3)): listening sockets inherited from the service manager.
 
-``FileDescriptorName=`` of the socket unit says which listener a socket is for. A kind of listener that is handed over
-is not opened from ``[listen]`` again.
+They give low ports without privileges, and connections that wait during a restart instead of being refused.
+``FileDescriptorName=`` of the socket unit names the kind of listener. A kind with an inherited socket is not opened
+from ``[listen]``.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections.abc import Collection, MutableMapping
 from adapter.config.loader import ConfigError
 from adapter.net.endpoints import Endpoint, Listener
 
-_FIRST = 3  # the descriptor of the first
+_FIRST_DESCRIPTOR = 3
 
 
-def take(kinds: Collection[str], environment: MutableMapping[str, str] = os.environ) -> list[Listener]:
-    """Those that are meant for this process; they are taken from the environment. Raises ConfigError."""
+def inherited_sockets(kinds: Collection[str], environment: MutableMapping[str, str] = os.environ) -> list[Listener]:
+    """Return the listeners meant for this process, and clear their variables. Raises ConfigError."""
     process = environment.pop("LISTEN_PID", "")
     count = environment.pop("LISTEN_FDS", "")
     names = environment.pop("LISTEN_FDNAMES", "").split(":")
     if process != str(os.getpid()) or not count.isdigit():
         return []
-    found = []
+    listeners = []
     for number in range(int(count)):
         name = names[number] if number < len(names) else ""
         if name not in kinds:
             raise ConfigError(
                 f"an inherited socket is named {name!r}: its FileDescriptorName= must be one of {', '.join(kinds)}"
             )
-        found.append(Listener(*_adopt(name, _FIRST + number), ours=False))
-    return found
+        listeners.append(Listener(*_adopt(name, _FIRST_DESCRIPTOR + number), ours=False))
+    return listeners
 
 
 def _adopt(kind: str, descriptor: int) -> tuple[Endpoint, list[socket.socket]]:
     try:
         os.set_inheritable(descriptor, False)
-        handed = socket.socket(fileno=descriptor)
-        listens = handed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        inherited = socket.socket(fileno=descriptor)
+        is_listening = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
-        raise ConfigError(f"{kind}: descriptor {descriptor} is no socket: {error.strerror}") from None
-    if not listens or handed.type != socket.SOCK_STREAM:
-        raise ConfigError(f"{kind}: the inherited socket does not listen: use ListenStream= and Accept=no")
-    handed.setblocking(False)
-    name = handed.getsockname()
-    if handed.family == socket.AF_UNIX:
-        return Endpoint(kind, "", 0, str(name)), [handed]
-    return Endpoint(kind, name[0], name[1]), [handed]
+        raise ConfigError(f"{kind}: inherited descriptor {descriptor} is not a socket: {error.strerror}") from None
+    if not is_listening or inherited.type != socket.SOCK_STREAM:
+        raise ConfigError(f"{kind}: the inherited socket is not listening: use ListenStream= and Accept=no")
+    inherited.setblocking(False)
+    name = inherited.getsockname()
+    if inherited.family == socket.AF_UNIX:
+        return Endpoint(kind, "", 0, str(name)), [inherited]
+    return Endpoint(kind, name[0], name[1]), [inherited]

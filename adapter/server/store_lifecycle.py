@@ -1,4 +1,4 @@
-"""Opens and closes the store below listeners that stay: for maintenance, and at the end."""
+"""Store lifecycle: open and close the store below the listeners, for maintenance and at shutdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import logging
 import sqlite3
 
-from adapter.server.jobs import Background
-from adapter.server.service_manager import Overseer
+from adapter.config.schema import Settings
+from adapter.hooks import runner as hooks
+from adapter.net.shared_counts import SharedCounts
+from adapter.server.jobs import StoreJobs
+from adapter.server.service_manager import StatusReporter
 from adapter.sessions.context import OpenStore, ServerContext, close_store, open_store
 from adapter.store.disk import Directories
 from adapter.transport.recovery.opening import offline_reason
@@ -15,95 +18,107 @@ from protocol.errors import MailError, Reason
 
 _log = logging.getLogger(__name__)
 
-_WATCH = 0.25  # seconds between looks at the maintenance marker
-_REFRESH = 2.0  # seconds between looks at the registered addresses
-_AFTER_CUT_OFF = 5.0  # what is being committed when the deadline passes is waited for
+_MARKER_CHECK_SECONDS = 0.25
+_ADDRESS_REFRESH_SECONDS = 2.0
+_CUT_OFF_SECONDS = 5.0  # for commits in progress, after the deadline for sessions
 
 
-def longest_close(drain: float) -> float:
-    """Seconds after which :meth:`StoreKeeper.close` is over, but for the store's last commits."""
-    return 2 * drain + _AFTER_CUT_OFF
+def max_close_seconds(drain: float) -> float:
+    """Return the limit of :meth:`StoreLifecycle.close`, without the store's last commits."""
+    return 2 * drain + _CUT_OFF_SECONDS
 
 
-class StoreKeeper:
+def open_served_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> OpenStore:
+    """Open a store and register the hooks, before any mail is accepted. Blocking. Raises MailError, ConfigError."""
+    store = open_store(root, settings, counts)
+    try:
+        hooks.begin(store.transport, settings.hook)
+    except BaseException:
+        close_store(store)
+        raise
+    return store
+
+
+class StoreLifecycle:
+    """Opens the store, closes it for maintenance, and opens it again."""
+
     def __init__(
-        self, root: str, services: ServerContext, directories: Directories, overseer: Overseer | None = None
+        self, root: str, context: ServerContext, directories: Directories, reporter: StatusReporter | None = None
     ) -> None:
         self._root = root
-        self._services = services
+        self._context = context
         self._directories = directories
-        self._overseer = overseer or Overseer()
+        self._reporter = reporter or StatusReporter()
         self._store: OpenStore | None = None
-        self._background: Background | None = None
+        self._jobs: StoreJobs | None = None
 
     async def open(self) -> None:
-        """Open the store, or leave that to :meth:`watch` if it is in maintenance. Raises MailError, ConfigError."""
-        services = self._services
+        """Open the store; if it is in maintenance, leave that to :meth:`watch`. Raises MailError, ConfigError."""
+        context = self._context
         try:
-            self._store = await asyncio.to_thread(open_store, self._root, services.settings, services.admission.counts)
+            self._store = await asyncio.to_thread(
+                open_served_store, self._root, context.settings, context.admission.counts
+            )
         except MailError as error:
             if error.reason is not Reason.MAINTENANCE:
                 raise
             _log.warning("%s", error)
             return
-        services.store = self._store
-        self._background = Background(services, self._store)
+        context.store = self._store
+        self._jobs = StoreJobs(context, self._store)
 
     async def close(self) -> None:
-        """Let the sessions finish, end those that do not, then let go of the store, whatever happens before.
-
-        May be called again.
-        """
-        services = self._services
-        services.store = None
-        background, self._background = self._background, None
-        if background is not None:
-            background.stop()
-        drain = services.settings.server.drain
+        """Drain the sessions, cut off those that remain, then close the store, even if draining fails. Idempotent."""
+        context = self._context
+        context.store = None
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            jobs.stop()
+        drain = context.settings.server.drain
         try:
-            if not await services.connections.drain(drain):
-                _log.warning("ending %d sessions that did not finish in time", len(services.connections))
-                await services.connections.cut_off(_AFTER_CUT_OFF)
-            for let_go in services.before_close:
-                await let_go()
-            if background is not None:
-                await background.ended(drain)
+            if not await context.connections.drain(drain):
+                _log.warning("drain timeout: cutting off %d session(s)", len(context.connections))
+                await context.connections.cut_off(_CUT_OFF_SECONDS)
+            for close in context.before_close:
+                await close()
+            if jobs is not None:
+                await jobs.wait(drain)
         finally:
             if self._store is not None:
                 store, self._store = self._store, None
                 await asyncio.to_thread(close_store, store)
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Look at the maintenance marker and, less often, at the registered addresses, until ``stop`` is set.
+        """Poll the maintenance marker and, less often, the registered addresses, until ``stop`` is set.
 
-        Not to be cancelled: a store that is being opened or closed would be left half-way.
+        Not to be cancelled: that would leave a store half opened or half closed.
         """
         since_refresh = 0.0
-        while not await _set_within(stop, _WATCH):
-            since_refresh += _WATCH
+        while not await _is_set_within(stop, _MARKER_CHECK_SECONDS):
+            since_refresh += _MARKER_CHECK_SECONDS
             try:
                 reason = await asyncio.to_thread(offline_reason, self._directories)
-                store = self._services.store
+                store = self._context.store
                 if reason is not None and store is not None:
-                    _log.warning("going offline: %s", reason)
+                    _log.warning("store: going offline (%s)", reason)
                     await self.close()
-                    _log.warning("offline")
-                    self._overseer.status(f"Offline: {reason}")
+                    _log.warning("store: offline")
+                    self._reporter.status(f"Offline: {reason}")
                 elif reason is None and store is None:
                     await self.open()
-                    if self._services.store is not None:
-                        _log.warning("online again")
-                        self._overseer.status("Serving mail")
-                elif store is not None and since_refresh >= _REFRESH:
+                    if self._context.store is not None:
+                        _log.warning("store: online again")
+                        self._reporter.status("Serving mail")
+                elif store is not None and since_refresh >= _ADDRESS_REFRESH_SECONDS:
                     since_refresh = 0.0
                     await asyncio.to_thread(store.recipients.refresh)
             except (MailError, OSError, sqlite3.Error) as error:
-                _log.error("the store cannot be looked at: %s", error)
-            except Exception:  # whatever it is: without this watch the store would never go offline again
-                _log.exception("the watch over the store goes on after unexpected trouble")
+                _log.error("store: cannot check for maintenance (%s); retrying", error)
+            except Exception:  # without this loop the store would never go offline again
+                _log.exception("store: unexpected error in the maintenance check; retrying")
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

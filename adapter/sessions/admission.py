@@ -82,7 +82,7 @@ class Admission:
         return sum(self.by_worker)
 
     def apply(self, limits: Limits) -> None:
-        """Go by these limits from now on; open connections stay. Raises ConfigError."""
+        """Go by these limits from now on; open connections stay. Raises ValueError."""
         exempt = Networks(limits.exempt)
         allowed = allowed_connections(self.counts.workers, self._per_process)
         self.budgets = share_out(limits, self._kinds, allowed)

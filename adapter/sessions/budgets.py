@@ -16,8 +16,8 @@ import resource
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from adapter.config.loader import ConfigError
 from adapter.config.schema import Limits
+from adapter.config.validate import connection_budgets
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +51,9 @@ def budget_kind(listener: str) -> str:
 
 
 def share_out(limits: Limits, kinds: Collection[str], allowed: int = UNLIMITED) -> dict[str, Budget]:
-    """Budgets for these kinds; ``allowed`` is what descriptors allow. Raises ConfigError."""
+    """Return the budgets of these kinds; ``allowed`` is what descriptors allow. Raises ValueError."""
     total = min(limits.connections, allowed)
-    explicit: dict[str, int] = {kind: number for kind in kinds if (number := getattr(limits, f"connections_{kind}"))}
-    if sum(explicit.values()) > limits.connections:
-        names = ", ".join(f"connections_{kind}" for kind in explicit)
-        raise ConfigError(f"limits: {names} are together more than connections = {limits.connections}")
+    explicit = connection_budgets(limits, kinds)
     sizes = {kind: max(1, number * total // limits.connections) for kind, number in explicit.items()}
     rest = total - sum(sizes.values())
     weights = {kind: WEIGHTS[kind] for kind in kinds if kind not in sizes}

@@ -1,15 +1,15 @@
-"""What all connections of a process share, and how they are told to end.
+"""Server context: what all sessions of a process share, and how they are asked to end.
 
-The store can go away while the listeners stay: in maintenance ``store`` is None and new connections are turned away.
+The store can be closed while the listeners stay: in maintenance ``store`` is None, and new connections are turned away.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from adapter.accounts.credentials import Credentials
 from adapter.accounts.login import Authenticator
@@ -17,7 +17,6 @@ from adapter.accounts.login_records import LoginRecords
 from adapter.accounts.provisioning import Provisioner
 from adapter.accounts.recipients import Recipients
 from adapter.config.schema import Settings
-from adapter.hooks import runner as hooks
 from adapter.net.shared_counts import SharedCounts
 from adapter.net.tls import Certificates
 from adapter.sessions.admission import Admission
@@ -25,18 +24,15 @@ from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.sent_copy import SentCopies
 from adapter.transport.transport import Transport
 
-if TYPE_CHECKING:
-    from adapter.imap.server import ImapServer
-
 
 class ServedConnection(Protocol):
     """A connection that can be asked to end."""
 
     def finish(self) -> None:
-        """End as soon as nothing is in flight, with a word to the client."""
+        """Notify the client and end as soon as nothing is in flight."""
 
     def cut_off(self) -> None:
-        """End now, with a word to a client that is waited for."""
+        """End now; notify the client if the session is waiting for it."""
 
 
 class Connections:
@@ -59,19 +55,22 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __iter__(self) -> Iterator[ServedConnection]:
+        return iter(list(self._open))
+
     async def drain(self, seconds: float) -> bool:
-        """Ask all to finish; whether they did in time."""
-        for connection in list(self._open):
+        """Ask all to finish; return whether they did in time."""
+        for connection in self:
             connection.finish()
-        return await self._gone_within(seconds)
+        return await self.are_gone_within(seconds)
 
     async def cut_off(self, seconds: float) -> bool:
-        """End all; whether they were gone in time."""
-        for connection in list(self._open):
+        """End all; return whether they were gone in time."""
+        for connection in self:
             connection.cut_off()
-        return await self._gone_within(seconds)
+        return await self.are_gone_within(seconds)
 
-    async def _gone_within(self, seconds: float) -> bool:
+    async def are_gone_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._none.wait()
@@ -82,40 +81,40 @@ class Connections:
 
 @dataclass(slots=True)
 class OpenStore:
-    """An open store and everything that lives and ends with it."""
+    """An open store, and everything that is opened and closed with it."""
 
-    settings: Settings  # replaced when they are read again
+    settings: Settings  # replaced by a reload
     transport: Transport
     recipients: Recipients
     newcomers: Provisioner
     credentials: Credentials
     authenticator: Authenticator
     records: LoginRecords
-    pool: ThreadPoolExecutor  # for work that blocks and is rare: queries, large writes
+    pool: ThreadPoolExecutor  # for rare blocking work: queries, large writes
     commits: CommitQueue
     sent_copies: SentCopies
 
 
 @dataclass(slots=True)
 class ServerContext:
+    """What all sessions of a process share."""
+
     settings: Settings
     hostname: str
     certificates: Certificates
     admission: Admission
     store: OpenStore | None = None
-    #: No new connection is served: the process is about to end.
+    #: The process is about to end; new connections are turned away.
     ending: bool = False
     connections: Connections = field(default_factory=Connections)
-    #: What lives on the store: called when its sessions are gone and before it goes itself.
+    #: Users of the store register here: called when its sessions are gone, before it is closed.
     before_close: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    #: Called when the settings have been read again.
+    #: Called when the settings have been reloaded.
     after_reload: list[Callable[[], None]] = field(default_factory=list)
-    #: Of all IMAP listeners; made by the first of them.
-    imap: ImapServer | None = None
 
 
 def open_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> OpenStore:
-    """Blocks. Raises MailError, and ConfigError for settings that contradict themselves."""
+    """Open a store with its accounts. Blocking. Raises MailError, and ConfigError for contradictory settings."""
     transport = Transport.open(root)
     try:
         recipients = Recipients(settings, transport)
@@ -124,7 +123,6 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
         counts = counts or SharedCounts()
         records = LoginRecords(transport.root, counts.secret)
         authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers, records)
-        hooks.begin(transport, settings.hook)  # they miss nothing that is accepted from now on
     except BaseException:
         transport.close()
         raise
@@ -137,7 +135,7 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
 
 
 def close_store(store: OpenStore) -> None:
-    """Finish what was begun, then let go of the store. Blocks."""
+    """Finish pending commits, then close the store. Blocking."""
     store.commits.close()
     store.pool.shutdown(wait=True)
     store.authenticator.close()

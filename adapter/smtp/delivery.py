@@ -10,13 +10,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adapter.net.networks import Peer
 from adapter.observability import metrics
+from adapter.observability.disk_errors import disk_cause
+from adapter.observability.peer import Peer
 from adapter.sessions.context import OpenStore
 from adapter.smtp.delivery_report import report_delivered, requested_reports
 from adapter.smtp.message import IncomingMessage
 from adapter.smtp.transaction import Recipient, Transaction
-from adapter.store.disk_errors import disk_cause
 from adapter.transport.apply.dsn_requests import DsnRequests, RecipientRequest
 from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from dataclasses import dataclass
 
 from adapter.config.schema import Lmtp, Smtp, Submission
@@ -14,22 +12,6 @@ from protocol.smtp import replies
 from protocol.smtp.data import LineEnds, MessageLimits
 from protocol.smtp.replies import Reply
 from protocol.smtp.states import Service, SessionState
-
-_run = os.urandom(3).hex()
-_numbers = itertools.count(1)
-
-
-def _renew_run_id() -> None:
-    global _run
-    _run = os.urandom(3).hex()
-
-
-os.register_at_fork(after_in_child=_renew_run_id)
-
-
-def fresh_session_id() -> str:
-    """A session id that is unique in all logs and trace headers."""
-    return f"{_run}-{next(_numbers):x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from adapter.net.networks import Peer, canonical
+from adapter.net.networks import canonical
 from adapter.observability.metrics import COMMAND_SECONDS, COMMANDS
+from adapter.observability.peer import Peer, new_session_id
 from adapter.sessions.admission import Stage, Ticket
 from adapter.sessions.context import OpenStore
 from adapter.smtp.commands import HANDLERS, Commands, Replies
-from adapter.smtp.listener_config import ListenerConfig, fresh_session_id
+from adapter.smtp.listener_config import ListenerConfig
 from adapter.smtp.message import TooSlowError
 from adapter.smtp.stream import InterruptedWaitError, PeerGoneError, Stream
 from adapter.smtp.transaction import Transaction
@@ -55,7 +56,7 @@ class SmtpSession(Stream):
         self._current_config = current_config
         self.apply_settings()
         self.state = self.config.new_session(self.peer_address)
-        self.peer = Peer(fresh_session_id(), self.peer_address)
+        self.peer = Peer(new_session_id(), self.peer_address)
         self.client = ClientInfo()
         self.account: str | None = None  # of the login
         self.transaction: Transaction | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import IntFlag
 
@@ -20,6 +21,14 @@ class Flag(IntFlag):
 #: What a client may set; archived is set by moving a message.
 SETTABLE = int(Flag.READ | Flag.ANSWERED | Flag.STARRED | Flag.DELETED | Flag.DRAFT)
 ALL_BITS = 63
+
+#: An IMAP atom (RFC 3501 section 9) that is not a system flag.
+KEYWORD = re.compile(r'[^\x00-\x20\x7f-\U0010ffff(){%*"\\\]]{1,64}\Z')
+
+
+def valid_keywords(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words that can be keywords."""
+    return tuple(word for word in words if KEYWORD.match(word))
 
 
 def join_keywords(keywords: Iterable[str]) -> str:

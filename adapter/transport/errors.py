@@ -11,8 +11,8 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 
+from adapter.observability.disk_errors import advice
 from adapter.store import layout
-from adapter.store.disk_errors import advice
 from adapter.store.index import IndexDiverged
 from adapter.store.journal import JournalDamaged, JournalForeign
 from protocol.errors import MailError, Reason

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from adapter.accounts.credentials import Credentials
-from adapter.config.schema import Listen, Settings
+from adapter.config.schema import Settings
 from adapter.imap.session import Session
 from adapter.net import endpoints
 from adapter.net.endpoints import Endpoint
 from adapter.net.tls import Certificates
-from adapter.server.acceptor import Acceptor
-from adapter.server.listeners import LISTENERS
-from adapter.server.store_lifecycle import StoreKeeper
+from adapter.server.listeners import Acceptor, ConnectionFactory
+from adapter.server.store_lifecycle import StoreLifecycle
 from adapter.sessions.admission import Admission
 from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
@@ -37,15 +36,15 @@ class Running:
     """A server on loopback."""
 
     services: ServerContext
-    keeper: StoreKeeper
+    keeper: StoreLifecycle
     port: int
     tls_port: int
 
     @property
     def session(self) -> Session:
         """The server's side of the only connection."""
-        assert self.services.imap is not None
-        (session,) = self.services.imap.sessions
+        (session,) = self.services.connections
+        assert isinstance(session, Session)
         return session
 
     @property
@@ -87,12 +86,13 @@ async def serving(root: str | os.PathLike[str], settings: Settings | None = None
         admission=Admission(settings.limits),
     )
     with contextlib.closing(Directories(os.fspath(root))) as directories:
-        keeper = StoreKeeper(os.fspath(root), services, directories)
+        keeper = StoreLifecycle(os.fspath(root), services, directories)
         await keeper.open()
+        connections = ConnectionFactory(services)
         servers, ports = [], []
         for kind in ("imap", "imaps"):
-            listener = endpoints.listen(Endpoint(kind, "127.0.0.1", 0), Listen(backlog=200))
-            servers.append(Acceptor(listener, LISTENERS[kind](services)))
+            listener = endpoints.listen(Endpoint(kind, "127.0.0.1", 0), backlog=200)
+            servers.append(Acceptor(listener, connections.for_listener(kind)))
             ports.append(listener.endpoint.port)
         stop = asyncio.Event()
         watching = asyncio.create_task(keeper.watch(stop))

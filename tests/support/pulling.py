@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.schema import Settings
+from adapter.config.schema import Settings, UpstreamSettings
 from adapter.mirror import follow
 from adapter.mirror.folder_sync import Pulled
 from adapter.mirror.limits import Limits

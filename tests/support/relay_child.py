@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay import relay
 from adapter.transport.transport import Transport
 

@@ -12,7 +12,7 @@ from email.message import EmailMessage, Message, MIMEPart
 from typing import Any, cast
 
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay import relay
 from adapter.store.queries import outbox
 from adapter.store.queries.outbox import QueueRow

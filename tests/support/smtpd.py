@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from adapter.accounts.credentials import Credentials
 from adapter.config.loader import Seconds
-from adapter.config.schema import Listen, Settings
+from adapter.config.schema import Settings
 from adapter.net import endpoints
 from adapter.net.tls import Certificates
-from adapter.server.acceptor import Acceptor
-from adapter.server.listeners import LISTENERS
-from adapter.server.store_lifecycle import StoreKeeper
+from adapter.server.listeners import Acceptor, ConnectionFactory
+from adapter.server.store_lifecycle import StoreLifecycle
 from adapter.sessions.admission import Admission
 from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
@@ -52,7 +51,7 @@ class ConnectionEnded(Exception):  # noqa: N818 - not an error of the tests
 @dataclass
 class Running:
     services: ServerContext
-    keeper: StoreKeeper
+    keeper: StoreLifecycle
     ports: dict[str, int]
 
     @property
@@ -104,13 +103,13 @@ async def serving(
         admission=Admission(settings.limits),
     )
     with contextlib.closing(Directories(os.fspath(root))) as directories:
-        keeper = StoreKeeper(os.fspath(root), services, directories)
+        keeper = StoreLifecycle(os.fspath(root), services, directories)
         await keeper.open()
         servers, ports = [], {}
         for kind in kinds:
             wanted = endpoints.parse(kind, "127.0.0.1:0")
-            listener = endpoints.listen(wanted, Listen(backlog=600))
-            servers.append(Acceptor(listener, LISTENERS[kind](services)))
+            listener = endpoints.listen(wanted, backlog=600)
+            servers.append(Acceptor(listener, ConnectionFactory(services).for_listener(kind)))
             ports[kind] = listener.endpoint.port
         stop = asyncio.Event()
         watching = asyncio.create_task(keeper.watch(stop))

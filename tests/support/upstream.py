@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter.config.loader import Seconds
-from adapter.config.mirror import UpstreamSettings
+from adapter.config.schema import UpstreamSettings
 from protocol.imap.wire import utf7
 from tests.support.certificates import make_certificate
 from tests.support.fronts import free_port, open_directory, wait_for_port

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from adapter.accounts import password_schemes
 from adapter.accounts.password_schemes import SchemeError
-from adapter.config.loader import ConfigError
 from adapter.net.networks import Networks
 
 _log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class PasswdFile:
         try:
             texts = [text.strip() for text in user.extra["allow_nets"].split(",")]
             return peer in Networks("unix" if text == "local" else text for text in texts)
-        except ConfigError as error:
+        except ValueError as error:
             _log.error("%s cannot log in: allow_nets in %s: %s", user.name, self.path, error)
             return False
 

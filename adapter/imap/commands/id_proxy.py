@@ -12,7 +12,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from adapter.net.networks import Peer, canonical
+from adapter.net.networks import canonical
+from adapter.observability.peer import Peer
 from protocol.imap.states import State
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from protocol.imap.flags import KEYWORD_LIMIT, SYSTEM_FLAGS, FlagTable
 from protocol.imap.responses import codes
 
 if TYPE_CHECKING:
-    from adapter.config.imap import ImapSettings
+    from adapter.config.schema import ImapSettings
     from adapter.imap.session import Session
 
 _HOW: Final[dict[StoreMode, How]] = {StoreMode.ADD: "add", StoreMode.REMOVE: "remove", StoreMode.REPLACE: "set"}

@@ -17,8 +17,8 @@ from adapter.accounts.login import Authenticator
 from adapter.accounts.login_records import LoginRecords
 from adapter.config.loader import Seconds
 from adapter.config.schema import Login, Settings
-from adapter.net.networks import Peer
 from adapter.net.shared_counts import SharedCounts
+from adapter.observability.peer import Peer
 from protocol.sasl.mechanisms import Failure, FailureCause, Success
 from protocol.sasl.scram import ScramKeys
 from tests.support.waiting import PATIENCE, until

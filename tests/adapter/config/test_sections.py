@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from adapter.config import loader, validate
-from adapter.config.hooks import HookSettings
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.schema import Settings
+from adapter.config import loader
+from adapter.config.schema import HookSettings, Settings, UpstreamSettings
+from adapter.server.settings import problems as settings_problems
 from tests.support.paths import REPOSITORY
 
 CONF = REPOSITORY / "conf" / "markpost.toml"
@@ -37,5 +36,5 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path, name: str, k
 
 def test_mistakes_are_told_by_path() -> None:
     settings = Settings(upstream={"work": UpstreamSettings(port=0)}, hook={"a b": HookSettings()})
-    found = {".".join(path) for path, _ in validate.problems(settings)}
+    found = {".".join(path) for path, _ in settings_problems(settings)}
     assert {"upstream.work.host", "upstream.work.port", "hook.a b", "hook.a b.command"} <= found

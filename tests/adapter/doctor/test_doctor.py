@@ -20,10 +20,17 @@ from click.testing import CliRunner
 
 from adapter.backup import create
 from adapter.cli import main
-from adapter.config.hooks import HookSettings
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.relay import RelaySettings
-from adapter.config.schema import Limits, Listen, Metrics, Server, Settings, Tls
+from adapter.config.schema import (
+    HookSettings,
+    Limits,
+    Listen,
+    Metrics,
+    RelaySettings,
+    Server,
+    Settings,
+    Tls,
+    UpstreamSettings,
+)
 from adapter.doctor import filesystem, host, ports, store_health
 from adapter.doctor.findings import Level
 from adapter.maintenance import gate

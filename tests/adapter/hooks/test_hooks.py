@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from adapter.config.hooks import HookSettings, problems
 from adapter.config.loader import Seconds
-from adapter.config.schema import Settings
+from adapter.config.schema import HookSettings, Settings
+from adapter.config.validate import hook_problems
 from adapter.hooks import call, runner
 from adapter.net import http as web
-from adapter.sessions.context import close_store, open_store
+from adapter.server.settings import VALUE_RULES
+from adapter.server.store_lifecycle import open_served_store
+from adapter.sessions.context import close_store
 from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -376,7 +378,7 @@ async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: Rec
     with new_store(root, ADA):
         pass
     hooks = {"agent": url_hook(receiver)}
-    store = await asyncio.to_thread(open_store, str(root), Settings(hook=hooks))
+    store = await asyncio.to_thread(open_served_store, str(root), Settings(hook=hooks))
     first = deliver(store.transport, ADA).message_id
     runner.begin(store.transport, hooks)  # as another worker does
     async with running(store.transport, **hooks):
@@ -418,8 +420,8 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: Receiver) ->
 
 
 def test_settings_that_cannot_be() -> None:
-    assert list(problems("agent", HookSettings(url="https://example.test/x"))) == []
-    assert list(problems("agent", HookSettings(command=("true",), folders=("*",)))) == []
+    assert list(hook_problems("agent", HookSettings(url="https://example.test/x"), VALUE_RULES)) == []
+    assert list(hook_problems("agent", HookSettings(command=("true",), folders=("*",)), VALUE_RULES)) == []
     bad = HookSettings(
         url="ftp://x",
         command=("x",),
@@ -431,8 +433,8 @@ def test_settings_that_cannot_be() -> None:
         first_retry=Seconds(0),
         longest_retry=Seconds(0),
     )
-    assert {key for key, _ in problems("a b", bad)} == {
+    assert {key for key, _ in hook_problems("a b", bad, VALUE_RULES)} == {
         "", "url", "command", "accounts", "folders", "concurrency", "authorization_file", "timeout", "first_retry",
         "longest_retry",
     }  # fmt: skip
-    assert {key for key, _ in problems("agent", HookSettings())} == {"command"}
+    assert {key for key, _ in hook_problems("agent", HookSettings(), VALUE_RULES)} == {"command"}

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.config.imap import ImapSettings
-from adapter.config.schema import Limits, Settings
+from adapter.config.schema import ImapSettings, Limits, Settings
 from tests.support.imapd import PASSWORD, Running, make_store, serving
 from tests.support.stores import ADA
 
@@ -17,9 +16,7 @@ CLIENT = "192.0.2.7"
 
 
 def _address(server: Running) -> str:
-    assert server.services.imap is not None
-    (session,) = server.services.imap.sessions
-    return session.peer.address
+    return server.session.peer.address
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ async def test_who_takes_nothing_is_given_up(start: Start) -> None:
         await stuck.ok("SELECT INBOX")
         stuck._reader._limit = 1 << 10  # type: ignore[attr-defined]
         stuck.start("FETCH 1 BODY.PEEK[]")
-        assert await server.services.connections._gone_within(PATIENCE)
+        assert await server.services.connections.are_gone_within(PATIENCE)
         await stuck.close()
 
 
@@ -333,7 +333,7 @@ async def test_the_log_does_not_repeat_what_a_client_sends(start: Start, caplog:
         for command in ("SEARCH TEXT secret", "STORE 1 FLAGS (secret)", "FETCH 1 BODY[HEADER.FIELDS (Secret)]"):
             await client.ok(command)
         await client.close()
-        assert await server.services.connections._gone_within(PATIENCE)
+        assert await server.services.connections.are_gone_within(PATIENCE)
     assert "SELECT in " in caplog.text
     assert "secret" not in caplog.text.lower()
 
@@ -381,7 +381,7 @@ async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: S
         client.send(b"a APPEND INBOX {900000+}\r\n" + b"x" * 500_000)
         await asyncio.sleep(0.2)
         await client.close()
-        assert await server.services.connections._gone_within(PATIENCE)
+        assert await server.services.connections.are_gone_within(PATIENCE)
         assert await asyncio.to_thread(rows, server.transport) == []
 
 

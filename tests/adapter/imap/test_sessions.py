@@ -99,7 +99,7 @@ async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
         client.start("SEARCH RETURN (SAVE) ALL")
         await asyncio.wait_for(searching.wait(), PATIENCE)
         await client.close()
-        assert await server.services.connections._gone_within(PATIENCE)
+        assert await server.services.connections.are_gone_within(PATIENCE)
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 

@@ -12,12 +12,14 @@ from dataclasses import replace
 import pytest
 
 from adapter.config.loader import Seconds
-from adapter.config.mirror import UpstreamSettings, problems
+from adapter.config.schema import UpstreamSettings
+from adapter.config.validate import upstream_problems
 from adapter.mirror import client as fence
 from adapter.mirror import naming, replies
 from adapter.mirror.client import Client, Refused, UpstreamError
 from adapter.mirror.replies import Examined, Fetched, Listed
 from adapter.mirror.session import Session, _password
+from adapter.server.settings import VALUE_RULES
 from adapter.store.flags import Flag
 from tests.support.waiting import PATIENCE
 
@@ -282,12 +284,17 @@ def test_names_here() -> None:
 
 def test_settings_that_cannot_be() -> None:
     good = UpstreamSettings(host="h", user="u", password="p", account="ada@example.test")
-    assert list(problems("work", good)) == []
+    assert list(upstream_problems("work", good, VALUE_RULES)) == []
     bad = UpstreamSettings(
         port=0, account="nobody", prefix="a//b", ca_file="/none", password="p", password_file="/none"
     )
-    assert {key for key, _ in problems("a/b", bad)} == {
+    assert {key for key, _ in upstream_problems("a/b", bad, VALUE_RULES)} == {
         "", "host", "user", "port", "account", "prefix", "ca_file", "password_file",
     }  # fmt: skip
     never = replace(good, poll=Seconds(0), timeout=Seconds(0), first_retry=Seconds(0), longest_retry=Seconds(0))
-    assert {key for key, _ in problems("work", never)} == {"poll", "timeout", "first_retry", "longest_retry"}
+    assert {key for key, _ in upstream_problems("work", never, VALUE_RULES)} == {
+        "poll",
+        "timeout",
+        "first_retry",
+        "longest_retry",
+    }

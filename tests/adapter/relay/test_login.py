@@ -14,7 +14,7 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay.smarthost import Smarthost, Unreachable
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapter.config import loader
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay import replies, retry_policy
 from adapter.relay.message_source import DataEncoder, Nature, examine
 from adapter.relay.replies import Verdict

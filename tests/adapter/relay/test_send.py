@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
+from adapter.config.schema import RelaySettings
 from adapter.relay import relay
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport

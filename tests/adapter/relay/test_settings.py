@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from adapter.config.hooks import HookSettings
 from adapter.config.loader import Seconds
-from adapter.config.mirror import UpstreamSettings
-from adapter.config.relay import RelaySettings
-from adapter.config.schema import Settings
+from adapter.config.schema import HookSettings, RelaySettings, Settings, UpstreamSettings
 from adapter.hooks import runner
 from adapter.mirror import follow
 from adapter.mirror.limits import Limits

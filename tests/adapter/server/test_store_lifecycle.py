@@ -12,8 +12,8 @@ import pytest
 from adapter.config.schema import Settings
 from adapter.net.shared_counts import SharedCounts
 from adapter.net.tls import Certificates
-from adapter.server import store_lifecycle as keeping
-from adapter.server.store_lifecycle import StoreKeeper
+from adapter.server import store_lifecycle
+from adapter.server.store_lifecycle import StoreLifecycle
 from adapter.sessions.admission import Admission
 from adapter.sessions.context import OpenStore, ServerContext, open_store
 from adapter.store import offline_marker
@@ -37,19 +37,19 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
         return open_store(root, settings, counts)
 
     with contextlib.closing(Directories(str(root))) as directories:
-        keeper = StoreKeeper(str(root), services, directories)
-        await keeper.open()
-        watching = asyncio.create_task(keeper.watch(stop))
+        lifecycle = StoreLifecycle(str(root), services, directories)
+        await lifecycle.open()
+        watching = asyncio.create_task(lifecycle.watch(stop))
         offline_marker.write(directories, offline_marker.signed("test", lasting=True))
         await until(lambda: services.store is None)
-        monkeypatch.setattr(keeping, "open_store", slowly)
+        monkeypatch.setattr(store_lifecycle, "open_store", slowly)
         offline_marker.remove(directories)
         await until(opening.is_set)
         stop.set()
         go_on.set()
         async with asyncio.timeout(PATIENCE):
             await watching
-        await keeper.close()
+        await lifecycle.close()
     assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either
 
 
@@ -69,14 +69,14 @@ async def test_the_store_is_let_go_of_whatever_happens_before(tmp_path: Path, tr
 
     services.before_close.append(let_go)
     with contextlib.closing(Directories(str(root))) as directories:
-        keeper = StoreKeeper(str(root), services, directories)
-        await keeper.open()
-        watching = asyncio.create_task(keeper.watch(stop))
+        lifecycle = StoreLifecycle(str(root), services, directories)
+        await lifecycle.open()
+        watching = asyncio.create_task(lifecycle.watch(stop))
         offline_marker.write(directories, offline_marker.signed("test", lasting=True))
         await until(lambda: services.store is None and not troubles)
         offline_marker.remove(directories)
         await until(lambda: services.store is not None)
         stop.set()
         await watching
-        await keeper.close()
+        await lifecycle.close()
     assert_layers_agree(root, tmp_path / "scratch")

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from adapter.config.loader import ConfigError, Seconds
+from adapter.config.loader import Seconds
 from adapter.config.schema import Limits
 from adapter.net.shared_counts import SharedCounts
 from adapter.sessions import budgets
@@ -64,7 +64,7 @@ def test_explicit_budgets_come_first_and_the_others_share_the_rest() -> None:
     }
     # Descriptors for half of it halve each budget.
     assert share_out(limits, ("imap", "smtp", "lmtp"), 500)["imap"] == Budget(250, 125)
-    with pytest.raises(ConfigError, match="connections_submission, connections_smtp are together more than"):
+    with pytest.raises(ValueError, match="connections_submission, connections_smtp are together more than"):
         share_out(Limits(connections=10, connections_submission=6, connections_smtp=5), ("submission", "smtp"))
 
 

@@ -377,16 +377,14 @@ async def test_smtp_asks_to_come_again_if_not_all_have_the_message(server: Runni
 
 
 async def test_unix_socket(tmp_path: Path) -> None:
-    from adapter.config.schema import Listen
     from adapter.net import endpoints
-    from adapter.server.acceptor import Acceptor
-    from adapter.server.listeners import LISTENERS
+    from adapter.server.listeners import Acceptor, ConnectionFactory
 
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", kinds=()) as running:
         path = tmp_path / "lmtp.sock"
-        listener = endpoints.listen(endpoints.parse("lmtp", str(path)), Listen(backlog=10, socket_mode=0o600))
-        server = Acceptor(listener, LISTENERS["lmtp"](running.services))
+        listener = endpoints.listen(endpoints.parse("lmtp", str(path)), backlog=10, socket_mode=0o600)
+        server = Acceptor(listener, ConnectionFactory(running.services).for_listener("lmtp"))
         assert str(listener.endpoint) == f"unix:{path}"
         assert path.stat().st_mode & 0o777 == 0o600
         client = SmtpClient(*await asyncio.open_unix_connection(str(path)))

@@ -11,8 +11,7 @@ import pytest
 import pytest_asyncio
 
 from adapter.config.loader import Seconds
-from adapter.config.relay import RelaySettings
-from adapter.config.schema import Account, Settings, Submission
+from adapter.config.schema import Account, RelaySettings, Settings, Submission
 from adapter.store.flags import Flag
 from adapter.store.queries import outbox
 from tests.support.certificates import make_certificate

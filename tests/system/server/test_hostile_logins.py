@@ -16,9 +16,8 @@ import pytest
 import pytest_asyncio
 
 from adapter.accounts.login import Authenticator
-from adapter.config.imap import ImapSettings
 from adapter.config.loader import Seconds
-from adapter.config.schema import Login, Settings, Submission
+from adapter.config.schema import ImapSettings, Login, Settings, Submission
 from tests.support.imapd import PASSWORD as IMAP_PASSWORD
 from tests.support.imapd import make_store
 from tests.support.smtpd import Running, serving

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.net.networks import Peer
 from adapter.observability import logging as logs
+from adapter.observability.peer import Peer
 from tests.support.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA

@@ -16,7 +16,7 @@ import pytest
 from adapter.maintenance import gate
 from adapter.observability import metrics, prometheus
 from adapter.observability.metrics import Sample
-from adapter.server.metrics_shm import Board
+from adapter.server.metrics_shm import SharedMetrics
 from tests.support.messages import message
 from tests.support.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
@@ -204,24 +204,24 @@ def test_draining_is_not_ready(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_text_is_right_whatever_the_labels() -> None:
-    board = Board(3)
+    shared = SharedMetrics(3)
     odd = 'a"b\\c\nd'
     for number in (0, 2):
-        board.number = number
-        board.put_up(
+        shared.number = number
+        shared.publish(
             [
                 Sample(metrics.CONNECTIONS.name, (odd,), 2.5 + number),
                 Sample(metrics.BATCH.name, (), 7.0, (1, 2, 0, 0, 0, 0, 0, 0, 0, 1)),
                 Sample(metrics.INDEX_BYTES.name, (), 100.0 + number),
             ]
         )
-    figures, types = parse(prometheus.render(board))
+    figures, types = parse(prometheus.render(shared.read()))
     assert types["markpost_commit_operations"] == "histogram"
     assert total(figures, "markpost_connections_total", worker="2") == 4.5
     assert total(figures, "markpost_commit_operations_bucket", worker="0", le="2") == 3
     assert total(figures, "markpost_commit_operations_count") == 8
     assert total(figures, "markpost_index_bytes") == 102.0  # once, as the last who looked saw it
-    board.clear(2)
-    assert total(parse(prometheus.render(board))[0], "markpost_index_bytes") == 100.0
-    board.put_up([Sample(metrics.CONNECTIONS.name, ("x" * (300 << 10),), 1.0)])  # too much: what was there stays away
-    parse(prometheus.render(board))
+    shared.clear(2)
+    assert total(parse(prometheus.render(shared.read()))[0], "markpost_index_bytes") == 100.0
+    shared.publish([Sample(metrics.CONNECTIONS.name, ("x" * (300 << 10),), 1.0)])  # too much: what was there stays away
+    parse(prometheus.render(shared.read()))

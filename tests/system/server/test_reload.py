@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from adapter.cli import main
 from adapter.config.loader import ConfigError, Seconds
-from adapter.config.relay import RelaySettings
-from adapter.config.schema import Limits, Listen, Login, Server, Settings, Submission, Tls
+from adapter.config.schema import Limits, Listen, Login, RelaySettings, Server, Settings, Submission, Tls
 from adapter.server import reload
-from adapter.server.reload import Reloader, SettingsSource, run_anew_when_changed
+from adapter.server.reload import Reloader, restart_on_change
+from adapter.server.settings import SettingsSource
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
 from tests.support.relays import DAVE
@@ -82,10 +82,10 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
             '[imap]\nfolders = 1\n[quota]\nmessages = 3\n[server]\nthreads = 9\nhostname = "new.test"\n'
             '[listen]\nbacklog = 7\n[login]\nmechanisms = ["PLAIN"]\n'
         )
-        last = await configured.hup(server, "a restart is needed for")
-        assert last.endswith("a restart is needed for: server.threads, listen.backlog")
+        last = await configured.hup(server, "restart needed for")
+        assert last.endswith("restart needed for server.threads, listen.backlog")
         text = configured.log.read_text()
-        assert "settings and certificates read again: server.hostname, login.mechanisms, limits.message_size," in text
+        assert "settings and certificates reloaded: server.hostname, login.mechanisms, limits.message_size," in text
         # New connections see the new certificate and the new limits.
         assert presented(ports["imaps"]) != before
         assert presented(ports["submissions"]) == presented(ports["imaps"])
@@ -117,7 +117,8 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
         configured.write('[limits]\nmessage_size = 1\nidel = "5 min"\n')
         last = await configured.hup(server, "ERROR")
         assert last.endswith(
-            f"the settings stay as they are: {configured.file}:6: unknown setting 'limits.idel'; did you mean 'idle'?"
+            f"settings: reload failed ({configured.file}:6: unknown setting 'limits.idel'; did you mean 'idle'?);"
+            " keeping the current ones"
         )
         configured.write('[limits]\nmessage_size = 1\nexempt = ["here"]\n')
         assert f"{configured.file}:6: limits.exempt" in await configured.hup(server, "ERROR")
@@ -140,7 +141,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
 async def test_renewed_certificates_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reload, "_LOOK", 0.05)
+    monkeypatch.setattr(reload, "_CERTIFICATE_CHECK_SECONDS", 0.05)
     tls = make_certificate(tmp_path)
     make_store(tmp_path / "store")
     settings = Settings(tls=tls)
@@ -155,9 +156,9 @@ async def test_renewed_certificates_are_noticed(
         # One file after the other: in between they do not fit together.
         (tmp_path / "key.pem").write_text(key)
         with caplog.at_level(logging.ERROR):
-            await until(lambda: "certificates stay as they are" in caplog.text)
+            await until(lambda: "certificates: reload failed" in caplog.text)
             await asyncio.sleep(0.3)
-        assert caplog.text.count("certificates stay as they are") <= 2, caplog.text
+        assert caplog.text.count("certificates: reload failed") <= 2, caplog.text
         assert await asyncio.to_thread(presented, running.ports["submissions"]) == before
         (tmp_path / "key.pem").write_text(renewed)
         await asyncio.to_thread(wait_until, lambda: presented(running.ports["submissions"]) != before)
@@ -224,9 +225,9 @@ async def test_a_job_runs_anew_when_its_settings_change(tmp_path: Path) -> None:
 
         def hops(number: int) -> None:
             limits = dataclasses.replace(services.settings.limits, hops=number)
-            reload.apply(services, dataclasses.replace(services.settings, limits=limits), services.hostname)
+            reload.apply_settings(services, dataclasses.replace(services.settings, limits=limits), services.hostname)
 
-        task = asyncio.create_task(run_anew_when_changed(services, stop, lambda: services.settings.limits.hops, job))
+        task = asyncio.create_task(restart_on_change(services, stop, lambda: services.settings.limits.hops, job))
         await asyncio.sleep(0)
         told = len(services.after_reload)
         for number in (100, 7, 7, 8):

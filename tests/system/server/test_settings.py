@@ -22,12 +22,11 @@ import pytest
 
 from adapter.accounts.login import Authenticator
 from adapter.accounts.recipients import Recipients, Target
-from adapter.config.imap import ImapSettings
 from adapter.config.loader import Seconds, Size
-from adapter.config.relay import RelaySettings
-from adapter.config.schema import Listen, Lmtp, Login, Quota, Server, Settings, Submission
+from adapter.config.schema import ImapSettings, Listen, Lmtp, Login, Quota, RelaySettings, Server, Settings, Submission
 from adapter.net import endpoints
-from adapter.net.networks import Peer
+from adapter.observability.peer import Peer
+from adapter.server.serve import open_listener
 from adapter.sessions import context
 from adapter.store.queries import outbox
 from adapter.transport.transport import Transport
@@ -84,7 +83,7 @@ def test_every_listener_of_the_configuration_serves(root: Path, tmp_path: Path) 
 
 @pytest.mark.setting("listen.backlog")
 def test_so_many_connections_may_wait_to_be_accepted() -> None:
-    listener = endpoints.listen(endpoints.parse("smtp", "127.0.0.1:0"), Listen(backlog=7))
+    listener = open_listener(endpoints.parse("smtp", "127.0.0.1:0"), Settings(listen=Listen(backlog=7)))
     try:
         # Of a socket that listens, the kernel tells the length of the queue where it tells of lost packets else.
         told = listener.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

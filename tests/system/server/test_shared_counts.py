@@ -10,17 +10,16 @@ import typing
 
 import pytest
 
-from adapter.config.schema import Listen
 from adapter.net import endpoints
 from adapter.net.endpoints import Endpoint, Listener
 from adapter.net.shared_counts import SharedCounts
-from adapter.server.acceptor import Acceptor
+from adapter.server.listeners import Acceptor
 from tests.support.waiting import PATIENCE
 
 
 async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapter.server.acceptor._TROUBLE", 0.2)
-    listener = endpoints.listen(Endpoint("smtp", "127.0.0.1", 0), Listen())
+    monkeypatch.setattr("adapter.server.listeners._ERROR_PAUSE_SECONDS", 0.2)
+    listener = endpoints.listen(Endpoint("smtp", "127.0.0.1", 0))
     tries = 0
 
     class Exhausted:

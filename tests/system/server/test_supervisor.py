@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from adapter.server.service_manager import Overseer
-from adapter.server.supervisor import Supervisor, WorkerLink
+from adapter.server.service_manager import StatusReporter
+from adapter.server.supervisor import Supervisor, WorkerChannel
 from tests.support.process_tree import children, is_alive
 from tests.support.waiting import PATIENCE, wait_until
 
 
 @contextlib.contextmanager
 def _supervised(
-    work: Callable[[WorkerLink], None],
+    work: Callable[[WorkerChannel], None],
     count: int = 1,
-    silent: float = 60.0,
+    heartbeat_timeout: float = 60.0,
     stopped: float = 60.0,
     hung: float = 60.0,
     holds_lock: Callable[[int], bool] = lambda _: False,
@@ -35,11 +35,11 @@ def _supervised(
             Supervisor(
                 count,
                 work,
-                Overseer(),
-                let_go=lambda: None,
-                died=lambda _: None,
-                longest_end=lambda: 0.2,
-                silent=silent,
+                StatusReporter(),
+                close_listeners=lambda: None,
+                on_exit=lambda _: None,
+                max_close_seconds=lambda: 0.2,
+                heartbeat_timeout=heartbeat_timeout,
                 stopped=stopped,
                 hung=hung,
                 holds_lock=holds_lock,
@@ -57,8 +57,8 @@ def _supervised(
 def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
     births = tmp_path / "births"
 
-    def dies(link: WorkerLink) -> None:
-        link.ready()
+    def dies(channel: WorkerChannel) -> None:
+        channel.ready()
         with births.open("a") as file:
             file.write(f"{time.monotonic()}\n")
 
@@ -72,13 +72,13 @@ def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) ->
 def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
     births = tmp_path / "births"
 
-    def hangs(link: WorkerLink) -> None:
+    def hangs(channel: WorkerChannel) -> None:
         with births.open("a") as file:
             file.write("x\n")
-        link.ready()
+        channel.ready()
         time.sleep(60)
 
-    with _supervised(hangs, silent=0.5):
+    with _supervised(hangs, heartbeat_timeout=0.5):
         wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
 
 
@@ -86,14 +86,14 @@ def test_a_stopped_worker_is_killed_and_its_lock_is_free(tmp_path: Path) -> None
     lock, stopped, taken = tmp_path / "lock", tmp_path / "stopped", tmp_path / "taken"
     lock.touch()
 
-    def work(link: WorkerLink) -> None:
+    def work(channel: WorkerChannel) -> None:
         file = lock.open()
-        if not stopped.exists() and link.number == 0:
+        if not stopped.exists() and channel.number == 0:
             fcntl.flock(file, fcntl.LOCK_EX)
             stopped.touch()
             os.kill(os.getpid(), signal.SIGSTOP)
         while True:
-            link.alive()
+            channel.alive()
             with contextlib.suppress(BlockingIOError):
                 if stopped.exists():
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,10 +115,10 @@ def test_a_worker_that_hangs_is_killed_early_only_if_it_holds_the_lock(tmp_path:
         lines = [line.split() for line in births.read_text().splitlines()]
         return [int(process) for place, process in lines if int(place) == number]
 
-    def work(link: WorkerLink) -> None:
+    def work(channel: WorkerChannel) -> None:
         with births.open("a") as file:
-            file.write(f"{link.number} {os.getpid()}\n")
-        while link.number == 2:  # holds the lock as well, and works
+            file.write(f"{channel.number} {os.getpid()}\n")
+        while channel.number == 2:  # holds the lock as well, and works
             pass
         time.sleep(PATIENCE)
 
@@ -132,22 +132,24 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_silence(monkeypatch: pyt
     now, killed = 1000.0, []
     monkeypatch.setattr("adapter.server.supervisor.time.monotonic", lambda: now)
     monkeypatch.setattr("adapter.server.supervisor.os.kill", lambda process, _: killed.append(process))
-    supervisor = Supervisor(1, print, Overseer(), let_go=print, died=print, longest_end=lambda: 0.0)
-    supervisor._places[0].process = os.getpid()
+    supervisor = Supervisor(
+        1, print, StatusReporter(), close_listeners=print, on_exit=print, max_close_seconds=lambda: 0.0
+    )
+    supervisor._slots[0].process = os.getpid()
     now += 3600.0
-    supervisor._look_after()
+    supervisor._check_heartbeats()
     assert killed == []
     for _ in range(121):
         now += 0.5
-        supervisor._look_after()
+        supervisor._check_heartbeats()
     assert killed == [os.getpid()]
 
 
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("adapter.server.supervisor._SPARE", 0.3)
+    monkeypatch.setattr("adapter.server.supervisor._COMMIT_SECONDS", 0.3)
     born = tmp_path / "born"
 
-    def stays(link: WorkerLink) -> None:
+    def stays(channel: WorkerChannel) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         born.write_text("")
         while True:
@@ -161,7 +163,7 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("adapter.server.supervisor._LONGEST_PAUSE", 0.3)
+    monkeypatch.setattr("adapter.server.supervisor._MAX_BACKOFF_SECONDS", 0.3)
     born = tmp_path / "born"
     fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
 
@@ -170,7 +172,7 @@ def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyP
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return fork()
 
-    def works(link: WorkerLink) -> None:
+    def works(channel: WorkerChannel) -> None:
         born.write_text("")
         time.sleep(60)
 

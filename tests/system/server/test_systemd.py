@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from adapter.config.loader import ConfigError
-from adapter.server import socket_activation
-from adapter.server.service_manager import ServiceManager
+from adapter.server.service_manager import SystemdNotifier
+from adapter.server.socket_activation import inherited_sockets
 from tests.support.paths import REPOSITORY
 from tests.support.process_tree import children
 from tests.support.smtpd import make_store
@@ -179,20 +179,20 @@ def test_an_event_loop_that_hangs_is_noticed(root: Path, tmp_path: Path, workers
 
 def test_sockets_are_taken_only_if_they_are_for_us_and_named() -> None:
     kinds = ["imap", "smtp"]
-    assert socket_activation.take(kinds, {}) == []
-    assert socket_activation.take(kinds, {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "imap"}) == []
+    assert inherited_sockets(kinds, {}) == []
+    assert inherited_sockets(kinds, {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "imap"}) == []
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "markpost.socket"}
     with pytest.raises(
         ConfigError, match=r"named 'markpost.socket': its FileDescriptorName= must be one of imap, smtp"
     ):
-        socket_activation.take(kinds, environment)
+        inherited_sockets(kinds, environment)
     assert not environment  # children must not think that they are meant
 
 
 def test_what_a_unit_hands_over_must_listen(root: Path, tmp_path: Path) -> None:
     with socket.socket() as deaf, _service(root, tmp_path / "log", (), {"imap": deaf}) as process:
         assert process.wait(PATIENCE) == 1
-    assert "does not listen: use ListenStream=" in (tmp_path / "log").read_text()
+    assert "is not listening: use ListenStream=" in (tmp_path / "log").read_text()
 
 
 def test_implicit_tls_needs_a_certificate_here_too(root: Path, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_implicit_tls_needs_a_certificate_here_too(root: Path, tmp_path: Path) -
 def test_nobody_listens_and_nothing_breaks() -> None:
     said: list[str] = []
     for address in ("", "/nonexistent/notify", "@nobody-listens-here"):
-        manager = ServiceManager(said.append, {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
+        manager = SystemdNotifier(said.append, {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
         manager.ready()
         manager.alive()
         manager.stopping()
@@ -234,11 +234,11 @@ def test_every_listener_has_its_socket_unit() -> None:
 
 def test_the_service_has_time_to_drain() -> None:
     from adapter.config.schema import Settings
-    from adapter.server.store_lifecycle import longest_close
-    from adapter.server.supervisor import _SPARE
+    from adapter.server.store_lifecycle import max_close_seconds
+    from adapter.server.supervisor import _COMMIT_SECONDS
 
     service = _unit(_UNITS / "markpost.service")["Service"]
-    assert float(service["TimeoutStopSec"]) > longest_close(Settings().server.drain) + _SPARE
+    assert float(service["TimeoutStopSec"]) > max_close_seconds(Settings().server.drain) + _COMMIT_SECONDS
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.config.schema import Certificate, Listen, Lmtp, Settings, Tls
+from adapter.config.schema import Certificate, Lmtp, Settings, Tls
 from adapter.net import endpoints
-from adapter.server.acceptor import Acceptor
-from adapter.server.listeners import LISTENERS
+from adapter.server.listeners import Acceptor, ConnectionFactory
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.messages import message
 from tests.support.smtpd import ConnectionEnded, SmtpClient, make_store, serving, trusting
@@ -108,8 +107,8 @@ async def test_lmtp_peers_must_prove_who_they_are(tmp_path: Path) -> None:
         mx = await running.hello("smtp")
         await mx.start_tls()
         assert await mx.codes("EHLO c", "MAIL FROM:<x@y.test>") == [250, 250]
-        listener = endpoints.listen(endpoints.parse("lmtp", str(tmp_path / "l")), Listen())
-        with contextlib.closing(Acceptor(listener, LISTENERS["lmtp"](running.services))):
+        listener = endpoints.listen(endpoints.parse("lmtp", str(tmp_path / "l")))
+        with contextlib.closing(Acceptor(listener, ConnectionFactory(running.services).for_listener("lmtp"))):
             local = SmtpClient(*await asyncio.open_unix_connection(tmp_path / "l"))
             assert (await local.reply()).code == 220
             assert await local.codes("LHLO c", "MAIL FROM:<x@y.test>") == [250, 250]

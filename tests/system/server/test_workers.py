@@ -198,7 +198,7 @@ def test_sighup_reaches_every_worker(server: Served) -> None:
     server.process.send_signal(signal.SIGHUP)
     port = server.ports["smtp"]
     wait_until(lambda: all("other.example.test" in _greeting(port) for _ in range(4)))
-    wait_until(lambda: server.log.read_text().count("settings and certificates read again") == 2)
+    wait_until(lambda: server.log.read_text().count("settings and certificates reloaded") == 2)
     config.write_text(_CONFIG)
     server.process.send_signal(signal.SIGHUP)
     wait_until(lambda: not any("other.example.test" in _greeting(port) for _ in range(4)))
@@ -215,7 +215,7 @@ def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None
         assert other in children(server.process.pid)
     wait_until(lambda: _greeting(port).startswith("220 "))
     assert _stored(root) == stored + 2
-    assert "ended by signal 9; another follows" in server.log.read_text()
+    assert "exited (signal 9); restarting" in server.log.read_text()
     with _as_many_as_allowed(port):
         pass  # what the dead had counted is forgotten: nobody is refused because of it
 

@@ -1,4 +1,4 @@
-"""Disk errors: which exceptions come from the disk and not from a mistake in the code, and what to do about them."""
+"""Disk errors: exceptions that the disk causes, not the code, and advice for the operator."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ADVICE_BY_SQLITE_CODE = {
     sqlite3.SQLITE_CORRUPT: _REPAIR,
     sqlite3.SQLITE_NOTADB: _REPAIR,
 }
-_LONGEST_CHAIN = 8
+_MAX_CHAIN = 8
 
 
 def disk_cause(error: BaseException | None) -> BaseException | None:
-    """The disk error that an exception is, or was raised because of; None: there is none."""
-    for _ in range(_LONGEST_CHAIN):
+    """Return the disk error in an exception's chain of causes, or None."""
+    for _ in range(_MAX_CHAIN):
         if error is None or advice(error):
             return error
         error = error.__cause__
@@ -44,7 +44,7 @@ def disk_cause(error: BaseException | None) -> BaseException | None:
 
 
 def advice(error: BaseException) -> str:
-    """What to do about a disk error; empty for any other exception."""
+    """Return what to do about a disk error; empty for any other exception."""
     if isinstance(error, OSError):
         return _ADVICE_BY_ERRNO.get(error.errno or 0, "")
     code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
@@ -52,6 +52,6 @@ def advice(error: BaseException) -> str:
 
 
 def identity(error: BaseException) -> tuple[str, int]:
-    """What two errors with the same cause have in common, whichever file they are about."""
+    """Return a key that is equal for errors with the same cause, whatever file they name."""
     code = error.errno if isinstance(error, OSError) else getattr(error, "sqlite_errorcode", 0)
     return type(error).__name__, code or 0
