@@ -1,8 +1,8 @@
 """The one error that crosses layers.
 
-A :class:`MailError` carries a :class:`Reason`; the reason alone decides what a protocol answers (SMTP code and
-enhanced code, IMAP response code) and whether the trouble is temporary. The public text is generic on purpose: what
-went wrong in detail (a path, an SQL error) goes to the log, never to the peer.
+A :class:`MailError` carries a :class:`Reason`; the reason alone decides the reply (SMTP code and enhanced code, IMAP
+response code) and whether the error is temporary. The public text is deliberately generic: details (a path, an SQL
+error) go to the log, never to the peer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Reason(Enum):
     UNKNOWN = (451, "4.3.0", "SERVERBUG", "Temporary internal error, try again later")
     LOCK_TIMEOUT = (451, "4.3.2", "INUSE", "Mailbox is busy, try again later")
     DISK_FULL = (452, "4.3.1", "UNAVAILABLE", "Insufficient storage, try again later")
-    UNREADABLE = (451, "4.3.0", "UNAVAILABLE", "Message content can not be read now, try again later")
+    UNREADABLE = (451, "4.3.0", "UNAVAILABLE", "Message content cannot be read now, try again later")
     MAINTENANCE = (421, "4.3.2", "UNAVAILABLE", "System is down for maintenance, try again later")
     OVER_QUOTA_SOFT = (452, "4.2.2", "OVERQUOTA", "Mailbox is full, try again later")
     # Permanent: the same request will fail again.

@@ -1,7 +1,7 @@
-"""The two forms of an international domain (RFC 5890 2.3.2): as people write it, and as it stands in the DNS.
+"""The two forms of an international domain (RFC 5890 2.3.2): U-labels for people, A-labels for the DNS.
 
-IDNA 2008, as mail has it (RFC 6531 3.2). The codec of the standard library is IDNA 2003, for which ``straße`` is
-``strasse``: another domain, of somebody else. Labels that are ASCII are left as they are.
+Mail uses IDNA 2008 (RFC 6531 3.2). The codec of the standard library is IDNA 2003, which turns ``straße`` into
+``strasse``: a different domain with a different owner. ASCII labels are left unchanged.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import unicodedata
 
 import idna
 
-_LONGEST = 63  # octets of a label (RFC 1035 2.3.4)
+_MAX_LABEL_BYTES = 63  # RFC 1035 2.3.4
 
 
 def to_ascii(domain: str) -> str:
-    """Raises UnicodeError where there is no such form."""
+    """The domain in A-labels. Raises UnicodeError if there is no such form."""
     labels = domain.removesuffix(".").split(".")
     return ".".join(map(_a_label, labels)) + ("." if domain.endswith(".") else "")
 
 
 def to_unicode(domain: str) -> str:
-    """Raises UnicodeError if a label says that it is of this kind and is not."""
+    """The domain in U-labels. Raises UnicodeError for a label that starts with ``xn--`` but is not an A-label."""
     return ".".join(idna.ulabel(label) if label[:4].lower() == "xn--" else label for label in domain.split("."))
 
 
 def _a_label(label: str) -> str:
     if not label.isascii():
         return idna.alabel(unicodedata.normalize("NFC", label.lower())).decode("ascii")
-    if not 0 < len(label) <= _LONGEST:
+    if not 0 < len(label) <= _MAX_LABEL_BYTES:
         raise UnicodeError("label empty or too long")
     return label

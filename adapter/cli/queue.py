@@ -110,10 +110,10 @@ def _hostname(config_file: str | None) -> str:
 def _drop(transport: Transport, rows: Sequence[QueueRow], reporter: str | None) -> int:
     """Drop the recipients of one message; ``reporter`` names the sender of delivery reports, None sends none."""
     items = [op.Finished(row.queue_id, "dropped", _DROPPED.text) for row in rows]
-    notices = [bounce.Notice(row, "FAILURE", _DROPPED) for row in rows if bounce.is_wanted(row, "FAILURE")]
+    notices = [bounce.Notice(row, "FAILURE", _DROPPED) for row in rows if bounce.is_requested(row, "FAILURE")]
     if reporter is not None and notices:
         try:
-            report = bounce.stage(transport, reporter, notices, time.time())
+            report = bounce.stage_report(transport, reporter, notices, time.time())
             if report is not None:
                 return len(transport.run(op.FinishQueue(items, report)))
         except op.StaleReport:

@@ -1,8 +1,8 @@
-"""The octets of a message on their way out: what they ask of the next host, and how they look after DATA.
+"""Outgoing messages: stream the stored octets, find out which extensions they need, and encode them for DATA.
 
 Invariants: memory stays bounded whatever the size; only the end of the message yields ``<CRLF>.<CRLF>`` (RFC 5321
-4.5.2); bare CR and LF, which DATA cannot carry (RFC 5321 2.3.8), become CRLF; the Return-Path that recipients here have
-got stays here (RFC 5321 4.4); nothing else is changed.
+4.5.2); bare CR and LF, which DATA cannot carry (RFC 5321 2.3.8), become CRLF; the Return-Path written for local
+recipients is removed (RFC 5321 4.4); nothing else is changed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from adapter.transport.transport import Transport
 from protocol.smtp import trace
 
-_IN_MEMORY = 1 << 20  # what is larger is read twice
+_MAX_MEMORY_BYTES = 1 << 20  # larger messages are read twice
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_LINE_LENGTH = 998  # RFC 5321 4.5.3.1.6, without CR and LF
-_MAX_HEADER = 1 << 20
+_MAX_LINE_BYTES = 998  # RFC 5321 4.5.3.1.6, without CR and LF
+_MAX_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Nature:
-    """What the octets are."""
+class MessageTraits:
+    """The properties of a message that decide how it can be sent."""
 
     size: int  # as sent after DATA, without the dots (RFC 1870)
     eight_bit: bool
@@ -31,46 +31,46 @@ class Nature:
     binary: bool  # bare CR or LF, NUL or lines too long for DATA
 
 
-class Outgoing:
+class OutgoingMessage:
     """One stored message; its methods raise :class:`~protocol.errors.MailError` or OSError if it cannot be read."""
 
     def __init__(self, transport: Transport, message_id: str, sender: str) -> None:
         self._transport = transport
         self._message_id = message_id
         self._return_path = trace.return_path(sender)
-        self._start = 0  # where the message begins that goes out
-        self._kept: list[bytes] | None = None
+        self._start = 0  # offset of the first octet to send
+        self._chunks: list[bytes] | None = None
 
-    async def examine(self) -> Nature:
-        return await asyncio.to_thread(self._examine)
+    async def measure(self) -> MessageTraits:
+        return await asyncio.to_thread(self._measure)
 
-    def _examine(self) -> Nature:
-        kept: list[bytes] | None = []
+    def _measure(self) -> MessageTraits:
+        chunks_in_memory: list[bytes] | None = []
 
         def keep(chunks: Iterator[bytes]) -> Iterator[bytes]:
-            nonlocal kept
+            nonlocal chunks_in_memory
             size = 0
             for chunk in chunks:
                 size += len(chunk)
-                if size > _IN_MEMORY:
-                    kept = None
-                elif kept is not None:
-                    kept.append(chunk)
+                if size > _MAX_MEMORY_BYTES:
+                    chunks_in_memory = None
+                elif chunks_in_memory is not None:
+                    chunks_in_memory.append(chunk)
                 yield chunk
 
         length = len(self._return_path)
         head = b"".join(self._transport.content.stream(self._message_id, 0, length))
         self._start = length if head == self._return_path else 0
-        nature = examine(keep(self._stream()))
-        self._kept = kept
-        return nature
+        traits = measure(keep(self._stream()))
+        self._chunks = chunks_in_memory
+        return traits
 
     def _stream(self) -> Iterator[bytes]:
         return self._transport.content.stream(self._message_id, self._start)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        if self._kept is not None:
-            for chunk in self._kept:
+        if self._chunks is not None:
+            for chunk in self._chunks:
                 yield chunk
             return
         stream = await asyncio.to_thread(self._stream)
@@ -78,12 +78,13 @@ class Outgoing:
             yield piece
 
 
-def examine(chunks: Iterable[bytes]) -> Nature:
+def measure(chunks: Iterable[bytes]) -> MessageTraits:
+    """The traits of a message given in chunks."""
     size = bare = 0
     eight_bit = eight_bit_header = binary = False
     header: bytes | None = b""
-    line = 0  # the length of the unfinished one
-    held = b""  # a CR whose LF may come with the next chunk
+    line = 0  # length of the unfinished line
+    held = b""  # a CR whose LF may be in the next chunk
     last = b""
     for chunk in chunks:
         size += len(chunk)
@@ -91,7 +92,7 @@ def examine(chunks: Iterable[bytes]) -> Nature:
         if header is not None:
             header += chunk
             end = min((at for mark in (b"\r\n\r\n", b"\n\n") if (at := header.find(mark)) >= 0), default=-1)
-            if end >= 0 or len(header) > _MAX_HEADER:
+            if end >= 0 or len(header) > _MAX_HEADER_BYTES:
                 eight_bit_header = not header[: end if end >= 0 else None].isascii()
                 header = None
         text = held + chunk
@@ -102,18 +103,18 @@ def examine(chunks: Iterable[bytes]) -> Nature:
         lengths = [len(each) for each in text.split(b"\n")]
         lengths[0] += line
         line = lengths[-1]
-        binary = binary or b"\0" in text or max(lengths) > _LINE_LENGTH + 1
+        binary = binary or b"\0" in text or max(lengths) > _MAX_LINE_BYTES + 1
         last = chunk[-1:] or last
     if header:
         eight_bit_header = not header.isascii()
     bare += len(held)
-    binary = binary or bare > 0 or line > _LINE_LENGTH
-    missing = 0 if last in (b"", b"\r", b"\n") else 2  # the last line end
-    return Nature(size + bare + missing, eight_bit, eight_bit_header, binary)
+    binary = binary or bare > 0 or line > _MAX_LINE_BYTES
+    final_line_end = 0 if last in (b"", b"\r", b"\n") else 2
+    return MessageTraits(size + bare + final_line_end, eight_bit, eight_bit_header, binary)
 
 
 class DataEncoder:
-    """From octets to what follows DATA, whatever the chunks they come in."""
+    """Dot-stuffing and line ends for DATA; the result does not depend on the chunks."""
 
     __slots__ = ("_held", "_line_start")
 

@@ -197,7 +197,7 @@ class Commands:
         intake = Intake(config.message_limits, LineEnds.KEEP if transaction.is_binary else config.line_ends)
         account = session.account
         if account is None:
-            return IncomingMessage(store, intake, fields, _unchanged)
+            return IncomingMessage(store, intake, fields)
         return IncomingMessage(
             store,
             intake,
@@ -312,10 +312,6 @@ class Commands:
         session.client.override_name = override.name
         _log.info("%s client set by XCLIENT", session.peer)
         return session.config.greeting
-
-
-def _unchanged(header: bytes) -> bytes:
-    return header
 
 
 Handler = Callable[[Commands, bytes], Awaitable[Replies]]

@@ -105,7 +105,7 @@ async def receive(stream: Stream, limits: Limits, reader: Reader, message: Incom
 class IncomingMessage:
     """One message on its way from the network into the spool.
 
-    ``edit`` gets the header block and returns its replacement. ``must_rewrite`` decides by the header whether
+    ``edit``, if any, gets the header block and returns its replacement. ``must_rewrite`` decides by the header whether
     ``rewrite``, which gets header and body, makes the message; the body is then collected in memory first.
     """
 
@@ -114,7 +114,7 @@ class IncomingMessage:
         store: OpenStore,
         intake: Intake,
         trace: bytes,
-        edit: EditHeader,
+        edit: EditHeader | None = None,
         rewrite: Rewrite | None = None,
         must_rewrite: Callable[[bytes], bool] = bool,
     ) -> None:
@@ -166,7 +166,7 @@ class IncomingMessage:
     def _begin(self, header: bytes) -> bytes:
         """Edit the header; return the octets that start the message."""
         try:
-            edited = self._edit(header)
+            edited = self._edit(header) if self._edit is not None else header
         except Exception as error:
             self._refusal = replies.reply_to(error if isinstance(error, SmtpError) else as_mail_error(error))
             return b""

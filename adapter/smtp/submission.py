@@ -32,7 +32,7 @@ def header_editor(recipients: Recipients, account: str, now: datetime) -> EditHe
         if authors is None or not all(recipients.owns(account, author) for author in authors):
             raise SmtpError(replies.FROM_DENIED)
         message_id = f"<{secrets.token_hex(16)}@{_right_side(account)}>"
-        return trace.complete(trace.without_unsent(header), date=now, message_id=message_id)
+        return trace.complete(trace.without_private_fields(header), date=now, message_id=message_id)
 
     return edit
 

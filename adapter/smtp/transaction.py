@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from adapter.accounts.recipients import Target
@@ -46,5 +45,5 @@ class Transaction:
         shared = [recipient.targets for recipient in self.recipients if len(recipient.targets) > 1]
         return frozenset(target.address for targets in shared for target in targets)
 
-    def remote_recipients(self) -> Iterator[Recipient]:
-        return (recipient for recipient in self.recipients if not recipient.targets)
+    def remote_recipients(self) -> list[Recipient]:
+        return [recipient for recipient in self.recipients if not recipient.targets]

@@ -1,7 +1,7 @@
 """The arguments of MAIL, RCPT, HELO/EHLO/LHLO and AUTH.
 
-Invariants: a parameter that was not offered is refused with 555, one given twice or wrongly with 501; values
-are decoded and hold no control characters, so they can be written into headers and logs; case is kept.
+Invariants: a parameter that was not offered is refused with 555, a duplicate or invalid one with 501; values are
+decoded and have no control characters, so they can be written into headers and logs; case is kept.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from protocol.smtp.replies import Reply, SmtpError
 MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "AUTH", "RET", "ENVID", "REQUIRETLS"})
 RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
 
-_MAX_ENVID = 100  # RFC 3461 4.4
-_MAX_ORCPT = 500  # RFC 3461 4.2
-_MAX_AUTH = 500  # RFC 4954 section 3
+_MAX_ENVID_CHARS = 100  # RFC 3461 4.4
+_MAX_ORCPT_CHARS = 500  # RFC 3461 4.2
+_MAX_AUTH_CHARS = 500  # RFC 4954 section 3
 _KEYWORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}")
 _VALUE = re.compile(r"[!-<>-~\u0080-\U0010ffff]+")
 _ADDRESS_TYPE = re.compile(r"[A-Za-z0-9-]{1,32}")
@@ -44,21 +44,21 @@ class Body(Enum):
 
 
 class Ret(Enum):
-    """RFC 3461 4.3: what of the message a failure report returns."""
+    """RFC 3461 4.3: how much of the message a failure report returns."""
 
     FULL = "FULL"
     HEADERS = "HDRS"
 
 
 class OriginalRecipient(NamedTuple):
-    """RFC 3461 4.2: the address type and the address as the sender gave them, the encoding undone."""
+    """RFC 3461 4.2: the address type and the decoded address as the sender gave them."""
 
     type: str
     address: str
 
     @property
     def parameter(self) -> str:
-        """The value of ORCPT=, for passing it on."""
+        """The value of ORCPT=, to be passed on."""
         if self.type.lower() == "utf-8":
             # RFC 6533 section 3, utf-8-addr-xtext: ASCII whatever the address holds.
             return f"{self.type};" + "".join(
@@ -105,7 +105,7 @@ def parse_mail(
     if path.local and not path.domain and not allow_bare_name:
         raise SmtpError(replies.BAD_SENDER)
     smtputf8 = _flag(values, "SMTPUTF8")
-    _need_ascii(path, values, smtputf8)
+    _require_ascii(path, values, smtputf8)
     return MailCommand(
         path=path,
         size=_value(values, "SIZE", _size),
@@ -123,12 +123,12 @@ def parse_rcpt(argument: bytes, offered: Collection[str] = RCPT_PARAMETERS, *, s
     path, values = _split(argument, "TO:", offered, replies.BAD_RECIPIENT)
     if not path.domain and path.local.lower() != "postmaster":
         raise SmtpError(replies.BAD_RECIPIENT)
-    _need_ascii(path, values, smtputf8)
+    _require_ascii(path, values, smtputf8)
     return RcptCommand(path=path, notify=_value(values, "NOTIFY", _notify), orcpt=_value(values, "ORCPT", _orcpt))
 
 
 def parse_hello(argument: bytes) -> str:
-    """The name a client gives itself. Hardly checked: many are wrong, and it serves the trace only."""
+    """The client's name for itself. Barely checked: many are wrong, and only trace fields use it."""
     try:
         name = argument.decode("utf-8")
     except UnicodeDecodeError:
@@ -155,7 +155,7 @@ def _split(
         raise SmtpError(bad_path) from None
     if text[: len(keyword)].upper() != keyword:
         raise SmtpError(replies.BAD_SYNTAX)
-    # A space after the colon is wrong, common and harmless.
+    # A space after the colon is invalid, common and harmless.
     parsed = parse_path(text[len(keyword) :].lstrip(" \t"))
     if parsed is None:
         raise SmtpError(bad_path)
@@ -182,7 +182,7 @@ def _add(values: dict[str, str | None], parameter: str, offered: Collection[str]
     values[name] = value if equals else None
 
 
-def _need_ascii(path: Path, values: dict[str, str | None], smtputf8: bool) -> None:
+def _require_ascii(path: Path, values: dict[str, str | None], smtputf8: bool) -> None:
     """RFC 6531 3.4 and 3.5."""
     if smtputf8:
         return
@@ -228,7 +228,7 @@ def _notify(value: str) -> frozenset[str] | None:
 
 
 def _printable(value: str, limit: int) -> str | None:
-    """Decoded xtext, if it is printable ASCII: what it decodes to must never end a header line."""
+    """Decoded xtext, or None if it is not printable ASCII: the value must never end a header line."""
     decoded = decode_xtext(value.encode()) if len(value) <= limit else None
     if decoded is None or not decoded.isascii() or not decoded.decode("ascii").isprintable():
         return None
@@ -236,30 +236,30 @@ def _printable(value: str, limit: int) -> str | None:
 
 
 def _auth(value: str) -> str | None:
-    return "" if value == "<>" else _printable(value, _MAX_AUTH)
+    return "" if value == "<>" else _printable(value, _MAX_AUTH_CHARS)
 
 
 def _envid(value: str) -> str | None:
-    return _printable(value, _MAX_ENVID)
+    return _printable(value, _MAX_ENVID_CHARS)
 
 
 def _orcpt(value: str) -> OriginalRecipient | None:
     kind, mark, address = value.partition(";")
-    if not mark or not address or len(value) > _MAX_ORCPT or not _ADDRESS_TYPE.fullmatch(kind):
+    if not mark or not address or len(value) > _MAX_ORCPT_CHARS or not _ADDRESS_TYPE.fullmatch(kind):
         return None
     if kind.lower() == "utf-8":
-        # RFC 6533 section 3: escapes of its own instead of xtext, or plain UTF-8.
+        # RFC 6533 section 3: a separate escape syntax instead of xtext, or plain UTF-8.
         try:
             plain = _UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), address)
         except (ValueError, OverflowError):
             return None
         return OriginalRecipient(kind, plain) if plain.isprintable() else None
-    decoded = _printable(address, _MAX_ORCPT)
+    decoded = _printable(address, _MAX_ORCPT_CHARS)
     return None if decoded is None else OriginalRecipient(kind, decoded)
 
 
 def decode_xtext(raw: bytes) -> bytes | None:
-    """The octets meant, or None if ``raw`` is not xtext. The result can hold any octet: check before use."""
+    """Decode xtext; None if ``raw`` is not xtext. The result can contain any octet: check it before use."""
     # Lower-case hex is outside the grammar but unambiguous, and some clients send it.
     if not _XTEXT.fullmatch(_HEX.sub(lambda m: b"+" + m[1].upper(), raw)):
         return None
@@ -267,5 +267,5 @@ def decode_xtext(raw: bytes) -> bytes | None:
 
 
 def encode_xtext(data: bytes) -> str:
-    """``data`` as one word that needs no other quoting."""
+    """Encode ``data`` as one word that needs no quoting."""
     return "".join(chr(c) if 33 <= c <= 126 and c not in b"+=" else f"+{c:02X}" for c in data)

@@ -37,14 +37,14 @@ class MessageLimits:
 
 
 class LineEnds(Enum):
-    """What to do with a CR or LF that stands alone (RFC 5321 2.3.8 forbids both)."""
+    """How to handle a lone CR or LF (RFC 5321 2.3.8 forbids both)."""
 
     REJECT = "reject"
     NORMALISE = "normalise"  # LF becomes CRLF, CR becomes a space
     KEEP = "keep"  # trusted peers, and BODY=BINARYMIME where lone CR and LF are data
 
 
-# Which trouble is answered if there are several: the first one seen depends on how the pieces were cut.
+# The refusal that wins if several apply: which is detected first depends on how the pieces were cut.
 _RANK = (replies.TOO_BIG, replies.BARE_LINE_END, replies.HEADER_TOO_BIG, replies.MAIL_LOOP)
 
 
@@ -55,7 +55,7 @@ def count_hops(header: bytes) -> int:
 
 
 class Intake:
-    """One message on its way in: ``take`` its octets, then ``finish``; both return body octets to keep."""
+    """The octets of one message: ``take`` them, then ``finish``; both return body octets to keep."""
 
     __slots__ = (
         "_bare",
@@ -84,7 +84,7 @@ class Intake:
         self.header: bytes | None = None
         #: Received fields in the header block.
         self.hops = 0
-        #: Octets so far, header included, as they are to be stored.
+        #: Octets so far, header included, as they will be stored.
         self.size = 0
 
     @property
@@ -98,7 +98,7 @@ class Intake:
         return self._keep(piece)
 
     def finish(self) -> bytes:
-        """The end of the message: what had to be held back. A message without empty line is all header."""
+        """The end of the message: return the octets held back. A message without an empty line is all header."""
         body = b""
         if self._line_ends is not LineEnds.KEEP:
             body = self._keep(self._check_line_ends(b"", final=True))
@@ -186,11 +186,11 @@ class DataReader:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        # The data starts at the beginning of a line: a CRLF that is not part of the message stands before it.
+        # The data starts at the beginning of a line: prepend a CRLF that is not part of the message.
         self._held = b"\r\n"
         self._at_start = True
         self.done = False
-        #: What came after the end: pipelined commands.
+        #: Octets after the end: pipelined commands.
         self.leftover = b""
         #: Octets from the network, for the minimum data rate.
         self.received = 0
@@ -199,7 +199,7 @@ class DataReader:
         """Body octets to keep. The header block is in ``intake.header``. Not to be called once done."""
         self.received += len(chunk)
         text = self._held + chunk if self._held else chunk
-        # memchr for the dot alone is nearly free, and most large parts (base64) have none.
+        # memchr for the dot alone costs almost nothing, and most large parts (base64) have none.
         stuffed = text.find(_STUFFED) if b"." in text else -1
         end = text.find(_END, stuffed) if stuffed >= 0 else -1
         if end >= 0:
@@ -207,9 +207,9 @@ class DataReader:
             self.leftover = text[end + len(_END) :]
             text = text[: end + 2]
         else:
-            kept = len(text) - _undecided(text)
-            self._held = text[kept:]
-            text = text[:kept]
+            decided = len(text) - _undecided(text)
+            self._held = text[decided:]
+            text = text[:decided]
         if stuffed != end:
             text = text.replace(_STUFFED, b"\r\n")
         if self._at_start and text:
@@ -220,7 +220,7 @@ class DataReader:
 
 
 def _undecided(text: bytes) -> int:
-    """The length of the longest end of ``text`` that could be the beginning of the end mark."""
+    """Length of the longest suffix of ``text`` that could start the end marker."""
     for length in (4, 3, 2, 1):
         if text.endswith(_END[:length]):
             return length
@@ -233,7 +233,7 @@ class Chunk(NamedTuple):
 
 
 def parse_bdat(argument: bytes) -> Chunk:
-    """RFC 3030 section 2. Where the size is unknown the stream cannot be followed: the refusal closes it."""
+    """RFC 3030 section 2. Without a valid size the next command cannot be found: the refusal closes the connection."""
     match = _BDAT.fullmatch(argument)
     if match is None:
         raise replies.SmtpError(replies.BAD_CHUNK)
@@ -243,7 +243,7 @@ def parse_bdat(argument: bytes) -> Chunk:
 class ChunkReader:
     """The octets of one BDAT command; one intake serves all chunks of a transaction.
 
-    Without an intake the octets are skipped: a refused BDAT is answered when they have come (RFC 3030 2).
+    Without an intake the octets are skipped: the reply to a refused BDAT follows them (RFC 3030 2).
     """
 
     __slots__ = ("_intake", "_last", "_remaining", "done", "leftover")

@@ -1,7 +1,7 @@
 """Delivery reports (RFC 3464 in a multipart/report, RFC 6522; RFC 6533 for international addresses).
 
 Invariants: the result is a complete message with CRLF line ends, no NUL, no line over 998 octets, and is ASCII unless
-an address or the returned message is not; what a remote server or a sender said cannot add a field or a part.
+an address or the returned message is not; text from a remote server or the sender cannot inject a field or a part.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from protocol.mime.headers import parse_headers
 from protocol.smtp.commands import OriginalRecipient, Ret
 from protocol.smtp.trace import format_date
 
-#: A returned message larger than this is represented by its header.
-MAX_RETURNED = 1 << 20
-_MAX_HEADER = 256 << 10
-_MAX_TEXT = 400
+#: Of a larger message only the header is returned.
+MAX_RETURNED_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 256 << 10
+_MAX_TEXT_BYTES = 400
 _MESSAGE_ID = re.compile(rb"<[!-;=?-~]{1,250}>")
 
 
@@ -35,7 +35,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one recipient."""
+    """The delivery status of one recipient."""
 
     address: str
     action: Action
@@ -45,12 +45,12 @@ class Outcome:
     orcpt: OriginalRecipient | None = None
     last_attempt: datetime | None = None
     retry_until: datetime | None = None
-    reason: str = ""  # for people, where the diagnostic alone does not tell why
+    reason: str = ""  # for people, if the diagnostic alone does not explain it
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``header`` and ``message`` are the original's; without ``message`` the header stands for it."""
+    """``header`` and ``message`` are the original's; without ``message`` only the header is returned."""
 
     host: str
     to: str  # the return path
@@ -66,15 +66,15 @@ class Report:
 
 _SUBJECTS = {
     Action.FAILED: "Undelivered mail returned to sender",
-    Action.DELAYED: "Mail is delayed, delivery is still being tried",
+    Action.DELAYED: "Mail is delayed; delivery will be retried",
     Action.DELIVERED: "Mail was delivered",
-    Action.RELAYED: "Mail was passed on",
+    Action.RELAYED: "Mail was relayed",
 }
 _INTRODUCTIONS = {
     Action.FAILED: "Your message could not be delivered to",
-    Action.DELAYED: "Your message has not been delivered yet, and need not be sent again, to",
+    Action.DELAYED: "Your message is delayed and does not have to be sent again. It is not yet delivered to",
     Action.DELIVERED: "Your message was delivered to",
-    Action.RELAYED: "Your message was passed on, to a server that may send no further report, for",
+    Action.RELAYED: "Your message was relayed to a server that may not send further reports. The recipients are",
 }
 
 
@@ -111,8 +111,8 @@ def build(report: Report) -> bytes:
     return head + b"".join(delimiter + b"\r\n" + part for part in parts) + delimiter + b"--\r\n"
 
 
-def _clean(text: str, limit: int = _MAX_TEXT) -> str:
-    """One line of at most ``limit`` octets, whatever the text was."""
+def _clean(text: str, limit: int = _MAX_TEXT_BYTES) -> str:
+    """Reduce any text to one printable line of at most ``limit`` octets."""
     cut = text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
     return "".join(char if char.isprintable() else " " for char in cut)
 
@@ -122,7 +122,7 @@ def _ascii(text: str) -> str:
 
 
 def _text(report: Report, subject: str) -> str:
-    """For people."""
+    """The part for people."""
     lines = [f"This is the mail system at {_clean(report.host)}.", ""]
     for action in Action:
         outcomes = [outcome for outcome in report.outcomes if outcome.action is action]
@@ -134,10 +134,10 @@ def _text(report: Report, subject: str) -> str:
             if outcome.reason:
                 lines.append(f"    {_clean(outcome.reason)}")
             if outcome.diagnostic:
-                said = f"{_clean(outcome.remote, 255)} said: " if outcome.remote else ""
-                lines.append(f"    {said}{_clean(outcome.diagnostic)}")
+                source = f"{_clean(outcome.remote, 255)} said: " if outcome.remote else ""
+                lines.append(f"    {source}{_clean(outcome.diagnostic)}")
             if outcome.retry_until is not None:
-                lines.append(f"    Delivery is tried until {format_date(outcome.retry_until)}.")
+                lines.append(f"    Delivery will be retried until {format_date(outcome.retry_until)}.")
         lines.append("")
     lines.append("The message:")
     lines.append(f"  Subject: {_clean(subject)}")
@@ -174,22 +174,22 @@ def _status(report: Report) -> tuple[bytes, bool]:
 
 
 def _returned(report: Report) -> bytes:
-    """RFC 3461 4.3: the whole message only with a failure, and only if RET=FULL or nothing was said."""
+    """RFC 3461 4.3: return the whole message only for a failure, and only with RET=FULL or without RET."""
     message = report.message
     failed = any(outcome.action is Action.FAILED for outcome in report.outcomes)
     if (
         message is not None
         and failed
         and report.ret is not Ret.HEADERS
-        and len(message) <= MAX_RETURNED
+        and len(message) <= MAX_RETURNED_BYTES
         and _is_text(message)
     ):
         return _part("message/global" if _is_international(report.header) else "message/rfc822", message)
-    header = report.header[:_MAX_HEADER].replace(b"\r\n", b"\n").replace(b"\r", b" ").replace(b"\0", b" ")
+    header = report.header[:_MAX_HEADER_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b" ").replace(b"\0", b" ")
     header = header.rstrip(b"\n").replace(b"\n", b"\r\n") + b"\r\n"
     if _is_text(header) and header.isascii():
         return _part("text/rfc822-headers", header)
-    # Nothing else is allowed to be encoded, and this shows any header there is.
+    # The only part that may be encoded, so that any header can be returned.
     encoded = binascii.b2a_qp(header, istext=True)
     return (
         b"Content-Type: text/rfc822-headers; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n"
@@ -198,7 +198,7 @@ def _returned(report: Report) -> bytes:
 
 
 def _is_international(header: bytes) -> bool:
-    """RFC 6532: real UTF-8 in the header; other 8-bit octets are merely wrong."""
+    """RFC 6532: valid UTF-8 in the header; other 8-bit octets are errors."""
     if header.isascii():
         return False
     try:
@@ -209,7 +209,7 @@ def _is_international(header: bytes) -> bool:
 
 
 def _is_text(data: bytes) -> bool:
-    """Fit for 7bit or 8bit: CRLF lines of bounded length, no NUL (RFC 2045 2.7 and 2.8)."""
+    """True for 7bit or 8bit content: CRLF lines of bounded length, no NUL (RFC 2045 2.7 and 2.8)."""
     lines = data.split(b"\r\n")
     return b"\0" not in data and not any(len(line) > 998 or b"\r" in line or b"\n" in line for line in lines)
 

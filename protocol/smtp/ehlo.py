@@ -1,6 +1,6 @@
-"""Which extensions are offered when, and the MAIL and RCPT parameters that come with them: one table.
+"""Extensions: when each is offered, and the MAIL and RCPT parameters it brings, in one table.
 
-Invariant: a parameter is accepted exactly when its keyword is offered on this connection as it is.
+Invariant: a parameter is accepted exactly when its keyword is offered in the current state of the connection.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EXTENSIONS: tuple[Extension, ...] = (
 
 
 def keywords(session: SessionState, limits: MessageLimits) -> list[str]:
-    """The lines after the host name in the answer to EHLO or LHLO."""
+    """The lines after the host name in the reply to EHLO or LHLO."""
     return [
         extension.keyword if extension.value is None else f"{extension.keyword} {extension.value(session, limits)}"
         for extension in EXTENSIONS
@@ -73,12 +73,12 @@ def keywords(session: SessionState, limits: MessageLimits) -> list[str]:
 
 
 def mail_parameters(session: SessionState) -> frozenset[str]:
-    """The parameters MAIL may have; none after HELO."""
+    """The parameters that MAIL accepts; none after HELO."""
     return _parameters(session, lambda extension: extension.mail)
 
 
 def rcpt_parameters(session: SessionState) -> frozenset[str]:
-    """The parameters RCPT may have; none after HELO."""
+    """The parameters that RCPT accepts; none after HELO."""
     return _parameters(session, lambda extension: extension.rcpt)
 
 

@@ -1,7 +1,7 @@
-"""Command lines out of a byte stream.
+"""Split a byte stream into command lines.
 
-Invariants: a line longer than its limit is dropped up to its end and answered once, and the session stays in
-step; memory is bounded by the limit plus what one read brings; time is linear however the stream is cut.
+Invariants: a line longer than its limit is dropped up to its end and refused once, and the session stays in step;
+memory is bounded by the limit plus one read; time is linear however the stream is cut.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from protocol.sasl import mechanisms
 from protocol.smtp import replies
 
-#: RFC 5321 4.5.3.1.4 asks for 512 octets, and every extension adds some (DSN alone 600).
+#: RFC 5321 4.5.3.1.4 requires 512 octets, and every extension adds some (DSN alone 600).
 MAX_COMMAND_LINE = 4096
 #: RFC 4954 section 4: an initial response is as long as any other.
 MAX_AUTH_LINE = mechanisms.MAX_LINE + 64
@@ -20,7 +20,7 @@ _VERB = re.compile(rb"[A-Za-z]{1,16}")
 
 
 class LineBuffer:
-    """Holds what the peer sent and was not used yet."""
+    """Octets that were received but not used yet."""
 
     __slots__ = ("_buffer", "_searched", "_skipping")
 
@@ -35,8 +35,8 @@ class LineBuffer:
     def line(self, limit: int = MAX_COMMAND_LINE) -> bytes | None:
         """The next line without its end, or None if more octets are needed.
 
-        Raises SmtpError (line too long) when the end of an over-long line was found. A line may end with LF
-        alone: people type at this, and only the end of DATA must be exact.
+        Raises SmtpError (line too long) at the end of an over-long line. A line may end with LF alone, for people who
+        type commands; only the end of DATA must be exact.
         """
         buffer = self._buffer
         if buffer[:5].upper() == b"AUTH ":
@@ -57,7 +57,7 @@ class LineBuffer:
         return line.removesuffix(b"\r")
 
     def take(self) -> bytes:
-        """All that is there: the beginning of a message, or what must be forgotten before a TLS handshake."""
+        """Take all octets: the beginning of a message, or input to be dropped before a TLS handshake."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._searched = 0

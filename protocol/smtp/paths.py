@@ -1,7 +1,7 @@
 """Forward and reverse paths (RFC 5321 4.1.2, 4.1.3; RFC 6531 3.3).
 
-Looser than the grammar where real mail is: dots may stand anywhere in an unquoted local part, host names may
-have underscores, and a local part may exceed 64 octets (RFC 5321 4.5.3.1 wants no limits where possible).
+More tolerant than the grammar, as real mail requires: dots are allowed anywhere in an unquoted local part, underscores
+in host names, and more than 64 octets in a local part (RFC 5321 4.5.3.1 wants no limits where possible).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import ipaddress
 import re
 from typing import NamedTuple
 
-MAX_LOCAL = 256
-MAX_DOMAIN = 255
+MAX_LOCAL_BYTES = 256
+MAX_DOMAIN_BYTES = 255
 
 _ATOM = r"""[^\x00-\x20\x7f()<>@,;:\\"\[\]]+"""
 _QUOTED = r'"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])+"'
@@ -31,7 +31,7 @@ class Path(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The one spelling of the address: quoted only where it must be."""
+        """The canonical address: quoted only if necessary."""
         local = self.local
         if local and not _IS_ATOM.fullmatch(local):
             local = '"' + _NEEDS_ESCAPE.sub(r"\\\1", local) + '"'
@@ -46,9 +46,9 @@ NULL = Path("", "")
 
 
 def parse_path(text: str) -> tuple[Path, str] | None:
-    """A path at the beginning of ``text`` and what follows, or None. Source routes are dropped (RFC 5321 C).
+    """The path at the beginning of ``text`` and the rest, or None. Source routes are dropped (RFC 5321 C).
 
-    The domain is empty for ``<>`` and for ``<name>``; whether these are welcome is the caller's business.
+    The domain is empty for ``<>`` and for ``<name>``; the caller decides whether these are allowed.
     """
     match = _PATH.match(text)
     if match is None:
@@ -59,7 +59,7 @@ def parse_path(text: str) -> tuple[Path, str] | None:
         return (NULL, rest) if match[0] == "<>" else None
     if local.startswith('"'):
         local = _UNESCAPE.sub(r"\1", local[1:-1])
-    if not local.isprintable() or len(local.encode()) > MAX_LOCAL:
+    if not local.isprintable() or len(local.encode()) > MAX_LOCAL_BYTES:
         return None
     if domain is None:
         return (Path(local, ""), rest) if match[0] == f"<{local}>" else None
@@ -68,8 +68,8 @@ def parse_path(text: str) -> tuple[Path, str] | None:
 
 
 def parse_domain(text: str) -> str | None:
-    """A domain name or address literal in its one spelling, or None."""
-    if not text.isprintable() or len(text.encode()) > MAX_DOMAIN:
+    """A domain name or address literal in canonical form, or None."""
+    if not text.isprintable() or len(text.encode()) > MAX_DOMAIN_BYTES:
         return None
     if text.startswith("["):
         return _literal(text)

@@ -1,7 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: what a load balancer says about the client before the client speaks.
+"""The PROXY protocol, versions 1 and 2: the client's address, sent by a load balancer before the client's own octets.
 
-Invariants: at most 107 octets are held for version 1 and MAX_V2 for version 2; the verdict does not depend on how
-the stream was cut; anything else than a valid header raises ProtocolError, after which the connection must end.
+Invariants: at most 107 octets are held for version 1 and MAX_V2_BYTES for version 2; the result does not depend on how
+the stream was cut; anything but a valid header raises ProtocolError, after which the connection must end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from protocol.errors import ProtocolError
 
-MAX_V1 = 107
-MAX_V2 = 4096  # addresses take 216 octets at most, the rest is TLVs, which are skipped
+MAX_V1_BYTES = 107
+MAX_V2_BYTES = 4096  # addresses take 216 octets at most, the rest is TLVs, which are skipped
 
 _V1 = b"PROXY "
 _V2 = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
 
 
 class Proxied(NamedTuple):
-    """Both None: the balancer speaks for itself, or the family is not IP; the real peer counts."""
+    """Both None: a connection of the proxy itself, or not IP; use the address of the socket."""
 
     source: Endpoint | None
     destination: Endpoint | None
@@ -37,7 +37,7 @@ UNKNOWN = Proxied(None, None)
 
 
 class ProxyReader:
-    """Feed until it returns a result; ``leftover`` is what the client itself sent."""
+    """Feed until it returns a result; ``leftover`` is the client's own input."""
 
     __slots__ = ("_buffer", "leftover")
 
@@ -46,7 +46,7 @@ class ProxyReader:
         self.leftover = b""
 
     def feed(self, data: bytes) -> Proxied | None:
-        # What is held is bounded, so gluing it to every piece is too.
+        # The buffer is bounded, so joining it with each piece is cheap.
         buffer = self._buffer = self._buffer + data
         if buffer.startswith(_V1):
             return self._version1(buffer)
@@ -58,9 +58,9 @@ class ProxyReader:
 
     def _version1(self, buffer: bytes) -> Proxied | None:
         """Section 2.1: one line of text."""
-        end = buffer.find(b"\r\n", 0, MAX_V1)
+        end = buffer.find(b"\r\n", 0, MAX_V1_BYTES)
         if end < 0:
-            if len(buffer) >= MAX_V1:
+            if len(buffer) >= MAX_V1_BYTES:
                 raise ProtocolError("PROXY line too long")
             return None
         self.leftover = buffer[end + 2 :]
@@ -86,7 +86,7 @@ class ProxyReader:
             return None
         version, command = buffer[12] >> 4, buffer[12] & 15
         size = int.from_bytes(buffer[14:16], "big")
-        if version != 2 or command > 1 or size > MAX_V2:
+        if version != 2 or command > 1 or size > MAX_V2_BYTES:
             raise ProtocolError("bad PROXY header")
         if len(buffer) < 16 + size:
             return None
@@ -97,7 +97,7 @@ class ProxyReader:
 
 
 def _addresses(family: int, body: bytes) -> Proxied:
-    """TCP over IPv4 or IPv6; all other families are valid and tell us nothing."""
+    """TCP over IPv4 or IPv6; all other families are valid but carry no usable address."""
     width = {0x11: 4, 0x21: 16}.get(family)
     if width is None:
         if family >> 4 > 3 or family & 15 > 2:

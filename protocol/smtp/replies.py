@@ -1,8 +1,9 @@
-"""Every reply the SMTP and LMTP servers give, in one table: code, enhanced code (RFC 3463, 2034) and text.
+"""Every reply of the SMTP and LMTP servers, in one table: code, enhanced code (RFC 3463, 2034) and text.
 
-Invariants: the class digit of the enhanced code agrees with the reply code; texts are ASCII and say nothing
-of paths or internals; every line is at most 512 octets (RFC 5321 4.5.3.1.5). The greeting, the answers to
-HELO, EHLO and LHLO, 334 and 354 carry no enhanced code (RFC 2034 sections 3 and 4).
+Invariants: the class digit of the enhanced code agrees with the reply code; texts are ASCII and reveal no paths or
+internals; every line is at most 512 octets (RFC 5321 4.5.3.1.5); LMTP gives as many replies after a message as RCPT
+commands were accepted, in their order, duplicates included. The greeting, the replies to HELO, EHLO and LHLO, 334 and
+354 have no enhanced code (RFC 2034 sections 3 and 4).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass, field
 from protocol.errors import MailError, ProtocolError, Reason
 from protocol.sasl.mechanisms import FailureCause
 
-MAX_LINE = 512
-_DETAIL_LIMIT = 200
+MAX_LINE_BYTES = 512
+_MAX_DETAIL_CHARS = 200
 
 
 def _clean(text: str, limit: int) -> str:
@@ -34,9 +35,9 @@ class Reply:
     wire: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # RFC 2034 section 4: the enhanced code stands in every line of a multi-line reply.
+        # RFC 2034 section 4: every line of a multi-line reply has the enhanced code.
         prefix = f"{self.enhanced} " if self.enhanced else ""
-        lines = [_clean(prefix + line, MAX_LINE - 6) for line in self.text.split("\n")]
+        lines = [_clean(prefix + line, MAX_LINE_BYTES - 6) for line in self.text.split("\n")]
         wire = "".join(f"{self.code}-{line}\r\n" for line in lines[:-1]) + f"{self.code} {lines[-1]}\r\n"
         object.__setattr__(self, "wire", wire.encode("ascii"))
 
@@ -50,19 +51,19 @@ class Reply:
         return self.code in {221, 421, 521}
 
     def about(self, detail: str) -> Reply:
-        """The same reply with a bounded, cleaned detail after the text, such as a message id."""
-        return Reply(self.code, self.enhanced, f"{self.text}: {_clean(detail, _DETAIL_LIMIT)}")
+        """The same reply with a bounded, sanitised detail after the text, such as a message id."""
+        return Reply(self.code, self.enhanced, f"{self.text}: {_clean(detail, _MAX_DETAIL_CHARS)}")
 
 
 class SmtpError(ProtocolError):
-    """A command is refused; ``reply`` is the answer."""
+    """A command is refused with ``reply``."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.text)
         self.reply = reply
 
 
-# 2xx and 3xx: done, or go on.
+# 2xx and 3xx: success, or continue.
 TLS_READY = Reply(220, "2.0.0", "Ready to start TLS")
 GOODBYE = Reply(221, "2.0.0", "Goodbye")
 HELP = Reply(214, "2.0.0", "Commands are those of RFC 5321 and of the extensions listed by EHLO")
@@ -72,13 +73,13 @@ SENDER_OK = Reply(250, "2.1.0", "Sender ok")
 RECIPIENT_OK = Reply(250, "2.1.5", "Recipient ok")
 CHUNK_OK = Reply(250, "2.0.0", "Chunk received")
 ACCEPTED = Reply(250, "2.0.0", "Message accepted")
-CANNOT_VERIFY = Reply(252, "2.0.0", "Cannot verify, send some mail and see")
+CANNOT_VERIFY = Reply(252, "2.0.0", "Cannot verify the address, but will accept mail and attempt delivery")
 START_DATA = Reply(354, "", "End data with <CR><LF>.<CR><LF>")
 
 # 4xx: the same may succeed later. 421 also closes the connection.
-SHUTTING_DOWN = Reply(421, "4.3.2", "Service is going down, try again later")
+SHUTTING_DOWN = Reply(421, "4.3.2", "Server shutting down, try again later")
 IDLE = Reply(421, "4.4.2", "Idle for too long, closing")
-TOO_SLOW = Reply(421, "4.4.2", "Data comes too slowly or does not end, closing")
+TOO_SLOW = Reply(421, "4.4.2", "Data rate below limit or message too long, closing")
 TOO_MANY_CONNECTIONS = Reply(421, "4.7.0", "Too many connections, try again later")
 TOO_MANY_ERRORS = Reply(421, "4.7.0", "Too many errors, closing")
 TOO_MANY_COMMANDS = Reply(421, "4.7.0", "Too many commands without mail, closing")
@@ -86,9 +87,9 @@ NOT_SMTP = Reply(421, "4.7.0", "This is a mail server, closing")
 BAD_PROXY_HEADER = Reply(421, "4.7.0", "Bad PROXY header, closing")
 TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "Too many recipients, send the rest in another transaction")
 AUTH_UNAVAILABLE = Reply(454, "4.7.0", "Temporary authentication failure")
-TLS_UNAVAILABLE = Reply(454, "4.7.0", "TLS is not available now")
+TLS_UNAVAILABLE = Reply(454, "4.7.0", "TLS is temporarily unavailable")
 
-# 5xx: the same will fail again. Syntax first.
+# 5xx: the same will fail again. Syntax:
 UNKNOWN_COMMAND = Reply(500, "5.5.2", "Command not recognised")
 LINE_TOO_LONG = Reply(500, "5.5.2", "Line too long")
 AUTH_LINE_TOO_LONG = Reply(500, "5.5.6", "Authentication exchange line is too long")
@@ -97,12 +98,12 @@ NO_ARGUMENTS = Reply(501, "5.5.4", "This command takes no arguments")
 BAD_SENDER = Reply(501, "5.1.7", "Bad sender address syntax")
 BAD_RECIPIENT = Reply(501, "5.1.3", "Bad recipient address syntax")
 BAD_PARAMETER = Reply(501, "5.5.4", "Bad parameter value")
-DUPLICATE_PARAMETER = Reply(501, "5.5.4", "Parameter given twice")
+DUPLICATE_PARAMETER = Reply(501, "5.5.4", "Duplicate parameter")
 AUTH_MALFORMED = Reply(501, "5.5.2", "Cannot decode the authentication response")
 AUTH_CANCELLED = Reply(501, "5.7.0", "Authentication cancelled")
 NOT_IMPLEMENTED = Reply(502, "5.5.1", "Command not implemented")
-HELLO_FIRST = Reply(503, "5.5.1", "Say hello first")
-EHLO_FIRST = Reply(503, "5.5.1", "Needs a session opened with EHLO or LHLO")
+HELLO_FIRST = Reply(503, "5.5.1", "Send EHLO or LHLO first")
+EHLO_FIRST = Reply(503, "5.5.1", "Command requires EHLO or LHLO")
 NESTED_MAIL = Reply(503, "5.5.1", "A mail transaction is already open")
 MAIL_FIRST = Reply(503, "5.5.1", "Send MAIL first")
 RCPT_FIRST = Reply(503, "5.5.1", "No valid recipients")
@@ -114,7 +115,7 @@ ALREADY_TLS = Reply(503, "5.5.1", "TLS is already active")
 ALREADY_AUTHENTICATED = Reply(503, "5.5.1", "Already authenticated")
 UNKNOWN_MECHANISM = Reply(504, "5.5.4", "Authentication mechanism not supported")
 BAD_CHUNK = Reply(521, "5.5.4", "Syntax: BDAT size [LAST], closing")
-NOT_TRUSTED = Reply(521, "5.7.1", "No service for this address, closing")
+NOT_TRUSTED = Reply(521, "5.7.1", "Connections from this address are not allowed, closing")
 UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognised or not offered")
 UTF8_NEEDED = Reply(553, "5.6.7", "Non-ASCII address needs SMTPUTF8")
 
@@ -132,11 +133,11 @@ HEADER_TOO_BIG = Reply(552, "5.3.4", "Message header is too big")
 MAIL_LOOP = Reply(554, "5.4.6", "Too many hops, mail is looping")
 
 
-def _of_reason(reason: Reason) -> Reply:
+def _reason_reply(reason: Reason) -> Reply:
     return Reply(reason.smtp, reason.enhanced, reason.public)
 
 
-REASONS: dict[Reason, Reply] = {reason: _of_reason(reason) for reason in Reason}
+REASONS: dict[Reason, Reply] = {reason: _reason_reply(reason) for reason in Reason}
 INTERNAL_ERROR = REASONS[Reason.UNKNOWN]
 TOO_BIG = REASONS[Reason.TOO_BIG]
 
@@ -153,7 +154,7 @@ TABLE: dict[str, Reply] = {name: value for name, value in list(globals().items()
 
 
 def reply_to(error: BaseException) -> Reply:
-    """The answer to a failed operation. What is not a known refusal is temporary: no bug bounces mail."""
+    """The reply to a failed operation. Unknown errors are temporary, so that no bug bounces mail."""
     if isinstance(error, SmtpError):
         return error.reply
     if isinstance(error, MailError):
@@ -167,20 +168,20 @@ def greeting(hostname: str, service: str) -> Reply:
 
 
 def hello(hostname: str, keywords: Iterable[str] = ()) -> Reply:
-    """RFC 5321 4.1.1.1: the answer to HELO (no keywords), EHLO or LHLO."""
+    """RFC 5321 4.1.1.1: the reply to HELO (no keywords), EHLO or LHLO."""
     return Reply(250, "", "\n".join((hostname, *keywords)))
 
 
 def challenge(data: bytes) -> bytes:
-    """RFC 4954 section 4: the space is there even if the challenge is empty; the line has no 512 limit."""
+    """RFC 4954 section 4: an empty challenge keeps the space; the 512-octet limit does not apply."""
     return b"334 " + base64.b64encode(data) + b"\r\n"
 
 
 def lmtp_replies(recipients: Sequence[str], outcome: Reply | Mapping[str, Reply]) -> list[Reply]:
     """RFC 2033 4.2: the replies after DATA, or after BDAT with LAST.
 
-    ``outcome`` is one reply for all (a message refused as a whole), or one by recipient. A recipient that was
-    forgotten is told to try again: nothing is lost by it.
+    ``outcome`` is one reply for all (a message refused as a whole), or one by recipient. A recipient without a reply
+    gets a temporary error, so that no mail is lost.
     """
     by_recipient = {} if isinstance(outcome, Reply) else outcome
     default = outcome if isinstance(outcome, Reply) else INTERNAL_ERROR

@@ -1,6 +1,6 @@
-"""Which command is allowed when, and what is answered otherwise: one table for commands, one for events.
+"""SMTP state machine: which command is allowed when, the reply otherwise, and the state after each event. Two tables.
 
-Invariants: a refused command changes nothing; the phase changes through :meth:`SessionState.advance` alone.
+Invariants: a refused command changes nothing; only :meth:`SessionState.advance` changes the phase.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Service(Enum):
 
 
 class Phase(Enum):
-    CONNECTED = auto()  # no hello yet, or none since TLS or XCLIENT
+    CONNECTED = auto()  # no EHLO yet, or none since TLS or XCLIENT
     GREETED = auto()
     MAIL = auto()  # a sender, no recipient yet
     RCPT = auto()  # at least one recipient
     CHUNKS = auto()  # BDAT has begun
-    BROKEN = auto()  # a BDAT failed: RFC 3030 section 2 leaves RSET as the way out
+    BROKEN = auto()  # a BDAT failed: RFC 3030 section 2 allows only RSET
 
 
 class Event(Enum):
@@ -34,21 +34,21 @@ class Event(Enum):
     RECIPIENT = auto()  # RCPT accepted
     CHUNK = auto()  # BDAT without LAST accepted
     CHUNK_FAILED = auto()  # BDAT without LAST refused
-    END = auto()  # the transaction is over: message answered, or RSET
+    END = auto()  # the transaction is over: final reply sent, or RSET
     RESTART = auto()  # TLS is up (RFC 3207 4.2) or XCLIENT was accepted
 
 
 @dataclass(slots=True)
 class SessionState:
-    """What the protocol knows of one connection."""
+    """The protocol state of one connection."""
 
     service: Service
     tls_available: bool = False  # STARTTLS can be done
-    tls_required: bool = False  # no mail without TLS, in which the peer proves who it is
-    plaintext_auth: bool = False  # AUTH without TLS is allowed here
+    tls_required: bool = False  # no mail without TLS and a client certificate
+    plaintext_auth: bool = False  # AUTH without TLS is allowed
     mechanisms: tuple[str, ...] = ()  # of AUTH; empty: none
     xclient_trusted: bool = False
-    reports: bool = True  # reports of delivery can be sent to whoever asks for them
+    reports: bool = True  # the server can send delivery reports (DSN)
     tls: bool = False  # TLS is active, by STARTTLS or from the start
     extended: bool = False  # EHLO or LHLO, not HELO
     authenticated: bool = False
@@ -57,7 +57,7 @@ class SessionState:
 
     @property
     def auth_open(self) -> bool:
-        """AUTH may be used on this connection as it is."""
+        """AUTH is allowed in the current state."""
         return bool(self.mechanisms) and (self.tls or self.plaintext_auth)
 
     def advance(self, event: Event) -> None:
@@ -89,7 +89,7 @@ Guard = Callable[[SessionState], Reply | None]
 
 
 def _not_lmtp(session: SessionState) -> Reply | None:
-    """RFC 2033 4.1: LMTP knows neither HELO nor EHLO."""
+    """RFC 2033 4.1: LMTP has neither HELO nor EHLO."""
     return replies.UNKNOWN_COMMAND if session.service is Service.LMTP else None
 
 
@@ -97,8 +97,8 @@ def _only_lmtp(session: SessionState) -> Reply | None:
     return None if session.service is Service.LMTP else replies.UNKNOWN_COMMAND
 
 
-def _sender_known(session: SessionState) -> Reply | None:
-    """RFC 6409 4.3: submission needs authentication, which may need TLS first. RFC 3207 section 4: so may others."""
+def _may_send(session: SessionState) -> Reply | None:
+    """RFC 6409 4.3: submission requires authentication, which may require TLS; RFC 3207 section 4: so may others."""
     if session.tls_required and not session.tls:
         return replies.TLS_REQUIRED
     if session.service is not Service.SUBMISSION or session.authenticated:
@@ -113,12 +113,12 @@ def _not_binary(session: SessionState) -> Reply | None:
     return replies.BINARY_NEEDS_BDAT if session.binary else None
 
 
-def _extended(session: SessionState) -> Reply | None:
+def _requires_ehlo(session: SessionState) -> Reply | None:
     return None if session.extended else replies.EHLO_FIRST
 
 
-def _tls_possible(session: SessionState) -> Reply | None:
-    """RFC 3207 section 4; and what was authenticated in the clear must not move into TLS."""
+def _may_start_tls(session: SessionState) -> Reply | None:
+    """RFC 3207 section 4; a plaintext login must not carry over into TLS."""
     if session.tls:
         return replies.ALREADY_TLS
     if not session.tls_available:
@@ -126,7 +126,7 @@ def _tls_possible(session: SessionState) -> Reply | None:
     return replies.ALREADY_AUTHENTICATED if session.authenticated else None
 
 
-def _auth_possible(session: SessionState) -> Reply | None:
+def _may_authenticate(session: SessionState) -> Reply | None:
     """RFC 4954 section 4."""
     if not session.mechanisms:
         return replies.NOT_IMPLEMENTED
@@ -145,7 +145,7 @@ def _never(session: SessionState) -> Reply | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """First the phase decides, then the guards in order; no answer means the command may go on."""
+    """The phase decides first, then the guards in order; without a refusal the command is allowed."""
 
     refused: Mapping[Phase, Reply] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()
@@ -159,7 +159,7 @@ RULES: Mapping[str, Rule] = {
     "HELO": Rule(guards=(_not_lmtp,)),  # RFC 5321 4.1.1.1
     "EHLO": Rule(guards=(_not_lmtp,)),
     "LHLO": Rule(guards=(_only_lmtp,)),  # RFC 2033 4.1
-    "MAIL": Rule({**_NO_HELLO, **dict.fromkeys(_TRANSACTION, replies.NESTED_MAIL)}, (_sender_known,)),
+    "MAIL": Rule({**_NO_HELLO, **dict.fromkeys(_TRANSACTION, replies.NESTED_MAIL)}, (_may_send,)),
     "RCPT": Rule(
         {
             **_NO_HELLO,
@@ -192,17 +192,17 @@ RULES: Mapping[str, Rule] = {
     "VRFY": Rule(),
     "EXPN": Rule(guards=(_never,)),
     "QUIT": Rule(),
-    "STARTTLS": Rule(_ONLY_READY, (_extended, _tls_possible)),
-    "AUTH": Rule(_ONLY_READY, (_extended, _auth_possible)),
+    "STARTTLS": Rule(_ONLY_READY, (_requires_ehlo, _may_start_tls)),
+    "AUTH": Rule(_ONLY_READY, (_requires_ehlo, _may_authenticate)),
     "XCLIENT": Rule(_NO_TRANSACTION, (_xclient_trusted,)),
 }
 
-# A browser made to speak to a mail port says these first; going on would let its payload be read as commands.
+# Sent first by a browser that was tricked into connecting to a mail port: its payload must not be read as commands.
 NOT_MAIL = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 
 
 def refusal(session: SessionState, command: str) -> Reply | None:
-    """What to answer instead of doing ``command`` (upper case), or None if it is allowed now."""
+    """The reply that refuses ``command`` (upper case), or None if it is allowed now."""
     rule = RULES.get(command)
     if rule is None:
         return replies.NOT_SMTP if command in NOT_MAIL else replies.UNKNOWN_COMMAND

@@ -1,7 +1,7 @@
-"""Header fields the server writes, and the edits submission makes to a header block.
+"""Trace header fields (Received, Return-Path) and the header edits of submission.
 
-Invariants: nothing a client says can end a header line; no line is longer than 998 octets; fields that are not
-edited keep their octets; added fields stand before all others, so signatures over the rest still verify.
+Invariants: no input from a client can end a header line; no line is longer than 998 octets; fields that are not edited
+keep their octets; added fields come before all others, so signatures over the rest still verify.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from protocol.smtp.states import Service, SessionState
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_NOT_NAME = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
-_NOT_COMMENT = re.compile(r"[^A-Za-z0-9.:_ /+-]")
-#: RFC 5322 3.6.3; and RFC 5321 4.4: nobody but the server of final delivery writes Return-Path.
-_NOT_SENT = frozenset({"bcc", "resent-bcc", "return-path"})
+_INVALID_NAME_CHARS = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+_INVALID_COMMENT_CHARS = re.compile(r"[^A-Za-z0-9.:_ /+-]")
+#: RFC 5322 3.6.3; RFC 5321 4.4: only the server of final delivery writes Return-Path.
+_PRIVATE_FIELDS = frozenset({"bcc", "resent-bcc", "return-path"})
 _AUTHORS = ("From", "Sender", "Resent-From", "Resent-Sender")
 _QUOTED = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|=\?[^?\s]+\?[bBqQ]\?[^?\s]*\?=', re.DOTALL)
 _COMMENT = re.compile(rb"\((?>(?:[^()\\]|\\.)*)\)", re.DOTALL)
-_MAX_AUTHORS = 4096  # octets of all their fields
-_BETWEEN = re.compile(rb"[,;:]")
+_MAX_AUTHOR_BYTES = 4096  # of all these fields together
+_SEPARATOR = re.compile(rb"[,;:]")
 _JOINTS = (b".", b"@")  # spaces around them belong to an address (RFC 5322 4.4)
 
 
 def format_date(moment: datetime) -> str:
-    """RFC 5322 3.3; ``moment`` is aware. Not from email.utils, which would bring in sockets."""
+    """RFC 5322 3.3; ``moment`` has a zone. email.utils is not used because it imports sockets."""
     offset = moment.utcoffset()
     if offset is None:
-        raise ValueError("a time without zone")
+        raise ValueError("the time has no zone")
     minutes = int(offset.total_seconds()) // 60
     zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
     return (
@@ -44,7 +44,7 @@ def format_date(moment: datetime) -> str:
 
 
 def with_keyword(session: SessionState, *, smtputf8: bool = False) -> str:
-    """What follows ``with`` in Received (RFC 3848, RFC 6531 4.3)."""
+    """The protocol keyword after ``with`` in Received (RFC 3848, RFC 6531 4.3)."""
     if not session.extended:
         return "SMTP"
     if session.service is Service.LMTP:
@@ -56,16 +56,16 @@ def with_keyword(session: SessionState, *, smtputf8: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a message's way, as the server saw it."""
+    """One hop of a message, as recorded in Received."""
 
-    hello: str  # what the client called itself
+    hello: str  # the client's name for itself
     peer: str | None  # its IP address; None on a unix socket
-    peer_name: str | None  # its name in the DNS, if looked up and confirmed
+    peer_name: str | None  # its DNS name, if looked up and confirmed
     host: str  # the server's name
     keyword: str  # from with_keyword()
     id: str
     date: datetime
-    recipient: str | None = None  # only if there is one alone: Received must not tell of the others
+    recipient: str | None = None  # only if it is the only one: Received must not reveal other recipients
     tls: str | None = None  # for people: "TLSv1.3 TLS_AES_256_GCM_SHA384"
 
 
@@ -76,8 +76,8 @@ def received(hop: Hop) -> bytes:
         f"\tby {_host(hop.host)} with {_host(hop.keyword)} id {_host(hop.id)}",
     ]
     if hop.tls:
-        lines.append(f"\t(using {_NOT_COMMENT.sub('', hop.tls)[:100]})")
-    if hop.recipient and _fits(hop.recipient):
+        lines.append(f"\t(using {_INVALID_COMMENT_CHARS.sub('', hop.tls)[:100]})")
+    if hop.recipient and _can_appear(hop.recipient):
         lines.append(f"\tfor <{hop.recipient}>")
     lines[-1] += ";"
     lines.append(f"\t{format_date(hop.date)}")
@@ -85,7 +85,7 @@ def received(hop: Hop) -> bytes:
 
 
 def _host(text: str) -> str:
-    return _NOT_NAME.sub("?", text[:255]) or "unknown"
+    return _INVALID_NAME_CHARS.sub("?", text[:255]) or "unknown"
 
 
 def _peer(hop: Hop) -> str:
@@ -95,14 +95,14 @@ def _peer(hop: Hop) -> str:
     return f"{_host(hop.peer_name or 'unknown')} {address}"
 
 
-def _fits(address: str) -> bool:
-    """Not even where RFC 6531 3.7.3 allows it is an address written that is not ASCII: it would make a header
-    international that is not, and a server without SMTPUTF8 would not take the message."""
+def _can_appear(address: str) -> bool:
+    """Only ASCII addresses are written, although RFC 6531 3.7.3 allows others: they would make the header
+    international, and a server without SMTPUTF8 would refuse the message."""
     return address.isprintable() and len(address) < 600 and address.isascii()
 
 
 def return_path(sender: str) -> bytes:
-    """RFC 5321 4.4: written at final delivery; empty for the null sender."""
+    """RFC 5321 4.4: the Return-Path field, written at final delivery; empty for the null sender."""
     return f"Return-Path: <{sender if sender.isprintable() else ''}>\r\n".encode()
 
 
@@ -111,57 +111,57 @@ def _parse(header: bytes) -> HeaderBlock:
 
 
 def authors(header: bytes) -> list[str] | None:
-    """Everybody in whose name the message is sent (RFC 6409 6.1 wants them checked), From at least.
+    """All addresses in whose name the message is sent, at least From (RFC 6409 6.1 requires a check).
 
-    None: there is no From, or the fields can be read in two ways, and somebody could be named who is not seen here.
+    None: there is no From, or the fields are ambiguous and a reader could show an address that is not checked here.
     """
     fields = _parse(header)
     values = [value for name in _AUTHORS for value in fields.all(name)]
-    if sum(map(len, values)) > _MAX_AUTHORS or any(map(_is_ambiguous, values)):
+    if sum(map(len, values)) > _MAX_AUTHOR_BYTES or any(map(_is_ambiguous, values)):
         return None
-    # A CR that stands alone ends a line for some.
+    # Some readers treat a lone CR as a line end.
     if not any(map(mailboxes, fields.all("From"))) or b"\r" in header.replace(b"\r\n", b""):
         return None
     return [mailbox.address for value in values for mailbox in mailboxes(value)]
 
 
 def _is_ambiguous(value: bytes) -> bool:
-    """Whether an address list has more addresses than commas; a reader takes the first, another the last.
+    """True if an address list has more addresses than separators: readers differ in which one they take.
 
-    Words beside an address without angle brackets are part of it for some (``eve ada@example.test``).
+    Some readers include words next to an address without angle brackets (``eve ada@example.test``).
     """
     value = _QUOTED.sub(b"x", value)
     while (shorter := _COMMENT.sub(b"", value)) != value:
         value = shorter
     if b"(" in value or b'"' in value:
         return True
-    for element in _BETWEEN.split(value):
+    for element in _SEPARATOR.split(value):
         _, opened, inside = element.partition(b"<")
         after = inside.partition(b">")[2]
         if opened:
             if b"<" in inside or after.strip():
                 return True
-        elif element.count(b"@") > 1 or (b"@" in element and _has_words_beside(element)):
+        elif element.count(b"@") > 1 or (b"@" in element and _has_adjacent_words(element)):
             return True
     return False
 
 
-def _has_words_beside(address: bytes) -> bool:
+def _has_adjacent_words(address: bytes) -> bool:
     return any(
         not left.endswith(_JOINTS) and not right.startswith(_JOINTS) for left, right in pairwise(address.split())
     )
 
 
-def without_unsent(header: bytes) -> bytes:
-    """Without fields that must not leave their author, however they are folded or spelled."""
+def without_private_fields(header: bytes) -> bytes:
+    """Remove Bcc and Return-Path fields, however they are folded or spelled."""
     lower = header.lower()
-    if not any(name.encode("ascii") in lower for name in _NOT_SENT):
+    if not any(name.encode("ascii") in lower for name in _PRIVATE_FIELDS):
         return header
-    return _without(header, _NOT_SENT)
+    return _without(header, _PRIVATE_FIELDS)
 
 
 def _without(header: bytes, names: Collection[str]) -> bytes:
-    """Without the fields of these names, which are in lower case."""
+    """Remove the fields with these names (lower case)."""
     kept = []
     position = 0
     for field in _parse(header).fields:
@@ -174,9 +174,9 @@ def _without(header: bytes, names: Collection[str]) -> bytes:
 
 
 def complete(header: bytes, *, date: datetime, message_id: str) -> bytes:
-    """RFC 6409 8.2 and 8.3: Date and Message-ID added if they are missing, or put in the place of empty ones.
+    """RFC 6409 8.2 and 8.3: add Date and Message-ID if they are missing or empty.
 
-    ``message_id`` has its brackets.
+    ``message_id`` includes its angle brackets.
     """
     fields = _parse(header)
     values = {"Date": format_date(date), "Message-ID": message_id}

@@ -1,4 +1,4 @@
-"""XCLIENT as Postfix defines it: a trusted peer says on whose behalf it speaks.
+"""XCLIENT as Postfix defines it: a trusted proxy passes on the client's address and name.
 
 Attributes are NAME=value pairs, values in xtext; ``[UNAVAILABLE]`` and ``[TEMPUNAVAIL]`` mean "not known".
 """
@@ -12,13 +12,13 @@ from protocol.smtp import replies
 from protocol.smtp.commands import decode_xtext
 from protocol.smtp.replies import SmtpError
 
-_UNKNOWN = frozenset({"[UNAVAILABLE]", "[TEMPUNAVAIL]"})
+_UNAVAILABLE = frozenset({"[UNAVAILABLE]", "[TEMPUNAVAIL]"})
 _ATTRIBUTES = frozenset({"NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT"})
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOverride:
-    """What was said; None where nothing was, or the value is not known."""
+    """The given attributes; None: not given, or not known."""
 
     name: str | None = None
     address: str | None = None
@@ -47,19 +47,19 @@ def parse_xclient(argument: bytes) -> ClientOverride:
             raise SmtpError(replies.BAD_SYNTAX)
     if not values:
         raise SmtpError(replies.BAD_SYNTAX)
-    known = {key: value for key, value in values.items() if value and value.upper() not in _UNKNOWN}
-    protocol = known.get("PROTO")
+    given = {key: value for key, value in values.items() if value and value.upper() not in _UNAVAILABLE}
+    protocol = given.get("PROTO")
     if protocol is not None and protocol.upper() not in ("SMTP", "ESMTP", "LMTP"):
         raise SmtpError(replies.BAD_SYNTAX)
     return ClientOverride(
-        name=known.get("NAME"),
-        address=_address(known.get("ADDR")),
-        port=_port(known.get("PORT")),
+        name=given.get("NAME"),
+        address=_address(given.get("ADDR")),
+        port=_port(given.get("PORT")),
         protocol=None if protocol is None else protocol.upper(),
-        hello=known.get("HELO"),
-        login=known.get("LOGIN"),
-        destination_address=_address(known.get("DESTADDR")),
-        destination_port=_port(known.get("DESTPORT")),
+        hello=given.get("HELO"),
+        login=given.get("LOGIN"),
+        destination_address=_address(given.get("DESTADDR")),
+        destination_port=_port(given.get("DESTPORT")),
     )
 
 

@@ -12,7 +12,7 @@ from adapter.config import loader
 from adapter.config.loader import Seconds
 from adapter.config.schema import RelaySettings
 from adapter.relay import replies, retry_policy
-from adapter.relay.message_source import DataEncoder, Nature, examine
+from adapter.relay.message_source import DataEncoder, MessageTraits, measure
 from adapter.relay.replies import Verdict
 from adapter.store.queries.outbox import QueueRow
 from protocol.smtp.data import DataReader, Intake, LineEnds, MessageLimits
@@ -108,42 +108,42 @@ def test_the_settings_are_read_from_toml(tmp_path: object) -> None:
     [
         (250, "2.0.0 ok", Verdict.RELAYED, "2.0.0"),
         (250, "ok", Verdict.RELAYED, "2.0.0"),
-        (450, "4.2.1 busy", Verdict.LATER, "4.2.1"),
-        (451, "busy", Verdict.LATER, "4.0.0"),
+        (450, "4.2.1 busy", Verdict.DEFERRED, "4.2.1"),
+        (451, "busy", Verdict.DEFERRED, "4.0.0"),
         (550, "5.1.1 no", Verdict.FAILED, "5.1.1"),
         (550, "no", Verdict.FAILED, "5.0.0"),
         (550, "4.1.1 contradicts itself", Verdict.FAILED, "5.0.0"),
         (554, "5.7.1234 no such code", Verdict.FAILED, "5.0.0"),
-        (530, "5.7.0 log in", Verdict.LATER, "4.7.0"),
-        (535, "5.7.8 wrong password", Verdict.LATER, "4.7.8"),
-        (354, "go", Verdict.LATER, "4.5.0"),
-        (-1, "nonsense", Verdict.LATER, "4.5.0"),
+        (530, "5.7.0 log in", Verdict.DEFERRED, "4.7.0"),
+        (535, "5.7.8 wrong password", Verdict.DEFERRED, "4.7.8"),
+        (354, "go", Verdict.DEFERRED, "4.5.0"),
+        (-1, "nonsense", Verdict.DEFERRED, "4.5.0"),
     ],
 )
 def test_answers(code: int, text: str, verdict: Verdict, status: str) -> None:
-    answer = replies.read(code, text, "host")
+    answer = replies.parse_reply(code, text, "host")
     assert (answer.verdict, answer.status) == (verdict, status)
 
 
 @pytest.mark.parametrize(
     ("code", "text", "verdict"),
     [
-        (452, "4.5.3 too many", Verdict.AGAIN),
-        (452, "too many", Verdict.AGAIN),
-        (552, "too many", Verdict.AGAIN),
-        (552, "5.5.3 too many", Verdict.AGAIN),
+        (452, "4.5.3 too many", Verdict.RETRY_NOW),
+        (452, "too many", Verdict.RETRY_NOW),
+        (552, "too many", Verdict.RETRY_NOW),
+        (552, "5.5.3 too many", Verdict.RETRY_NOW),
         (552, "5.2.2 mailbox full", Verdict.FAILED),
-        (452, "4.2.2 mailbox full", Verdict.LATER),
+        (452, "4.2.2 mailbox full", Verdict.DEFERRED),
         (550, "5.1.1 no", Verdict.FAILED),
     ],
 )
 def test_answers_about_recipients(code: int, text: str, verdict: Verdict) -> None:
-    assert replies.read_recipient(code, text, "host").verdict is verdict
+    assert replies.parse_rcpt_reply(code, text, "host").verdict is verdict
 
 
 @given(st.integers(-10, 999), st.text(max_size=3000))
 def test_every_answer_is_one_bounded_line(code: int, text: str) -> None:
-    for answer in (replies.read(code, text, "host"), replies.read_recipient(code, text, "host")):
+    for answer in (replies.parse_reply(code, text, "host"), replies.parse_rcpt_reply(code, text, "host")):
         assert answer.text.isprintable()
         assert len(answer.text.encode()) < 2200
         assert re.fullmatch(r"[245]\.\d{1,3}\.\d{1,3}", answer.status)
@@ -169,7 +169,7 @@ def test_data_ends_once_and_says_what_was_said(chunks: list[bytes]) -> None:
     assert (b"\r\n" + wire).find(b"\r\n.\r\n") == len(wire) - 3
     lines = (b"\r\n" + wire)[:-3].replace(b"\r\n.", b"\r\n")[2:]
     assert lines == normalised(b"".join(chunks))
-    assert examine(chunks).size == len(lines)
+    assert measure(chunks).size == len(lines)
 
 
 @given(pieces)
@@ -188,26 +188,26 @@ def test_our_own_server_reads_it_as_it_was_meant(chunks: list[bytes]) -> None:
 def test_nature_does_not_depend_on_the_chunks(chunks: list[bytes], data: st.DataObject) -> None:
     octets = b"".join(chunks)
     cut = data.draw(st.integers(0, len(octets)))
-    assert examine([octets[:cut], octets[cut:]]) == examine([octets])
+    assert measure([octets[:cut], octets[cut:]]) == measure([octets])
     bare = re.sub(rb"\r\n", b"", octets)
-    assert examine([octets]).binary == (b"\r" in bare or b"\n" in bare or b"\0" in octets)
-    assert examine([octets]).eight_bit == (not octets.isascii())
+    assert measure([octets]).binary == (b"\r" in bare or b"\n" in bare or b"\0" in octets)
+    assert measure([octets]).eight_bit == (not octets.isascii())
 
 
 @pytest.mark.parametrize(
-    ("octets", "nature"),
+    ("octets", "traits"),
     [
-        (b"", Nature(0, False, False, False)),
-        (b"A: b\r\n\r\nx\r\n", Nature(11, False, False, False)),
-        ("A: ü\r\n\r\nx\r\n".encode(), Nature(12, True, True, False)),
-        ("A: b\r\n\r\nü\r\n".encode(), Nature(12, True, False, False)),
-        ("A: ü".encode(), Nature(7, True, True, False)),
-        (b"y" * 998 + b"\r\n", Nature(1000, False, False, False)),
-        (b"y" * 999 + b"\r\n", Nature(1001, False, False, True)),
-        (b"y" * 998, Nature(1000, False, False, False)),
-        (b"y" * 999, Nature(1001, False, False, True)),
+        (b"", MessageTraits(0, False, False, False)),
+        (b"A: b\r\n\r\nx\r\n", MessageTraits(11, False, False, False)),
+        ("A: ü\r\n\r\nx\r\n".encode(), MessageTraits(12, True, True, False)),
+        ("A: b\r\n\r\nü\r\n".encode(), MessageTraits(12, True, False, False)),
+        ("A: ü".encode(), MessageTraits(7, True, True, False)),
+        (b"y" * 998 + b"\r\n", MessageTraits(1000, False, False, False)),
+        (b"y" * 999 + b"\r\n", MessageTraits(1001, False, False, True)),
+        (b"y" * 998, MessageTraits(1000, False, False, False)),
+        (b"y" * 999, MessageTraits(1001, False, False, True)),
     ],
 )
-def test_natures(octets: bytes, nature: Nature) -> None:
-    assert examine([octets]) == nature
-    assert examine([bytes([octet]) for octet in octets]) == nature
+def test_traits(octets: bytes, traits: MessageTraits) -> None:
+    assert measure([octets]) == traits
+    assert measure([bytes([octet]) for octet in octets]) == traits

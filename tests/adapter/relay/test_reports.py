@@ -150,7 +150,7 @@ async def test_a_sender_who_is_gone_is_not_told(transport: Transport, caplog: py
         async with relaying(transport, settings(sink)):
             await until(lambda: not queue(transport))
     assert inbox(transport) == []
-    assert "nobody to report to" in caplog.text
+    assert "no sender to report to" in caplog.text
 
 
 async def test_a_sender_under_another_name_is_told_where_said(transport: Transport) -> None:
@@ -208,7 +208,7 @@ async def test_who_is_dropped_during_the_attempt_is_not_told_of_twice(transport:
         if verb != "RCPT":
             return None
         if dropped := [row for row in queue(transport) if row.recipient == DAVE]:
-            report = bounce.stage(transport, HOST, [Notice(dropped[0], "FAILURE", DROPPED)], clock())
+            report = bounce.stage_report(transport, HOST, [Notice(dropped[0], "FAILURE", DROPPED)], clock())
             transport.run(op.FinishQueue([op.Finished(dropped[0].queue_id, "dropped")], report))
         return reply
 
@@ -326,8 +326,8 @@ class Unreportable:
         self.broken = True
         self.attempts = 0
         self._error = error or ValueError("a report of this cannot be made")
-        self._real = bounce.stage
-        monkeypatch.setattr(bounce, "stage", self._stage)
+        self._real = bounce.stage_report
+        monkeypatch.setattr(bounce, "stage_report", self._stage)
 
     def _stage(self, *arguments: Any) -> op.QueueReport | None:
         if self.broken and any(notice.row.recipient == DAVE for notice in arguments[2]):
@@ -350,7 +350,7 @@ async def test_a_failure_that_cannot_be_reported_is_tried_again_and_holds_up_nob
         assert read_report(octets).recipients.keys() == {ERIN}
         [row] = queue(transport)
         assert (row.recipient, row.attempts, row.delay_warned) == (DAVE, 1, 0)
-        assert row.last_status == "550 5.1.1 no (the sender could not be told)"
+        assert row.last_status == "550 5.1.1 no (could not report to the sender)"
         assert row.next_attempt_at > time.time() + 600
         unreportable.broken = False
         transport.run(op.UpdateQueue([op.Requeued(row.queue_id, 0)]))
@@ -400,7 +400,7 @@ async def test_a_delay_that_cannot_be_reported_is_reported_at_the_next_attempt(
     assert [row.delay_warned for row in queue(transport)] == [1]
 
 
-async def test_an_outbox_that_cannot_be_read_is_looked_at_again(
+async def test_reading_the_outbox_is_retried_after_an_error(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = outbox.due
@@ -412,7 +412,7 @@ async def test_an_outbox_that_cannot_be_read_is_looked_at_again(
         return real(*arguments)
 
     monkeypatch.setattr(outbox, "due", due)
-    monkeypatch.setattr(relay, "_AFTER_TROUBLE", 0.05)
+    monkeypatch.setattr(relay, "_READ_RETRY_SECONDS", 0.05)
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport)
         await sink.wait_for(1)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 
 from protocol.smtp.commands import OriginalRecipient, Ret
-from protocol.smtp.dsn import MAX_RETURNED, Action, Outcome, Report, build
+from protocol.smtp.dsn import MAX_RETURNED_BYTES, Action, Outcome, Report, build
 
 NOW = datetime(2026, 11, 5, 4, 44, 20, tzinfo=UTC)
 HEADER = b"From: ada@example.test\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nMessage-ID: <1@example.test>\r\n\r\n"
@@ -84,7 +84,7 @@ def test_headers_only() -> None:
     for report in (
         replace(REPORT, ret=Ret.HEADERS),
         replace(REPORT, message=None),
-        replace(REPORT, message=HEADER + b"x\r\n" * MAX_RETURNED),
+        replace(REPORT, message=HEADER + b"x\r\n" * MAX_RETURNED_BYTES),
         replace(REPORT, message=HEADER + b"x\0y\r\n"),
         replace(REPORT, message=HEADER + b"bare\nline\r\n"),
         replace(REPORT, message=HEADER + b"x" * 999 + b"\r\n"),

@@ -5,7 +5,7 @@ import ipaddress
 import pytest
 
 from protocol.errors import ProtocolError
-from protocol.smtp.proxy_protocol import MAX_V1, UNKNOWN, Endpoint, Proxied, ProxyReader
+from protocol.smtp.proxy_protocol import MAX_V1_BYTES, UNKNOWN, Endpoint, Proxied, ProxyReader
 from protocol.smtp.replies import SmtpError
 from protocol.smtp.xclient import ClientOverride, parse_xclient
 
@@ -69,7 +69,7 @@ def test_good_headers(header: bytes, result: Proxied) -> None:
         b"PROXY TCP4  192.0.2.1 198.51.100.2 40000 25\r\n",
         b"PROXY UDP4 192.0.2.1 198.51.100.2 40000 25\r\n",
         b"PROXY TCP4 192.0.2.1 198.51.100.2 40000 25\nEHLO x\r\n",
-        b"PROXY " + b"x" * MAX_V1,
+        b"PROXY " + b"x" * MAX_V1_BYTES,
         version2(0x11, pack(V4)[:-1]),
         version2(0x11, pack(V4), command=0x11),
         version2(0x11, pack(V4), command=0x22),

@@ -13,7 +13,7 @@ from protocol.smtp.replies import Reply, SmtpError
 @pytest.mark.parametrize("reply", [*replies.TABLE.values(), *replies.REASONS.values()], ids=lambda r: r.text)
 def test_every_reply_is_well_formed(reply: Reply) -> None:
     assert reply.wire.isascii()
-    assert len(reply.wire) <= replies.MAX_LINE
+    assert len(reply.wire) <= replies.MAX_LINE_BYTES
     if reply.code == 354:
         assert reply.enhanced == ""
     else:
@@ -38,7 +38,7 @@ def test_details_cannot_break_out() -> None:
     wire = replies.ACCEPTED.about("msg\r\n250 ok\n\x00é" + "x" * 1000).wire
     assert wire.startswith(b"250 2.0.0 Message accepted: msg??250 ok???xxx")
     assert wire.count(b"\r\n") == 1
-    assert len(wire) <= replies.MAX_LINE
+    assert len(wire) <= replies.MAX_LINE_BYTES
 
 
 def test_errors_become_replies() -> None:

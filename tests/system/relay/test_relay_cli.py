@@ -139,14 +139,14 @@ async def test_a_running_relay_hears_of_a_retry(transport: Transport, tmp_path: 
 
 def test_what_leaves_the_queue_meanwhile_is_not_told_of(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = send(transport, DAVE, ERIN)
-    real = bounce.stage
+    real = bounce.stage_report
 
     def stage(*arguments: Any) -> op.QueueReport | None:
         report = real(*arguments)
         transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed")]))
         return report
 
-    monkeypatch.setattr(bounce, "stage", stage)
+    monkeypatch.setattr(bounce, "stage_report", stage)
     assert cli(transport, "drop", "--notify", sent.message_id).stdout == "1 recipient dropped\n"
     [octets] = inbox(transport)
     assert read_report(octets).recipients.keys() == {ERIN}
