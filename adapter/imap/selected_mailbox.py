@@ -101,14 +101,16 @@ class SelectedMailbox:
         self.view.touch(uids)
 
     def flush(
-        self, point: Emission, *, modseq_sent: bool = False, exists_first: bool = False, buried: bool = False
+        self, point: Emission, *, modseq_sent: bool = False, exists_first: bool = False, exists_overlooked: bool = False
     ) -> bytes:
         """Return the untagged responses that may be sent now; the options are those of ``View.flush``."""
         if not self._has_updates:
             return b""
-        if self.view.arrived:
-            self._claim_recent(self.view.arrived)
-        updates = self.view.flush(point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, buried=buried)
+        if self.view.last_new_uid:
+            self._claim_recent(self.view.last_new_uid)
+        updates = self.view.flush(
+            point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, exists_overlooked=exists_overlooked
+        )
         self._has_updates = self.view.pending
         return updates
 

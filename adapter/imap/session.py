@@ -173,7 +173,7 @@ class Session:
             self.selected.view.dialect = dialect
             if condstore_enabled:
                 self.send_updates()
-                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.view.settled)))
+                self.send(responses.ok(None, "Highest", codes.highestmodseq(self.selected.view.announced_modseq)))
 
     @property
     def situation(self) -> Situation:
@@ -349,7 +349,7 @@ class Session:
                 point,
                 modseq_sent=response is not None and response.modseq_sent,
                 exists_first=response is not None and response.exists_first,
-                buried=self._spec is not None and not self._spec.asks_for_news,
+                exists_overlooked=self._spec is not None and not self._spec.asks_for_news,
             )
             if updates:
                 self.send(updates)

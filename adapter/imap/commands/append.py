@@ -152,7 +152,7 @@ def _to_replace(session: Session, number: int, uid: bool) -> Sequence[int]:
         raise CommandError(READ_ONLY.text, "NO", "READ-ONLY")
     rows = box.rows(SequenceSet(((number, number),)), uid=uid)
     if not rows.uids:
-        raise CommandError("No such message", "NO", "EXPUNGEISSUED" if rows.gone else "NONEXISTENT")
+        raise CommandError("No such message", "NO", "EXPUNGEISSUED" if rows.has_expunged else "NONEXISTENT")
     return rows.uids
 
 

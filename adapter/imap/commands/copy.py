@@ -24,7 +24,7 @@ _GONE: Final = no("Some messages are gone", codes.EXPUNGEISSUED)
 @handles(model.Copy)
 async def copy(session: Session, command: model.Copy) -> TaggedResponse:
     rows = session.mailbox.rows(command.messages, uid=command.uid)
-    if rows.gone and not command.uid:
+    if rows.has_expunged and not command.uid:
         return _GONE
     rows, limited = limit(session, rows)
     if limited:
@@ -45,7 +45,7 @@ async def move(session: Session, command: model.Move) -> TaggedResponse:
     if box.read_only:
         return READ_ONLY
     rows = box.rows(command.messages, uid=command.uid)
-    if rows.gone and not command.uid:
+    if rows.has_expunged and not command.uid:
         return _GONE
     rows, limited = limit(session, rows)
     if not rows.uids:

@@ -45,7 +45,7 @@ async def fetch(session: Session, command: model.Fetch) -> TaggedResponse:
     if command.items == (Attribute.UID,) and not command.uid and command.changed_since is None:
         return await _numbers_to_uids(session, command)
     rows, limited = _rows(session, command)
-    box.view.asked_for(rows.uids)
+    box.view.note_fetch(rows.uids)
     items = await _set_seen(session, box, rows, command) if command.sets_seen and not box.read_only else command.items
     if session.dialect.uid_only and len(items) > 1:
         # RFC 9586 3.3: the response begins with the UID
@@ -79,11 +79,11 @@ async def fetch(session: Session, command: model.Fetch) -> TaggedResponse:
 # RFC 2180 4.1.2: what is known of an expunged message may be told as long as its number is valid
 async def _numbers_to_uids(session: Session, command: model.Fetch) -> TaggedResponse:
     """FETCH of UIDs alone, which the view knows also of messages that another session has expunged."""
-    rows = session.mailbox.view.by_number(command.messages, with_gone=True)
+    rows = session.mailbox.view.by_number(command.messages, with_expunged=True)
     if command.partial is not None:
         rows = restrict(rows, partial_window(rows.uids, command.partial))
     rows, limited = limit(session, rows)
-    session.mailbox.view.asked_for(rows.uids)
+    session.mailbox.view.note_fetch(rows.uids)
     for start in range(0, len(rows.uids), _UIDS_AT_ONCE):
         part = slice(start, start + _UIDS_AT_ONCE)
         session.send(fetch_response.fetch_rows(_UID_ROW, rows.numbers[part], [rows.uids[part]]))
@@ -110,7 +110,7 @@ def restrict(rows: Rows, uids: Sequence[int]) -> Rows:
         return rows
     chosen = set(uids)
     kept = [(number, uid) for number, uid in zip(rows.numbers, rows.uids, strict=True) if uid in chosen]
-    return Rows([number for number, _ in kept], [uid for _, uid in kept], rows.gone)
+    return Rows([number for number, _ in kept], [uid for _, uid in kept], rows.has_expunged)
 
 
 # RFC 9738 3.1: the highest are taken, and the lowest of them is told
@@ -118,7 +118,7 @@ def limit(session: Session, rows: Rows) -> tuple[Rows, bytes]:
     most = session.server.settings.imap.message_limit
     if not most or len(rows.uids) <= most:
         return rows, b""
-    kept = Rows(rows.numbers[-most:], rows.uids[-most:], rows.gone)
+    kept = Rows(rows.numbers[-most:], rows.uids[-most:], rows.has_expunged)
     return kept, codes.messagelimit(most, kept.uids[0])
 
 
@@ -129,7 +129,7 @@ async def _set_seen(session: Session, box: SelectedMailbox, rows: Rows, command:
         return command.items
     await session.mailboxes.commit(op.ChangeFlags(session.account, box.state.id, unseen, "add", flags=int(Flag.READ)))
     # Their flags are sent below. What changes after this moment is told once more, at the end.
-    box.view.told(unseen)
+    box.view.mark_fetched_flags(unseen)
     added = [Attribute.FLAGS, Attribute.MODSEQ] if session.dialect.condstore else [Attribute.FLAGS]
     content = (BodyPart, BinaryPart, BinarySize)
     # Flags before content: clients that read the first parenthesis only find them there.
@@ -143,7 +143,7 @@ def _answer(rows: Rows, items: Sequence[FetchItem], fetching: Fetch, limited: by
     if fetching.undecodable:
         # RFC 3516 4.3
         return TaggedResponse("Some parts can not be decoded", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited)
-    if rows.gone or fetching.failed:
+    if rows.has_expunged or fetching.failed:
         # RFC 2180 4.1, RFC 5530 3
         text = "Fetch completed, some messages are gone"
         return TaggedResponse(text, codes.EXPUNGEISSUED, modseq_sent=modseq_sent, limited=limited)

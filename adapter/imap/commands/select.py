@@ -68,7 +68,7 @@ async def _open(session: Session, command: model.Select) -> TaggedResponse:
                 ids.folder_label(folder.id),
                 state.first_unseen() or None,
                 command.read_only,
-                box.view.sending_recent(),
+                box.view.announce_recent(),
             ),
             session.dialect,
         )

@@ -60,7 +60,7 @@ async def store(session: Session, command: model.Store) -> TaggedResponse:
         check_keywords(box.state.flags, keywords)
     rows, limited = limit(session, box.rows(command.messages, uid=command.uid))
     modified: list[int] = []
-    gone = rows.gone
+    gone = rows.has_expunged
     if rows.uids:
         operation = op.ChangeFlags(
             session.account, box.state.id, rows.uids, _HOW[command.mode], flags, keywords, command.unchanged_since
@@ -75,7 +75,7 @@ async def store(session: Session, command: model.Store) -> TaggedResponse:
             box.touch(uid for uid in rows.uids if uid not in refused)
         modified = done.modified
         reached = {uid for uid, _, _ in (*done.changed, *done.unchanged)}.union(modified)
-        gone = gone or box.view.lacks(rows.uids) or not reached.issuperset(rows.uids)
+        gone = gone or box.view.has_expunged(rows.uids) or not reached.issuperset(rows.uids)
     if modified:
         # RFC 7162 3.1.3
         named = modified if command.uid else box.view.numbers(modified)

@@ -197,7 +197,7 @@ def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
             # A number that no message has matches nothing, as with other servers; clients rely on it.
             return UidIn(tuple(spans_of(view.by_number(SequenceSet(ranges), beyond=True).uids)))
         case keys.ResultKey():
-            return UidIn(tuple(spans_of(view.saved().uids)))
+            return UidIn(tuple(spans_of(view.saved_result().uids)))
         case keys.EmailId(value):
             return HasId(False, value)
         case keys.ThreadId(value):

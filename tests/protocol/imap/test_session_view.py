@@ -93,7 +93,7 @@ def test_expunges_wait_and_fold() -> None:
     assert flush(seen, Emission.NO_EXPUNGE) == b"* 5 EXISTS\r\n"
     assert list(seen.by_number(parse_set(b"1:*")).uids) == [7, 8, 9]
     assert list(seen.by_number(parse_set(b"1:*")).numbers) == [3, 4, 5]
-    assert seen.by_number(parse_set(b"2")).gone
+    assert seen.by_number(parse_set(b"2")).has_expunged
     assert flush(seen) == b"* 2 EXPUNGE\r\n* 1 EXPUNGE\r\n"
     assert list(seen.uids) == [7, 8, 9]
 
@@ -154,10 +154,10 @@ def test_own_silent_change() -> None:
 def test_store_that_changed_nothing_and_fetch_that_told() -> None:
     seen = view(5, 6)
     seen.touch([5, 6, 99])
-    seen.told([6])
+    seen.mark_fetched_flags([6])
     assert flush(seen) == b"* 1 FETCH (UID 5 FLAGS (\\Seen))\r\n"
     seen.touch([5])
-    seen.told([5, 6])
+    seen.mark_fetched_flags([5, 6])
     assert flush(seen) == b""
 
 
@@ -187,7 +187,7 @@ def test_modseq_is_held_back_while_expunges_wait() -> None:
     seen.apply(FolderChange(uids(6), 50, expunged=[5]))
     seen.apply(FolderChange(uids(6), 51, flagged=[6]))
     assert flush(seen, Emission.NO_EXPUNGE) == (
-        b"* 2 FETCH (UID 6 FLAGS () MODSEQ (1006))\r\n* OK [HIGHESTMODSEQ 49] Expunges wait\r\n"
+        b"* 2 FETCH (UID 6 FLAGS () MODSEQ (1006))\r\n* OK [HIGHESTMODSEQ 49] Expunges pending\r\n"
     )
     assert flush(seen, Emission.NO_EXPUNGE) == b""
     assert seen.flush(Emission.NO_EXPUNGE, FOLDER, modseq_sent=True).startswith(b"* OK [HIGHESTMODSEQ 49]")
@@ -256,17 +256,17 @@ def test_cost_in_a_large_folder() -> None:
     assert sys.getsizeof(everything) > 400_000
 
 
-def arrive(seen: View, *numbers: int, buried: bool = False, recent: tuple[int, int] | None = None) -> bytes:
+def arrive(seen: View, *numbers: int, exists_overlooked: bool = False, recent: tuple[int, int] | None = None) -> bytes:
     seen.apply(FolderChange(uids(*numbers), 9))
     if recent is not None:
         seen.add_recent(*recent)
-    return seen.flush(Emission.ALL, FOLDER, buried=buried)
+    return seen.flush(Emission.ALL, FOLDER, exists_overlooked=exists_overlooked)
 
 
 def test_recent_messages_are_counted_where_they_are_known() -> None:
     seen = view(1, 2, 4)
     seen.add_recent(2, 5)
-    assert seen.sending_recent() == 2
+    assert seen.announce_recent() == 2
     assert arrive(seen, 1, 2, 4, 7, 8, recent=(8, 8)) == b"* 5 EXISTS\r\n* 3 RECENT\r\n"
     assert seen.recent == [(2, 5), (8, 8)]
     seen.apply(FolderChange(uids(1, 4, 7, 8), 10, expunged=[2]))
@@ -286,7 +286,7 @@ def test_recent_is_shown_with_the_flags() -> None:
 
 def test_revision_2_has_no_recent_messages() -> None:
     seen = view(1, 2, dialect=Dialect(rev2=True, utf8=True))
-    assert arrive(seen, 1, 2, 3, recent=(1, 3), buried=True) == b"* 3 EXISTS\r\n"
+    assert arrive(seen, 1, 2, 3, recent=(1, 3), exists_overlooked=True) == b"* 3 EXISTS\r\n"
     assert (seen.recent, seen.recent_count) == ([], 0)
     assert seen.repeat_exists() == b"* 3 EXISTS\r\n"
 
@@ -294,10 +294,10 @@ def test_revision_2_has_no_recent_messages() -> None:
 def test_exists_is_repeated_once_where_it_may_be_overlooked() -> None:
     seen = view(1)
     assert seen.repeat_exists() == b""
-    assert arrive(seen, 1, 2, buried=True, recent=(2, 2)) == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
+    assert arrive(seen, 1, 2, exists_overlooked=True, recent=(2, 2)) == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
     assert seen.repeat_exists() == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
     assert seen.repeat_exists() == b""
-    arrive(seen, 1, 2, 3, buried=True)
+    arrive(seen, 1, 2, 3, exists_overlooked=True)
     arrive(seen, 1, 2, 3, 4)  # a later one was noticed
     assert seen.repeat_exists() == b""
 
@@ -305,8 +305,8 @@ def test_exists_is_repeated_once_where_it_may_be_overlooked() -> None:
 @pytest.mark.parametrize(("asked", "repeated"), [([], True), ([1], True), ([1, 2], False), ([2], False)])
 def test_exists_is_not_repeated_to_a_client_that_fetches_the_message(asked: list[int], repeated: bool) -> None:
     seen = view(1)
-    arrive(seen, 1, 2, buried=True)
-    seen.asked_for(asked)
+    arrive(seen, 1, 2, exists_overlooked=True)
+    seen.note_fetch(asked)
     assert bool(seen.repeat_exists()) == repeated
 
 
@@ -321,7 +321,7 @@ def test_numbers_of_messages_that_are_gone_can_still_be_named() -> None:
     seen = view(4, 5, 6)
     seen.apply(FolderChange(uids(4, 6), 9, expunged=[5]))
     assert seen.by_number(parse_set(b"1:3")).uids == [4, 6]
-    assert list(seen.by_number(parse_set(b"1:3"), with_gone=True).uids) == [4, 5, 6]
-    assert seen.lacks([4, 5])
-    assert not seen.lacks([4, 6])
+    assert list(seen.by_number(parse_set(b"1:3"), with_expunged=True).uids) == [4, 5, 6]
+    assert seen.has_expunged([4, 5])
+    assert not seen.has_expunged([4, 6])
     assert list(seen.by_number(parse_set(b"7,2:9"), beyond=True).uids) == [6]

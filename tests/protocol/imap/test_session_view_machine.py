@@ -221,7 +221,7 @@ class ViewMachine(RuleBasedStateMachine):
             rows = client.view.by_number(SequenceSet(tuple((n, n) for n in places)))
         # It hits exactly the messages the client meant, but for those that are gone.
         assert list(rows.uids) == [u for u in wanted if u in self.folder.uids]
-        assert rows.gone == (len(rows.uids) < len(wanted))
+        assert rows.has_expunged == (len(rows.uids) < len(wanted))
         assert [client.uids[n - 1] for n in rows.numbers] == list(rows.uids)
         report = Report.SILENT if silent else Report.FLAGS
         change = self.folder.store(rows.uids, mask, add)
@@ -249,7 +249,7 @@ class ViewMachine(RuleBasedStateMachine):
         client = self.client(data)
         rows = client.view.by_uid(parse_set(b"1:*"))
         client.mask.update({u: self.folder.mask[u] for u in rows.uids})
-        client.view.told(rows.uids)
+        client.view.mark_fetched_flags(rows.uids)
 
     @rule(data=st.data())
     def search_and_save(self, data: st.DataObject) -> None:
@@ -266,7 +266,7 @@ class ViewMachine(RuleBasedStateMachine):
         for client in getattr(self, "clients", []):
             assert len(client.view) == len(client.uids)
             assert list(client.view.uids) == client.uids
-            saved = client.view.saved()
+            saved = client.view.saved_result()
             assert list(saved.uids) == [u for u in client.saved if u in self.folder.uids]
             assert [client.uids[n - 1] for n in saved.numbers] == list(saved.uids)
 
