@@ -20,6 +20,7 @@ from typing import NamedTuple
 from adapter.config.loader import ConfigError
 from adapter.config.schema import Settings
 from adapter.store import names
+from adapter.store.effects import SetRegistration
 from adapter.store.journal import Record
 from adapter.store.queries import mailboxes
 from adapter.store.quotas import Quota, Quotas
@@ -83,7 +84,7 @@ class Recipients:
 
     def _heard(self, records: list[Record]) -> None:
         """On the feed's thread."""
-        if any(effect["do"] == "registration" for record in records for effect in record.effects):
+        if any(isinstance(effect, SetRegistration) for record in records for effect in record.effects):
             self._is_stale = True
 
     def _missed(self, after: int, upto: int) -> None:

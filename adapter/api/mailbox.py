@@ -17,10 +17,10 @@ from adapter.api.watch import AsyncWatch, Watch
 from adapter.content import front_matter
 from adapter.content.compose import compose
 from adapter.store import names
+from adapter.store.effects import FlagChange
 from adapter.store.flags import Flag
 from adapter.store.queries import mailboxes as queries
 from adapter.transport import operations as op
-from adapter.transport.operations.messages import How
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.idna import to_ascii
@@ -215,7 +215,7 @@ class Mailbox:
             raise MailError(Reason.NO_SUCH_MESSAGE, f"{message_id} is not in a folder of {self.address}")
         return found[0]
 
-    def _change_flags(self, message: Summary | Mail, how: How, flags: Iterable[str]) -> Summary:
+    def _change_flags(self, message: Summary | Mail, how: FlagChange, flags: Iterable[str]) -> Summary:
         bits, keywords = split_flags(flags)
         current = self._find(_summary(message))
         self._transport.run(op.ChangeFlags(self.address, current.folder_id, [current.uid], how, Flag(bits), keywords))

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from adapter.read_model.thread_pool import Threads
-from adapter.store.journal import Effect
+from adapter.store import effects
+from adapter.store.effects import Effect
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.transport import Transport
 
 _KEPT = 4096
-_OF_IDENTITIES = frozenset({"folder", "rename-folder", "remove-folder", "subscribe", "registration"})
-_OF_COUNTERS = frozenset({"project", "unproject", "flags"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,39 @@ class AccountCache:
 
     def note(self, effect: Effect) -> None:
         """A committed effect of any kind."""
-        kind = effect["do"]
-        if kind in _OF_COUNTERS or kind in _OF_IDENTITIES:
-            for reading in self._readings:
-                reading.add(effect["registration"])
-            address = effect["address"] if kind == "registration" else self._addresses.get(effect["registration"], "")
-            entry = self._accounts.get(address)
-            if entry is not None:
-                entry.counted = False
-                if kind in _OF_IDENTITIES:
-                    entry.exact = False
+        match effect:
+            case effects.Project() | effects.Unproject() | effects.SetFlags():
+                self._invalidate(effect.registration, self._addresses.get(effect.registration, ""), exact=True)
+            case effects.CreateFolder() | effects.RenameFolder() | effects.RemoveFolder() | effects.Subscribe():
+                self._invalidate(effect.registration, self._addresses.get(effect.registration, ""), exact=False)
+            case effects.SetRegistration():
+                self._invalidate(effect.registration, effect.address, exact=False)
+            case (
+                effects.AddContent()
+                | effects.DropContent()
+                | effects.RaiseUidFloor()
+                | effects.Enqueue()
+                | effects.Requeue()
+                | effects.Dequeue()
+                | effects.SetBookmarks()
+                | effects.RequestDsn()
+                | effects.MarkDamaged()
+                | effects.ClearDamage()
+                | effects.MarkLost()
+                | effects.RestoreLost()
+            ):
+                pass  # no folder changes
+            case _:
+                assert_never(effect)
+
+    def _invalidate(self, registration: str, address: str, *, exact: bool) -> None:
+        """Counters are read again, and identities too unless they are still ``exact``."""
+        for reading in self._readings:
+            reading.add(registration)
+        entry = self._accounts.get(address)
+        if entry is not None:
+            entry.counted = False
+            entry.exact = entry.exact and exact
 
     def forget(self) -> None:
         """Nobody can tell what changed: all are read again."""

@@ -22,11 +22,22 @@ from typing import Protocol
 
 from adapter.read_model import folder_columns as of_columns
 from adapter.read_model.encoded_attributes import Pieces
-from adapter.read_model.folder_columns import ROW_COST, Columns, Draft, Keywords, Numbers, Row, columns_of, differences
+from adapter.read_model.folder_columns import (
+    ROW_COST,
+    Columns,
+    Draft,
+    FolderEffect,
+    Keywords,
+    Numbers,
+    Row,
+    columns_of,
+    differences,
+    is_complete,
+)
 from adapter.read_model.header_cache import HeaderValues
 from adapter.read_model.thread_pool import Threads
 from adapter.search.text_rows import TextRows
-from adapter.store.journal import Effect
+from adapter.store.effects import RemoveFolder
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport import ids
@@ -38,7 +49,6 @@ from protocol.imap.session_view import FolderChange, Uids
 _log = logging.getLogger(__name__)
 
 #: Effects that change the messages of a folder; each has a mod-sequence.
-MESSAGE_EFFECTS = frozenset({"project", "unproject", "flags"})
 
 # What a folder costs besides its rows.
 _STATE_COST = 2048
@@ -237,7 +247,7 @@ class FolderCache:
         self._folders: OrderedDict[int, FolderState] = OrderedDict()
         self._loading: dict[int, asyncio.Task[FolderState]] = {}
         # What came while the folder was read.
-        self._early: dict[int, list[tuple[Sequence[Effect], Mapping[str, int]]]] = {}
+        self._early: dict[int, list[tuple[Sequence[FolderEffect], Mapping[str, int]]]] = {}
         self._stale: set[int] = set()
         self._settling: asyncio.Task[None] | None = None
         #: Folders in memory or on their way there; other threads may look into it.
@@ -319,7 +329,7 @@ class FolderCache:
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
-    def apply(self, folder_id: int, effects: Sequence[Effect], sizes: Mapping[str, int]) -> None:
+    def apply(self, folder_id: int, effects: Sequence[FolderEffect], sizes: Mapping[str, int]) -> None:
         """Effects on one folder in the order of commits; those that are known are passed over."""
         if folder_id in self._loading:
             self._early[folder_id].append((effects, sizes))
@@ -329,11 +339,9 @@ class FolderCache:
             return
         draft = Draft(state.columns, state.keywords, state.modseq, state.uidnext)
         for effect in effects:
-            if effect["do"] == "remove-folder":
+            if isinstance(effect, RemoveFolder) or effect.modseq <= draft.modseq:
                 continue
-            if effect["modseq"] <= draft.modseq:
-                continue
-            if effect["modseq"] > draft.modseq + 1 or not _is_complete(effect, sizes):
+            if effect.modseq > draft.modseq + 1 or not is_complete(effect, sizes):
                 self._stale.add(folder_id)
                 self.settle_soon()
                 break
@@ -341,19 +349,20 @@ class FolderCache:
         if draft.modseq > state.modseq:
             columns, changes = draft.finish()
             state.become(columns, draft.modseq, draft.uidnext, changes)
-        if any(effect["do"] == "remove-folder" for effect in effects):
+        if any(isinstance(effect, RemoveFolder) for effect in effects):
             self.remove(folder_id)
 
-    async def committed(self, folder_id: int, effects: Sequence[Effect], sizes: Mapping[str, int]) -> None:
+    async def committed(self, folder_id: int, effects: Sequence[FolderEffect], sizes: Mapping[str, int]) -> None:
         """The same, for effects that may be ahead of others that were committed before them: waits for those."""
         if (task := self._loading.get(folder_id)) is not None:
             await asyncio.wait((task,))
         state = self._folders.get(folder_id)
         if state is None:
             return
-        if effects[0]["do"] not in MESSAGE_EFFECTS or effects[0]["modseq"] <= state.modseq + 1:
+        first = effects[0]
+        if isinstance(first, RemoveFolder) or first.modseq <= state.modseq + 1:
             self.apply(folder_id, effects, sizes)
-        last = max((effect["modseq"] for effect in effects if effect["do"] in MESSAGE_EFFECTS), default=0)
+        last = max((effect.modseq for effect in effects if not isinstance(effect, RemoveFolder)), default=0)
         if not await state.reached(last):
             await self._resync(state)
 
@@ -428,10 +437,6 @@ class FolderCache:
         state.drop()
         del self._folders[state.id]
         self.wanted.discard(state.id)
-
-
-def _is_complete(effect: Effect, sizes: Mapping[str, int]) -> bool:
-    return effect["do"] != "project" or all(item[1] in sizes for item in effect["items"])
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

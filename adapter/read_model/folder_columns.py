@@ -9,10 +9,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, assert_never
 
+from adapter.store.effects import Project, RemoveFolder, SetFlags, Unproject
 from adapter.store.flags import parse_uids
-from adapter.store.journal import Effect
 from adapter.transport.apply.state import masks as state_masks
 from protocol.errors import MailError
 from protocol.imap.flags import DRAFT, FlagTable
@@ -20,6 +20,10 @@ from protocol.imap.sequence_set import span_positions
 from protocol.imap.session_view import FolderChange, Uids
 
 Numbers: TypeAlias = "array[int]"
+#: Effects on the messages of one folder; each has a mod-sequence.
+MessageEffect: TypeAlias = Project | Unproject | SetFlags
+#: Effects that a folder in memory follows.
+FolderEffect: TypeAlias = MessageEffect | RemoveFolder
 
 #: Octets per message, for the memory budget: a UID and five values of 64 bits.
 ROW_COST = 44
@@ -94,27 +98,30 @@ class Draft:
         self._new: list[tuple[int, int, int, int, int, int]] = []  # rows not yet appended
         self._told: list[tuple[int, Sequence[int], Sequence[int]]] = []  # modseq, expunged, flagged
 
-    def apply(self, effect: Effect, sizes: Mapping[str, int]) -> None:
-        """Apply the next effect; ``sizes`` knows the messages that ``project`` effects bring."""
-        self.modseq = effect["modseq"]
-        if effect["do"] == "project":
-            self._project(effect, sizes)
-            return
-        self._append()
-        if effect["do"] == "unproject":
-            self._unproject([uid for uid, _ in effect["items"]])
-        else:
-            self._flag(effect)
+    def apply(self, effect: MessageEffect, sizes: Mapping[str, int]) -> None:
+        """Apply the next effect; ``sizes`` knows the messages that are projected."""
+        self.modseq = effect.modseq
+        match effect:
+            case Project():
+                self._project(effect, sizes)
+            case Unproject():
+                self._append()
+                self._unproject([row.uid for row in effect.rows])
+            case SetFlags():
+                self._append()
+                self._flag(effect)
+            case _:
+                assert_never(effect)
 
     def finish(self) -> tuple[Columns, list[FolderChange]]:
         self._append()
         return self._columns, [FolderChange(self._columns.uids, *told) for told in self._told]
 
-    def _project(self, effect: Effect, sizes: Mapping[str, int]) -> None:
-        modseq, mask = effect["modseq"], self._keywords.mask
+    def _project(self, effect: Project, sizes: Mapping[str, int]) -> None:
+        modseq, mask = effect.modseq, self._keywords.mask
         self._new += [
-            (uid, mask(flags, keywords), modseq, date, saved, sizes[message_id])
-            for uid, message_id, date, saved, flags, keywords in effect["items"]
+            (row.uid, mask(row.flags, row.keywords), modseq, row.internal_date, row.saved_at, sizes[row.message_id])
+            for row in effect.rows
         ]
         self.uidnext = max(self.uidnext, self._new[-1][0] + 1)
         if self._told and self._told[-1][1:] == ((), ()):
@@ -151,10 +158,10 @@ class Draft:
         )
         self._told.append((self.modseq, gone, ()))
 
-    def _flag(self, effect: Effect) -> None:
-        how = effect["how"]
-        keep, give = state_masks(how, effect["flags"])
-        keywords = self._keywords.bits(effect["keywords"])
+    def _flag(self, effect: SetFlags) -> None:
+        how = effect.how
+        keep, give = state_masks(how, effect.flags)
+        keywords = self._keywords.bits(effect.keywords)
         # Of keywords "add" keeps all, "remove" all others, "set" none.
         keep &= _SYSTEM_BITS
         if how != "set":
@@ -165,7 +172,7 @@ class Draft:
         masks, modseqs = old.masks[:], old.modseqs[:]
         after: dict[int, int] = {}
         flagged: list[int] = []
-        for part in span_positions(parse_uids(effect["uids"]), old.uids):
+        for part in span_positions(parse_uids(effect.uids), old.uids):
             where = slice(part.start, part.stop)
             before = masks[where]
             for mask in set(before) - after.keys():
@@ -175,6 +182,11 @@ class Draft:
             flagged += old.uids[where]
         self._columns = old._replace(masks=masks, modseqs=modseqs)
         self._told.append((self.modseq, (), flagged))
+
+
+def is_complete(effect: MessageEffect, sizes: Mapping[str, int]) -> bool:
+    """Whether the sizes of all messages that the effect shows are known."""
+    return not isinstance(effect, Project) or all(row.message_id in sizes for row in effect.rows)
 
 
 def _kept(uids: Uids, gone: Sequence[int]) -> list[slice]:

@@ -40,14 +40,25 @@ from adapter.read_model.account_cache import Account, AccountCache
 from adapter.read_model.bodies import Bodies
 from adapter.read_model.encoded_attributes import PieceReader
 from adapter.read_model.fetch_stream import Fetch
-from adapter.read_model.folder_cache import MESSAGE_EFFECTS, FolderCache, FolderListener, FolderState, Watch
+from adapter.read_model.folder_cache import FolderCache, FolderListener, FolderState, Watch
+from adapter.read_model.folder_columns import FolderEffect
 from adapter.read_model.recent import RecentMarks
 from adapter.read_model.search_engine import FolderSource, Searcher
 from adapter.read_model.thread_pool import Threads, give_back_memory
 from adapter.search.indexer import TextFiller
 from adapter.search.text_index import TextIndex
 from adapter.search.text_source import TextReader
-from adapter.store.journal import Effect, Record
+from adapter.store.effects import (
+    AddContent,
+    DropContent,
+    Effect,
+    Project,
+    RemoveFolder,
+    SetFlags,
+    SetRegistration,
+    Unproject,
+)
+from adapter.store.journal import Record
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.changes import Subscription
@@ -72,7 +83,6 @@ Result = TypeVar("Result")
 _PATIENCE = 5.0
 _THREADS = 4
 _SEARCH_THREADS = 2
-_OF_FOLDERS = MESSAGE_EFFECTS | {"remove-folder"}
 _COUNT_FROM = "SELECT count(*) FROM mailbox_projections WHERE folder_id = ? AND uid >= ?"
 _SIZES = "SELECT message_id, size FROM messages WHERE message_id IN (SELECT value FROM json_each(?))"
 
@@ -297,28 +307,28 @@ class Mailboxes:
     def _apply(self, effects: list[Effect], sizes: dict[str, int], seq: int) -> None:
         for effect in effects:
             self._note(effect)
-        self._filler.add([effect["id"] for effect in effects if effect["do"] == "content"])
+        self._filler.add([effect.message_id for effect in effects if isinstance(effect, AddContent)])
         for effect in effects:
-            if effect["do"] == "drop":
-                self._filler.remove(effect["ids"])
+            if isinstance(effect, DropContent):
+                self._filler.remove(effect.message_ids)
         for folder_id, changes in _by_folder(effects).items():
             self._folders.apply(folder_id, changes, sizes)
         self._note_seen(seq)
 
     def _note(self, effect: Effect) -> None:
         self._accounts.note(effect)
-        if effect["do"] == "registration" and effect["status"] != "active":
-            self._folders.remove_account(effect["registration"])
+        if isinstance(effect, SetRegistration) and effect.status != "active":
+            self._folders.remove_account(effect.registration)
 
     def _unknown_sizes(self, effects: Iterable[Effect]) -> list[str]:
         """Messages that come into folders in memory but are not new, so their effects do not tell their sizes."""
-        known = {effect["id"] for effect in effects if effect["do"] == "content"}
+        known = {effect.message_id for effect in effects if isinstance(effect, AddContent)}
         return [
-            item[1]
+            row.message_id
             for effect in effects
-            if effect["do"] == "project" and effect["folder"] in self._folders.wanted
-            for item in effect["items"]
-            if item[1] not in known
+            if isinstance(effect, Project) and effect.folder in self._folders.wanted
+            for row in effect.rows
+            if row.message_id not in known
         ]
 
     def _read_sizes(self, message_ids: list[str]) -> dict[str, int]:
@@ -391,12 +401,12 @@ class _Observed(Operation[Result]):
 
 
 def _sizes(effects: Iterable[Effect]) -> dict[str, int]:
-    return {effect["id"]: effect["size"] for effect in effects if effect["do"] == "content"}
+    return {effect.message_id: effect.size for effect in effects if isinstance(effect, AddContent)}
 
 
-def _by_folder(effects: Iterable[Effect]) -> dict[int, list[Effect]]:
-    found: dict[int, list[Effect]] = {}
+def _by_folder(effects: Iterable[Effect]) -> dict[int, list[FolderEffect]]:
+    found: dict[int, list[FolderEffect]] = {}
     for effect in effects:
-        if effect["do"] in _OF_FOLDERS:
-            found.setdefault(effect["folder"], []).append(effect)
+        if isinstance(effect, Project | Unproject | SetFlags | RemoveFolder):
+            found.setdefault(effect.folder, []).append(effect)
     return found

@@ -30,6 +30,7 @@ from adapter.relay.replies import RecipientReply, Verdict
 from adapter.relay.smarthost import Smarthost, Unreachable, unreadable
 from adapter.store import locks
 from adapter.store.disk import Directories
+from adapter.store.effects import Enqueue, Requeue
 from adapter.store.journal import Record
 from adapter.store.queries import outbox
 from adapter.store.queries.outbox import QueueRow
@@ -43,7 +44,6 @@ _TAKE_OVER_SECONDS = 2.0  # between two attempts to take the lock of the relayin
 _COOL_DOWN_SECONDS = 2.0  # without a new connection after one that failed
 _MAX_PAUSE_SECONDS = 60.0
 _READ_RETRY_SECONDS = 5.0
-_QUEUE_EFFECTS = {"enqueue", "queue-update"}
 _NO_SENDER = {Reason.NO_SUCH_ADDRESS, Reason.INACTIVE_ADDRESS, Reason.NO_SUCH_FOLDER}
 
 Clock = Callable[[], float]
@@ -131,7 +131,7 @@ class _Relay:
 
     def _on_records(self, records: list[Record]) -> None:
         """Wake up for new or rescheduled rows; runs on the change feed's thread."""
-        if any(effect["do"] in _QUEUE_EFFECTS for record in records for effect in record.effects):
+        if any(isinstance(effect, Enqueue | Requeue) for record in records for effect in record.effects):
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def _on_gap(self, after: int, upto: int) -> None:

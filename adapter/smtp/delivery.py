@@ -17,9 +17,8 @@ from adapter.sessions.context import OpenStore
 from adapter.smtp.delivery_report import report_delivered, requested_reports
 from adapter.smtp.message import IncomingMessage
 from adapter.smtp.transaction import Recipient, Transaction
-from adapter.transport.apply.dsn_requests import DsnRequests, RecipientRequest
-from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed
+from adapter.transport.operations.envelopes import DsnRequests, RecipientRequest, RelayEnvelope, RelayRecipient
 from adapter.transport.sent_copy import fingerprint_of
 from protocol.errors import MailError, Reason
 from protocol.smtp import replies

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 from adapter.sessions.context import OpenStore
 from adapter.smtp.transaction import Recipient, Transaction
-from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.delivery import Deliver
+from adapter.transport.operations.envelopes import RelayEnvelope, RelayRecipient
 from protocol.errors import MailError
 from protocol.smtp import dsn, trace
 

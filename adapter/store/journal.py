@@ -24,13 +24,15 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+from msgspec import MsgspecError, Raw, Struct
+from msgspec.json import Decoder, Encoder
+from pybase64 import b64decode, b64encode
 
 from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
+from adapter.store.effects import Actor, Effect, Octets
 from adapter.store.segments import (
     BEGINNING,
     PADDING,
@@ -49,7 +51,6 @@ from adapter.store.segments import (
 __all__ = [
     "MAX_BATCH",
     "PADDING",
-    "Effect",
     "Journal",
     "JournalDamaged",
     "JournalForeign",
@@ -59,8 +60,6 @@ __all__ = [
     "without_aborted",
 ]
 
-Effect = dict[str, Any]
-
 SEGMENT_BYTES = 16 << 20
 MAX_BATCH = 512  # records between an abort and the first record it may name
 _LEAST_PADDING, _MOST_PADDING = 256 << 10, 4 << 20
@@ -69,26 +68,35 @@ _PADDED_BATCHES = 16  # as large as the one that has no room
 _LARGE_BATCH = 256 << 10
 
 
-@dataclass(slots=True)
-class Record:
-    """One operation: what it was, when, and the effects it has on files and index."""
+class Record(Struct, omit_defaults=True, kw_only=True):
+    """One operation: what it was, when, who caused it, and the effects it has on files and index."""
 
-    op: str
+    seq: int = 0  # set when the record is appended; the first field of a line
     at: int  # microseconds since the epoch
+    op: str
+    actor: Actor
     effects: list[Effect]
-    seq: int = 0
-    aborted: tuple[int, int] | None = field(default=None)  # set on abort records: first and last seq
+    aborted: tuple[int, int] | None = None  # set on abort records: first and last seq
 
     def encode(self) -> bytes:
         return b"".join(self.pieces())
 
     def pieces(self) -> tuple[memoryview, bytes]:
         """The line in two pieces, so that a large record need not be copied to get its end."""
-        body: dict[str, Any] = {"seq": self.seq, "at": self.at, "op": self.op, "effects": self.effects}
-        if self.aborted:
-            body["aborted"] = self.aborted
-        head = memoryview(orjson.dumps(body))[:-1]
+        head = memoryview(_ENCODER.encode(self))[:-1]
         return head, b',"crc":"%08x"}\n' % zlib.crc32(head)
+
+
+def _encode_octets(octets: Any) -> Raw:
+    return Raw(b'"%b"' % b64encode(octets.raw))
+
+
+def _decode_octets(_: type, text: Any) -> Octets:
+    return Octets(b64decode(text, validate=True))
+
+
+_ENCODER = Encoder(enc_hook=_encode_octets)
+_DECODER = Decoder(Record, dec_hook=_decode_octets)
 
 
 def decode(line: bytes) -> Record:
@@ -96,16 +104,8 @@ def decode(line: bytes) -> Record:
     if not verifies(line):
         raise JournalDamaged("checksum does not match")
     try:
-        body = orjson.loads(line)
-        aborted = body.get("aborted")
-        return Record(
-            body["op"],
-            body["at"],
-            body["effects"],
-            body["seq"],
-            (aborted[0], aborted[1]) if aborted else None,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return _DECODER.decode(line)
+    except (MsgspecError, ValueError) as error:
         raise JournalDamaged("not a record") from error
 
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from inotify_simple import INotify, flags
 
 from adapter.store.disk import Directories
+from adapter.store.effects import AddContent, Project
 from adapter.store.index import Index
 from adapter.store.journal import Journal, JournalDamaged, Record, without_aborted
 from adapter.store.journal_tail import JournalTail
@@ -273,12 +274,12 @@ class Arrival(NamedTuple):
 
 def new_mail(record: Record) -> Iterator[Arrival]:
     """The new mail of a record. Messages that were here before, copied or moved, are not new."""
-    brought = {effect["id"] for effect in record.effects if effect["do"] == "content"}
+    brought = {effect.message_id for effect in record.effects if isinstance(effect, AddContent)}
     for effect in record.effects:
-        if effect["do"] == "project":
-            for uid, message_id, *_ in effect["items"]:
-                if message_id in brought:
-                    yield Arrival(effect["registration"], effect["folder"], effect["name"], uid, message_id)
+        if isinstance(effect, Project):
+            for row in effect.rows:
+                if row.message_id in brought:
+                    yield Arrival(effect.registration, effect.folder, effect.name, row.uid, row.message_id)
 
 
 def watch(feed: ChangeFeed, after: int | None = None) -> Iterator[Record]:

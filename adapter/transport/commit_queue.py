@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from adapter.store.effects import Actor
 from adapter.transport.operations.base import Operation
 from adapter.transport.staging import SPOOL_MEMORY
 from adapter.transport.transport import Transport
@@ -40,7 +41,7 @@ _LONGEST_STAGING = 0.05  # seconds after which a batch is committed although mor
 
 
 _Prepare = Callable[[], Operation[Any]]
-_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], _Prepare]
+_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], _Prepare, Actor | None]
 _Jobs = queue.SimpleQueue[_Job | None]
 _Prepared = tuple[_Job, Operation[Any]]
 
@@ -74,14 +75,17 @@ class CommitQueue:
         for thread in self._threads:
             thread.join()
 
-    async def run(self, prepare: Callable[[], Operation[Result]], size: int) -> Result:
-        """Commit the operation that ``prepare``, called on a thread, makes of so many octets. Raises MailError."""
+    async def run(self, prepare: Callable[[], Operation[Result]], size: int, actor: Actor | None = None) -> Result:
+        """Commit the operation that ``prepare``, called on a thread, makes of so many octets. Raises MailError.
+
+        ``actor`` caused it; None: whoever opened the store.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Result] = loop.create_future()
         with self._mutex:  # behind the last word of close() nobody would find it
             if self._closed:
                 raise MailError(Reason.MAINTENANCE)
-            (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare))
+            (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare, actor))
         return await waiter
 
     def _work_on_small(self) -> None:
@@ -97,9 +101,9 @@ class CommitQueue:
 
     def _work_on_large(self) -> None:
         while (job := self._large.get()) is not None:
-            for (loop, waiter, _), operation in self._prepare(job):
+            for (loop, waiter, _, actor), operation in self._prepare(job):
                 try:
-                    committed = self._transport.submit(operation)
+                    committed = self._transport.submit(operation, actor)
                 except MailError as error:
                     self._give_up(job, operation, error)
                 else:
@@ -107,7 +111,7 @@ class CommitQueue:
 
     def _prepare(self, job: _Job) -> list[_Prepared]:
         """The job with its operation; none if that cannot be had, which is told."""
-        loop, waiter, prepare = job
+        loop, waiter, prepare, _ = job
         try:
             return [(job, prepare())]
         except Exception as error:
@@ -116,18 +120,18 @@ class CommitQueue:
 
     def _commit(self, batch: list[_Prepared]) -> None:
         try:
-            done = self._transport.commit_all([operation for _, operation in batch])
+            done = self._transport.commit_all([operation for _, operation in batch], [job[3] for job, _ in batch])
         except Exception as error:  # the store is closed; whatever else it is, this thread is needed
             for job, operation in batch:
                 self._give_up(job, operation, as_mail_error(error))
             return
-        for ((loop, waiter, _), _), future in zip(batch, done, strict=True):
+        for ((loop, waiter, *_), _), future in zip(batch, done, strict=True):
             self._post(loop, waiter, future)
 
     def _give_up(self, job: _Job, operation: Operation[Any], error: MailError) -> None:
         for staged in operation.staged_content():
             self._transport.discard(staged)
-        loop, waiter, _ = job
+        loop, waiter, *_ = job
         self._post(loop, waiter, error)
 
     def _post(

@@ -22,6 +22,7 @@ from adapter.content import ingest
 from adapter.content.ingest import BlobDraft, Ingested, ThreadKeys
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
+from adapter.store.effects import AddContent, Attachment, Blob, Octets, Recipient, StagedFile
 from adapter.transport import errors, ids
 from protocol.errors import MailError, Reason
 
@@ -56,6 +57,38 @@ class Staged:
     @property
     def inline(self) -> bool:
         return len(self.content.file) <= INLINE_BYTES
+
+    def effect(self, sender: str, recipients: tuple[Recipient, ...]) -> AddContent:
+        """The effect that makes it a message; ``sender`` is that of the envelope."""
+        content = self.content
+        attachments = [
+            Attachment(item.sha256, "attachment", item.name, item.type, item.size) for item in content.attachments
+        ]
+        if self.blobs:
+            offered = {item.sha256 for item in content.attachments}
+            attachments += [
+                Attachment(blob.sha256, "part", "", "", blob.size) for blob in self.blobs if blob.sha256 not in offered
+            ]
+        return AddContent(
+            content.id,
+            self.arrived // 1_000_000,
+            sender,
+            content.sender,
+            content.subject,
+            content.message_id or "",
+            content.thread,
+            content.size,
+            content.wire_sha256,
+            content.file_sha256,
+            StagedFile(self.session, self.name),
+            content.file.decode() if self.inline else None,
+            tuple(
+                Blob(blob.sha256, blob.size, None if blob.data is None else Octets(blob.data), blob.name)
+                for blob in self.blobs
+            ),
+            tuple(attachments),
+            recipients,
+        )
 
 
 class StagingArea:

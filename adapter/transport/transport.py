@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from adapter.content.ingest import Buffer, ThreadKeys, default_thread
 from adapter.store import disk, index, layout, locks, snapshots, store_id
 from adapter.store.disk import Directories
+from adapter.store.effects import Actor
 from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
@@ -47,10 +48,13 @@ Result = TypeVar("Result")
 LOCK_TIMEOUT = 30.0
 CHECKPOINT_SECONDS = 5.0
 _REFERENCES_LOOKED_UP = 20
+#: Of a program that does not name one.
+PROGRAM = Actor("", "program")
 
 
 class Transport:
-    def __init__(self, root: str, lock_timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(self, root: str, lock_timeout: float = LOCK_TIMEOUT, actor: Actor = PROGRAM) -> None:
+        self._actor = actor
         with contextlib.ExitStack() as scope:
             self._directories = scope.enter_context(contextlib.closing(open_root(root)))
             check_root(self._directories)
@@ -85,6 +89,7 @@ class Transport:
                 self._published,
                 self._catch_up,
                 self._committed,
+                actor,
             )
             scope.callback(self._writer.close)
             self._compactor = scope.enter_context(contextlib.closing(Compactor(self._directories)))
@@ -93,10 +98,15 @@ class Transport:
             self._scope = scope.pop_all()
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str], *, lock_timeout: float = LOCK_TIMEOUT) -> Transport:
-        """Open an existing store. Raises :class:`MailError` with one clear line if that cannot be done safely."""
+    def open(
+        cls, root: str | os.PathLike[str], *, lock_timeout: float = LOCK_TIMEOUT, actor: Actor = PROGRAM
+    ) -> Transport:
+        """Open an existing store. Raises :class:`MailError` with one clear line if that cannot be done safely.
+
+        ``actor``: the one recorded for operations that name no other.
+        """
         with errors.of_the_disk():
-            return cls(os.fspath(root), lock_timeout)
+            return cls(os.fspath(root), lock_timeout, actor)
 
     def close(self) -> None:
         """Finish what is queued, make everything durable, let go of the store."""
@@ -118,20 +128,31 @@ class Transport:
 
     # --- mutations -------------------------------------------------------------------------------------------------
 
-    def submit(self, operation: Operation[Result]) -> Future[Result]:
-        """Queue an operation from any thread; the future ends when it is durable, or with a :class:`MailError`."""
-        return cast("Future[Result]", self._writer.submit(operation))
+    def submit(self, operation: Operation[Result], actor: Actor | None = None) -> Future[Result]:
+        """Queue an operation from any thread; the future ends when it is durable, or with a :class:`MailError`.
 
-    def commit_all(self, operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
-        """Run these on the calling thread, in one commit if they all can; the futures have ended."""
-        return self._writer.commit_all(operations)
+        ``actor`` caused it; None: whoever opened the store.
+        """
+        return cast("Future[Result]", self._writer.submit(operation, actor or self._actor))
 
-    def run(self, operation: Operation[Result]) -> Result:
-        return self.submit(operation).result()
+    def commit_all(
+        self, operations: Sequence[Operation[Any]], actors: Sequence[Actor | None] | None = None
+    ) -> list[Future[Any]]:
+        """Run these on the calling thread, in one commit if they all can; the futures have ended.
 
-    async def commit(self, operation: Operation[Result]) -> Result:
+        ``actors``: one for each operation.
+        """
+        by_operation = actors or [None] * len(operations)
+        return self._writer.commit_all(
+            [(operation, actor or self._actor) for operation, actor in zip(operations, by_operation, strict=True)]
+        )
+
+    def run(self, operation: Operation[Result], actor: Actor | None = None) -> Result:
+        return self.submit(operation, actor).result()
+
+    async def commit(self, operation: Operation[Result], actor: Actor | None = None) -> Result:
         """Run an operation from asyncio. Cancelling the caller does not cancel a commit under way."""
-        return await asyncio.shield(asyncio.wrap_future(self.submit(operation)))
+        return await asyncio.shield(asyncio.wrap_future(self.submit(operation, actor)))
 
     def stage(self, octets: Buffer, arrived: int | None = None) -> Staged:
         """Parse octets into canonical content; not mail yet. CPU and disk work: keep it off an event loop."""

@@ -23,6 +23,7 @@ from typing import Any
 from adapter.observability.metrics import BATCH, COMMIT_SECONDS
 from adapter.store import disk, index
 from adapter.store.disk import Directories
+from adapter.store.effects import Actor
 from adapter.store.index import Index
 from adapter.store.journal import MAX_BATCH, Journal, Record
 from adapter.store.locks import Locks, LockTimeout
@@ -44,10 +45,11 @@ class _HalfPlanned(Exception):  # noqa: N818 - a signal inside this module
 
 
 class _Job:
-    __slots__ = ("error", "future", "operation", "record", "result")
+    __slots__ = ("actor", "error", "future", "operation", "record", "result")
 
-    def __init__(self, operation: AnyOperation) -> None:
+    def __init__(self, operation: AnyOperation, actor: Actor) -> None:
         self.operation = operation
+        self.actor = actor
         self.future: Future[Any] = Future()
         self.result: Any = None
         self.error: Exception | None = None
@@ -65,7 +67,9 @@ class Writer:
         published: PublishedSequence,
         catch_up: Callable[[], int],
         after_commit: Callable[[list[Record]], None],
+        actor: Actor,
     ) -> None:
+        """``actor``: whoever an abort is recorded for."""
         self._directories = directories
         self._locks = locks
         self._journal = journal
@@ -74,6 +78,7 @@ class Writer:
         self._published = published
         self._catch_up = catch_up
         self._after_commit = after_commit
+        self._actor = actor
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -82,9 +87,9 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="markpost-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: AnyOperation) -> Future[Any]:
+    def submit(self, operation: AnyOperation, actor: Actor) -> Future[Any]:
         """Queue an operation. Once queued it runs to its end: cancelling the future does not stop a commit."""
-        job = _Job(operation)
+        job = _Job(operation, actor)
         job.future.set_running_or_notify_cancel()
         with self._closing:
             if self._closed:
@@ -92,9 +97,9 @@ class Writer:
             self._queue.put(job)
         return job.future
 
-    def commit_all(self, operations: Sequence[AnyOperation]) -> list[Future[Any]]:
+    def commit_all(self, operations: Sequence[tuple[AnyOperation, Actor]]) -> list[Future[Any]]:
         """Commit these on the calling thread; the futures have ended."""
-        jobs = [_Job(operation) for operation in operations]
+        jobs = [_Job(operation, actor) for operation, actor in operations]
         with self._turn:
             if self._closed:
                 raise MailError(Reason.MAINTENANCE, "the store is closed")
@@ -213,7 +218,9 @@ class Writer:
             if plan.effects:
                 raise _HalfPlanned from error
             return None
-        return Record(job.operation.name, plan.now, plan.effects) if plan.effects else None
+        if not plan.effects:
+            return None
+        return Record(at=plan.now, op=job.operation.name, actor=job.actor, effects=plan.effects)
 
     def _take_back(self, records: list[Record], undo: Undo) -> bool:
         """The records are in the journal but the files or the index could not follow: undo, and say so there.
@@ -222,7 +229,13 @@ class Writer:
         callers were told is that it may or may not have happened.
         """
         complete = undo.run()
-        abort = Record("abort", ids.microseconds(), [], aborted=(records[0].seq, records[-1].seq))
+        abort = Record(
+            at=ids.microseconds(),
+            op="abort",
+            actor=self._actor,
+            effects=[],
+            aborted=(records[0].seq, records[-1].seq),
+        )
         try:
             self._journal.append([abort])
             return True  # what could not be undone is put right by the next one that catches up

@@ -7,19 +7,30 @@ from pathlib import Path
 
 from adapter.store import journal
 from adapter.store.disk import Directories
+from adapter.store.effects import Actor, Bookmark, SetBookmarks
 from adapter.store.journal import Journal, Record
 
-
-def record(text: str = "x") -> Record:
-    return Record("test", 1_700_000_000_000_000, [{"do": "nothing", "text": text}])
+ACTOR = Actor("", "test")
 
 
-def abort(first: int, last: int) -> Record:
-    return Record("abort", 1, [], aborted=(first, last))
+def record(text: str = "x", seq: int = 0) -> Record:
+    """A record that carries a text."""
+    effect = SetBookmarks("test", (Bookmark("text", text),))
+    return Record(seq=seq, at=1_700_000_000_000_000, op="test", actor=ACTOR, effects=[effect])
+
+
+def bare(seq: int) -> Record:
+    return Record(seq=seq, at=1, op="test", actor=ACTOR, effects=[])
+
+
+def abort(first: int, last: int, seq: int = 0) -> Record:
+    return Record(seq=seq, at=1, op="abort", actor=ACTOR, effects=[], aborted=(first, last))
 
 
 def texts(records: Iterator[Record] | list[Record]) -> list[str]:
-    return [effect["text"] for found in records for effect in found.effects]
+    """The texts of records that :func:`record` made."""
+    effects = [effect for each in records for effect in each.effects]
+    return [effect.bookmarks[0].value or "" for effect in effects if isinstance(effect, SetBookmarks)]
 
 
 def segment(directories: Directories, first: int = 1) -> Path:

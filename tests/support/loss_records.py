@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapter.store.journal import Effect
+from adapter.store.effects import Effect
 from adapter.transport.operations.base import Operation, Plan
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from adapter.imap.commands.fetch import limit
 from adapter.imap.handlers import TaggedResponse, handles, no
+from adapter.store.effects import FlagChange
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
-from adapter.transport.operations.messages import How
 from protocol.errors import MailError, Reason
 from protocol.imap.commands import model
 from protocol.imap.commands.model import StoreMode
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adapter.config.schema import ImapSettings
     from adapter.imap.session import Session
 
-_HOW: Final[dict[StoreMode, How]] = {StoreMode.ADD: "add", StoreMode.REMOVE: "remove", StoreMode.REPLACE: "set"}
+_HOW: Final[dict[StoreMode, FlagChange]] = {StoreMode.ADD: "add", StoreMode.REMOVE: "remove", StoreMode.REPLACE: "set"}
 _SYSTEM: Final = {
     "\\Seen": Flag.READ,
     "\\Answered": Flag.ANSWERED,

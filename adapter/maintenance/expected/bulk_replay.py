@@ -13,13 +13,12 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from adapter.store.journal import Effect
+from adapter.store.effects import AddContent, Effect, Project, RequestDsn, Unproject
 from adapter.transport.apply import dsn_requests
 
 _WAITING = 2000  # deliveries
 _WAITING_THREADS = 100_000
 _UNORDERED = ("messages_by_header_id", "messages_by_thread")
-_NEEDING = "unproject"  # of all effects the only one that asks for messages by anything but their ids
 _FOLDER = """
 UPDATE folders SET uidnext = max(uidnext, ?), highestmodseq = max(highestmodseq, ?), messages = messages + ?,
     unseen = unseen + ?, deleted = deleted + ?, size = size + ? WHERE folder_id = ?
@@ -67,60 +66,62 @@ class Bulk:
 
     def take(self, effect: Effect) -> bool:
         """Whether the effect is part of a delivery; if so it happens now or later, else everything before it has."""
-        if effect["do"] == "content":
-            self._content(effect)
-        elif effect["do"] == "project":
-            self._project(effect)
-        elif effect["do"] == "dsn-request":
-            self._dsn_requests += dsn_requests.rows(effect)
-        else:
-            self.flush()
-            if effect["do"] == _NEEDING:
-                self._make_indexes()
-            return False
+        match effect:
+            case AddContent():
+                self._content(effect)
+            case Project():
+                self._project(effect)
+            case RequestDsn():
+                self._dsn_requests += dsn_requests.rows(effect)
+            case _:
+                self.flush()
+                if isinstance(effect, Unproject):  # the only one that asks for messages by anything but their ids
+                    self._make_indexes()
+                return False
         if len(self._messages) >= _WAITING or len(self._projections) >= _WAITING:
             self._flush_rows()
         if len(self._threads) >= _WAITING_THREADS:
             self._flush_threads()
         return True
 
-    def _content(self, effect: Effect) -> None:
-        message_id, thread, size = effect["id"], effect["thread"], effect["size"]
+    def _content(self, effect: AddContent) -> None:
+        message_id, thread, size = effect.message_id, effect.thread, effect.size
         self._about[message_id] = thread, size
         self._messages.append(
             (
                 message_id,
-                effect["arrived"],
-                effect["sender"],
-                effect["from"],
-                effect["subject"],
-                effect["header_id"],
+                effect.arrived,
+                effect.sender,
+                effect.header_from,
+                effect.subject,
+                effect.header_id,
                 thread,
                 size,
-                effect["wire"],
-                effect["file"],
+                effect.wire_sha256,
+                effect.file_sha256,
             )
         )
-        for address, kind in effect["recipients"]:
-            self._recipients.append((message_id, address, kind))
-        for position, item in enumerate(effect["attachments"]):
-            self._attachments.append((message_id, position, *item))
+        for each in effect.recipients:
+            self._recipients.append((message_id, each.address, each.kind))
+        for position, item in enumerate(effect.attachments):
+            self._attachments.append((message_id, position, item.sha256, item.kind, item.name, item.type, item.size))
 
-    def _project(self, effect: Effect) -> None:
-        folder, modseq, items = effect["folder"], effect["modseq"], effect["items"]
+    def _project(self, effect: Project) -> None:
+        folder, modseq, rows = effect.folder, effect.modseq, effect.rows
         counts = self._folders.setdefault(folder, [0, 0, 0, 0, 0, 0])
-        counts[0] = max(counts[0], items[-1][0] + 1)
+        counts[0] = max(counts[0], rows[-1].uid + 1)
         counts[1] = max(counts[1], modseq)
-        for uid, message_id, date, saved, flags, keywords in items:
-            self._projections.append((folder, uid, message_id, date, saved))
-            self._states.append((folder, uid, flags, keywords, modseq))
+        for row in rows:
+            message_id, flags = row.message_id, row.flags
+            self._projections.append((folder, row.uid, message_id, row.internal_date, row.saved_at))
+            self._states.append((folder, row.uid, flags, row.keywords, modseq))
             thread, size = self._about.get(message_id) or self._look_up(message_id)
             unseen = 1 - (flags & 1)
             counts[2] += 1
             counts[3] += unseen
             counts[4] += (flags >> 3) & 1
             counts[5] += size
-            summary = self._threads.setdefault((effect["registration"], thread), [0, 0, ""])
+            summary = self._threads.setdefault((effect.registration, thread), [0, 0, ""])
             summary[0] += 1
             summary[1] += unseen
             summary[2] = max(summary[2], message_id)

@@ -29,6 +29,7 @@ from adapter.maintenance.expected.tables import NOTES
 from adapter.maintenance.scan import unreadable
 from adapter.store import index, journal, layout, snapshots
 from adapter.store.disk import Directories
+from adapter.store.effects import RemoveFolder
 from adapter.store.journal import JournalDamaged, Record
 from adapter.store.segments import BEGINNING, checksum_of
 from adapter.transport import apply
@@ -271,8 +272,8 @@ class Replay:
             if bulk is not None and bulk.take(effect):
                 continue
             apply.apply_index(effect, connection, record.at)
-            if effect["do"] == "remove-folder":
-                notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect["folder"],))
+            if isinstance(effect, RemoveFolder):
+                notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect.folder,))
 
     def _apply_with_care(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
         connection.execute("SAVEPOINT record")

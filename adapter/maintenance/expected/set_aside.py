@@ -13,7 +13,7 @@ from typing import Any
 
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.tables import NOTES
-from adapter.transport.apply import projections
+from adapter.store.effects import ProjectedRow
 
 _KEEP = """
 CREATE TABLE notes.shown AS
@@ -56,10 +56,10 @@ class SetAside:
             self._notes.close()
             self._notes = None
 
-    def item(self, folder: int, uid: int, message_id: str) -> projections.Item | None:
+    def item(self, folder: int, uid: int, message_id: str) -> ProjectedRow | None:
         """What the index knew of a message under this UID of a folder."""
         found = self._query(_ITEM, message_id, folder, uid)
-        return found[0] if found else None
+        return ProjectedRow(*found[0]) if found else None
 
     def places(self, message_id: str) -> list[tuple[int, int]]:
         """Folders and UIDs under which the index knew a message."""

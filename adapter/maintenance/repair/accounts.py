@@ -14,10 +14,10 @@ from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import decisions
 from adapter.maintenance.repair.folders import Mender
 from adapter.store import disk, layout, names
+from adapter.store.effects import CreateFolder, SetRegistration, Subscribe
 from adapter.store.folder_identity import Identity
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport import ids
-from adapter.transport.apply import folders, registrations
 from protocol.errors import MailError
 
 
@@ -73,11 +73,11 @@ def _register(mender: Mender, address: str, status: str, entry: str) -> str:
         for number, (name, (its_entry, use)) in enumerate(names.STANDARD_FOLDERS.items())
         if status == "active" and its_entry not in inside and (not use or use not in uses)
     ]
-    subscribed = [folders.subscription(registration, folder.name, on=True) for folder in lacking]
+    subscribed = [Subscribe(registration, folder.name, on=True) for folder in lacking]
     mender.state.commit(
         [
-            registrations.effect(registration, address, status, entry),
-            *(folders.effect(folder) for folder in lacking),
+            SetRegistration(registration, address, status, entry),
+            *(CreateFolder.of(folder) for folder in lacking),
             *subscribed,
         ]
     )

@@ -14,13 +14,13 @@ from adapter.maintenance.repair import links as placing
 from adapter.maintenance.repair.index_state import State
 from adapter.maintenance.scan.executor import folder_name
 from adapter.maintenance.scan.message_rows import Descriptions, content_effect, damage_effects, describe, is_unreadable
-from adapter.store import disk, folder_identity, layout, names
+from adapter.store import disk, effects, folder_identity, layout, names
+from adapter.store.effects import AddContent, Effect, MarkDamaged, ProjectedRow, UnprojectedRow
 from adapter.store.folder_identity import Identity
-from adapter.store.journal import Effect
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport import ids
-from adapter.transport.apply import folders, projections
+from adapter.transport.apply import folders
 from adapter.transport.operations.base import MAX_UID
 
 _TOGETHER = 5000  # messages of an adopted folder
@@ -39,31 +39,31 @@ class _Taking:
         self._folder = folder
         self._changes = changes
         self._added: set[str] = set()
-        self._items: list[projections.Item] = []
+        self._rows: list[ProjectedRow] = []
         self._modseq = folder.highestmodseq + 1
         self.shown = 0
 
-    def content(self, effects: list[Effect]) -> None:
+    def content(self, rows: list[AddContent | MarkDamaged]) -> None:
         """The rows of one message."""
-        if effects[0]["id"] not in self._added:
-            self._added.add(effects[0]["id"])
-            self._changes += effects
+        if rows[0].message_id not in self._added:
+            self._added.add(rows[0].message_id)
+            self._changes += rows
 
     def show(self, uid: int, message_id: str) -> None:
         self.shown += 1
         known = self._set_aside.item(self._folder.id, uid, message_id)
-        self._items.append(known or placing.new_item(self._folder, uid, message_id))
-        if len(self._items) >= _TOGETHER:
+        self._rows.append(known or placing.new_row(self._folder, uid, message_id))
+        if len(self._rows) >= _TOGETHER:
             self._take()
             if not self._state.facts.complete:
                 self.finish()
 
     def _take(self) -> None:
-        if self._items:
-            effects = placing.effects(self._state.connection, self._folder, self._modseq, self._items)
-            self._modseq += len(effects)
-            self._changes += effects
-            self._items = []
+        if self._rows:
+            projected = placing.project(self._state.connection, self._folder, self._modseq, self._rows)
+            self._modseq += len(projected)
+            self._changes += projected
+            self._rows = []
 
     def finish(self) -> None:
         self._take()
@@ -145,9 +145,9 @@ class Mender:
                         self.state.directories, where, layout.IDENTITY_FILE, "the identity of another folder"
                     )
         changes: list[Effect] = [
-            folders.effect(folder),
-            folders.uid_floor(folder, folder.uidnext),
-            folders.subscription(folder.registration, name, on=True),
+            effects.CreateFolder.of(folder),
+            effects.RaiseUidFloor(folder.id, folder.uidnext),
+            effects.Subscribe(folder.registration, name, on=True),
         ]
         taken = self._take_links(folder, where, changes)
         self._identify(folder)
@@ -265,7 +265,7 @@ class Mender:
         taken = {uid: message_id for uid, message_id in links if self._describe(message_id)}
         highest = max([0, *(uid for uid, _ in links if uid < MAX_UID), *(item.uid for item in rows)])
         new = Folder(path.folder, row.registration, row.directory, row.name, row.special_use, path.uidvalidity)
-        items: list[projections.Item] = []
+        shown: list[ProjectedRow] = []
         renamed = []
         for item in rows:
             uid = item.uid
@@ -273,14 +273,18 @@ class Mender:
                 uid = highest = highest + 1
                 old = layout.projection_name(item.uid, item.message_id)
                 renamed.append((old, layout.projection_name(uid, item.message_id)))
-            items.append((uid, item.message_id, item.internal_date, item.saved_at, item.flags, item.keywords))
+            shown.append(
+                ProjectedRow(uid, item.message_id, item.internal_date, item.saved_at, item.flags, item.keywords)
+            )
         aside = f"{row.name}-{ids.folder_label(row.id)}"
-        changes: list[Effect] = [folders.renaming(row, aside), folders.effect(new)]
-        if items:
-            gone = [(item.uid, item.message_id) for item in rows]
-            changes.append(projections.effect(new, row.highestmodseq + 1, sorted(items)))
-            changes.append(projections.removal(replace(row, name=aside), row.highestmodseq + 1, gone))
-        changes.append(folders.removal(replace(row, name=aside)))
+        changes: list[Effect] = [effects.RenameFolder.of(row, aside), effects.CreateFolder.of(new)]
+        old_folder = replace(row, name=aside)
+        if shown:
+            gone = tuple(UnprojectedRow(item.uid, item.message_id) for item in rows)
+            by_uid = tuple(sorted(shown, key=lambda each: each.uid))
+            changes.append(effects.Project.into(new, row.highestmodseq + 1, by_uid))
+            changes.append(effects.Unproject.out_of(old_folder, row.highestmodseq + 1, gone))
+        changes.append(effects.RemoveFolder.of(old_folder))
         self.state.commit(changes)
         with self.state.directories.open(where) as directory:
             for before, after in renamed:
@@ -309,7 +313,7 @@ class Mender:
         known = self.identity_at(where)
         if known is None or known.folder != folder.id:
             quarantine.move(self.state.directories, where, layout.IDENTITY_FILE, "not the identity of this folder")
-        folders.identify(folders.effect(folder), self.state.directories, folder.uidnext)
+        folders.identify(effects.CreateFolder.of(folder), self.state.directories, folder.uidnext)
         folders.raise_mark(self.state.directories, where, folder.id, folder_identity.mark(folder.uidnext))
 
     def identity_at(self, where: layout.Parts) -> Identity | None:
@@ -349,14 +353,14 @@ class Mender:
         beyond = known.uids_below > folder_identity.mark(folder.uidnext)
         if not beyond and not (self._is_salvaged and known.uids_below > folder.uidnext):
             return False
-        self.state.commit([folders.uid_floor(folder, known.uids_below)])
+        self.state.commit([effects.RaiseUidFloor(folder.id, known.uids_below)])
         return True
 
     def _renumber(self, folder: Folder) -> str:
         """Give a folder a new UIDVALIDITY if nothing tells which UIDs were given out; returns what to report."""
         if not self._is_salvaged:
             return ""
-        self.state.commit([folders.uid_floor(folder, 1, self.uidvalidity())])
+        self.state.commit([effects.RaiseUidFloor(folder.id, 1, self.uidvalidity())])
         return "; UIDVALIDITY is new: nothing tells which UIDs were given out"
 
     def exists(self, where: layout.Parts) -> bool:
@@ -396,7 +400,7 @@ class Mender:
         address = names.owner_of_entry(mailbox)
         return [row[0] for row in self.query(f"{sql} AND address = ?", mailbox, address) or self.query(sql, mailbox)]
 
-    def _describe(self, message_id: str) -> list[Effect] | bool:
+    def _describe(self, message_id: str) -> list[AddContent | MarkDamaged] | bool:
         """True: the rows have it. Effects: its file alone tells of it. False: there is no such message."""
         row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
         if row:

@@ -21,11 +21,14 @@ from adapter.maintenance.expected.replay import AGAIN, BASE
 from adapter.maintenance.expected.store_facts import Facts
 from adapter.store import disk, index, layout, snapshots
 from adapter.store.disk import Directories
+from adapter.store.effects import OPERATOR, Actor, Effect
 from adapter.store.index import Index
-from adapter.store.journal import Effect, Journal, Record
+from adapter.store.journal import Journal, Record
 from adapter.store.segments import Header, begin_segment
 from adapter.transport import apply, ids
 from adapter.transport.recovery import checkpoint
+
+_ACTOR = Actor(OPERATOR, "markpost repair")
 
 
 class State:
@@ -94,7 +97,7 @@ class State:
         with self._index.transaction() as connection:
             for effect in changes:
                 apply.apply_index(effect, connection, at)
-            self._journal.append([Record("repair", at, list(changes))])
+            self._journal.append([Record(at=at, op="repair", actor=_ACTOR, effects=list(changes))])
             index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
 
     def finish(self) -> None:

@@ -9,13 +9,15 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from adapter.maintenance.scan.message_rows import arrived
 from adapter.store import disk, folder_identity, layout
+from adapter.store.effects import Effect, Project, ProjectedRow
 from adapter.store.flags import Flag
-from adapter.store.journal import Effect
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
-from adapter.transport.apply import folders, projections
+from adapter.transport.apply import folders
 from adapter.transport.operations.base import MAX_UID
 
 if TYPE_CHECKING:
@@ -77,14 +79,14 @@ class Placing:
     def _effects(self, place: _Waiting) -> list[Effect]:
         connection = self._mender.state.connection
         folder = mailboxes.folder_by_id(connection, place.folder.id) or place.folder
-        items = [
-            self._item(folder, uid, message_id, wanted) for uid, (message_id, wanted) in sorted(place.messages.items())
+        rows = [
+            self._row(folder, uid, message_id, wanted) for uid, (message_id, wanted) in sorted(place.messages.items())
         ]
-        return effects(connection, folder, folder.highestmodseq + 1, items)
+        return [*project(connection, folder, folder.highestmodseq + 1, rows)]
 
-    def _item(self, folder: Folder, uid: int, message_id: str, wanted: int) -> projections.Item:
+    def _row(self, folder: Folder, uid: int, message_id: str, wanted: int) -> ProjectedRow:
         known = self._mender.set_aside.item(folder.id, wanted, message_id)
-        return (uid, *known[1:]) if known else new_item(folder, uid, message_id)
+        return structs.replace(known, uid=uid) if known else new_row(folder, uid, message_id)
 
     def _links(self, place: _Waiting) -> None:
         where = layout.folder_directory(place.folder.directory, place.folder.name)
@@ -102,18 +104,19 @@ class Placing:
                     disk.symlink(directory, name, layout.projection_target(message_id))
 
 
-def new_item(folder: Folder, uid: int, message_id: str) -> projections.Item:
+def new_row(folder: Folder, uid: int, message_id: str) -> ProjectedRow:
     """A message of which nothing tells when it came to the folder and which flags it had."""
     at = arrived(message_id)
-    return uid, message_id, at, at, int(Flag.ARCHIVED) if folder.special_use == "\\Archive" else 0, ""
+    flags = int(Flag.ARCHIVED) if folder.special_use == "\\Archive" else 0
+    return ProjectedRow(uid, message_id, at, at, flags, "")
 
 
-def effects(connection: sqlite3.Connection, folder: Folder, modseq: int, items: list[projections.Item]) -> list[Effect]:
-    """What shows messages, by ascending UID, in a folder; each effect has a mod-sequence of its own.
+def project(connection: sqlite3.Connection, folder: Folder, modseq: int, rows: list[ProjectedRow]) -> list[Project]:
+    """The effects that show messages, by ascending UID, in a folder; each has a mod-sequence of its own.
 
     An effect counts everything from its first UID to its last: no other message may lie between them.
     """
     between = "SELECT 1 FROM mailbox_projections WHERE folder_id = ? AND uid BETWEEN ? AND ? LIMIT 1"
-    if connection.execute(between, (folder.id, items[0][0], items[-1][0])).fetchone():
-        return [projections.effect(folder, modseq + number, [item]) for number, item in enumerate(items)]
-    return [projections.effect(folder, modseq, items)]
+    if connection.execute(between, (folder.id, rows[0].uid, rows[-1].uid)).fetchone():
+        return [Project.into(folder, modseq + number, (row,)) for number, row in enumerate(rows)]
+    return [Project.into(folder, modseq, tuple(rows))]

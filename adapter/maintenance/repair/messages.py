@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 from adapter.maintenance import quarantine
@@ -13,10 +12,22 @@ from adapter.maintenance.repair.folders import Mender
 from adapter.maintenance.repair.links import Placing
 from adapter.maintenance.scan.message_rows import arrived, content_effect, damage_effects, describe, is_unreadable
 from adapter.store import disk, layout, names
-from adapter.store.journal import Effect
+from adapter.store.effects import (
+    ClearDamage,
+    Dequeue,
+    DequeuedRow,
+    Effect,
+    LostPlace,
+    MarkDamaged,
+    MarkLost,
+    Project,
+    ProjectedRow,
+    RestoreLost,
+    Unproject,
+    UnprojectedRow,
+)
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
-from adapter.transport.apply import damage, outbox, projections
 from adapter.transport.operations.base import MAX_UID
 from protocol.errors import MailError
 
@@ -77,7 +88,8 @@ def adopt(
             if inbox is not None:
                 shown[address] = inbox, 0
     if shown:
-        for each in (effect, *damage_effects(finding.id, told)):
+        placing.content(effect)
+        for each in damage_effects(finding.id, told):
             placing.content(each)
         for folder, uid in shown.values():
             placing.project(folder, finding.id, uid)
@@ -119,7 +131,7 @@ def _valid(found: list[str]) -> list[str]:
 
 def mark(mender: Mender, finding: Finding, sha256: str) -> Outcome:
     """A canonical file that nothing restores stays readable where it is; mail clients get a stand-in for it."""
-    mender.state.commit([damage.effect(finding.id, "", sha256), *_unqueue(mender, finding.id)])
+    mender.state.commit([MarkDamaged(finding.id, "", sha256), *_unqueue(mender, finding.id)])
     done = f"marked as damaged: {_title(mender, finding.id)}; it stays in its folders, and the file where it is"
     return Outcome(finding, "loss", done)
 
@@ -129,7 +141,7 @@ def mark_blob(mender: Mender, finding: Finding) -> Outcome:
     needing = mender.query("SELECT DISTINCT message_id FROM message_attachments WHERE sha256 = ?", finding.id)
     names = []
     for (message_id,) in needing:
-        mender.state.commit([damage.effect(message_id, finding.id), *_unqueue(mender, message_id)])
+        mender.state.commit([MarkDamaged(message_id, finding.id), *_unqueue(mender, message_id)])
         names.append(_title(mender, message_id))
     done = f"a placeholder stands for it in: {'; '.join(names)}" if names else "no message needs it any more"
     return Outcome(finding, "loss", done)
@@ -140,9 +152,9 @@ def heal(mender: Mender, message_id: str, parts: list[str]) -> str:
     state = mender.state
     shown = _places(mender, message_id)
     renamed = _Showing(mender, message_id)
-    for folder_id, uid, *rest in shown:
-        renamed.add(folder_id, rest, uid)
-    state.commit([damage.healing(message_id, parts), *renamed.changes])
+    for place in shown:
+        renamed.add(place, replaces=True)
+    state.commit([ClearDamage(message_id, tuple(parts)), *renamed.changes])
     renamed.link()
     return f"complete again: {_title(mender, message_id)}; shown {len(shown)} times under a new UID"
 
@@ -160,15 +172,15 @@ def restore_lost(mender: Mender, finding: Finding, sha256: str) -> Outcome:
         )
         return Outcome(finding, "repaired", f"not the message that was lost: moved to {moved}")
     shown = _Showing(mender, message_id)
-    for folder_id, _, *rest in mender.query(f"{_LOST_PLACES} WHERE message_id = ?", message_id):
-        shown.add(folder_id, rest)
+    for row in mender.query(f"{_LOST_PLACES} WHERE message_id = ?", message_id):
+        shown.add(LostPlace(*row))
     if not shown.folders:
         for address in _recipients(mender, told):
             inbox = mailboxes.active_folder(state.connection, address, names.INBOX)
             if inbox is not None:
                 at = arrived(message_id)
-                shown.add(inbox.id, [at, at, 0, ""])
-    state.commit([damage.restoration(message_id, sha256), *shown.changes])
+                shown.add(LostPlace(inbox.id, 0, at, at, 0, ""))
+    state.commit([RestoreLost(message_id, sha256), *shown.changes])
     shown.link()
     places = ", ".join(f"{each.directory}/{each.name}" for each in shown.folders)
     return Outcome(finding, "repaired", f"shown again: {_title(mender, message_id)}; in {places or 'no folder'}")
@@ -181,14 +193,17 @@ FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid) WHERE p.m
 _LOST_PLACES = "SELECT folder_id, uid, internal_date, saved_at, flags, keywords FROM lost_places"
 
 
-def _places(mender: Mender, message_id: str) -> list[damage.Place]:
-    return mender.query(_PLACES, message_id)
+def _places(mender: Mender, message_id: str) -> list[LostPlace]:
+    return [LostPlace(*row) for row in mender.query(_PLACES, message_id)]
 
 
 def _unqueue(mender: Mender, message_id: str) -> list[Effect]:
     """A damaged message is not sent on to others: it leaves the outbox."""
-    queued = mender.query("SELECT queue_id, message_id, recipient FROM outbox WHERE message_id = ?", message_id)
-    return [outbox.removal([(*row, "dropped", "the content is lost") for row in queued])] if queued else []
+    queued = mender.query("SELECT queue_id, recipient FROM outbox WHERE message_id = ?", message_id)
+    rows = tuple(
+        DequeuedRow(queue_id, message_id, recipient, "dropped", "the content is lost") for queue_id, recipient in queued
+    )
+    return [Dequeue(rows)] if rows else []
 
 
 def _title(mender: Mender, message_id: str) -> str:
@@ -210,22 +225,24 @@ class _Showing:
     def folders(self) -> list[Folder]:
         return [folder for folder, _, _ in self._links]
 
-    def add(self, folder_id: int, rest: Sequence[Any], uid: int = 0) -> None:
-        """``rest``: internal date, saved at, flags, keywords. ``uid``: what it has now. A folder that is gone is passed
-        over."""
-        folder = mailboxes.folder_by_id(self._mender.state.connection, folder_id)
+    def add(self, place: LostPlace, *, replaces: bool = False) -> None:
+        """Show the message in the folder of ``place``, instead of there if it ``replaces`` it. Skip a folder that is
+        gone."""
+        folder = mailboxes.folder_by_id(self._mender.state.connection, place.folder)
         if folder is None:
             return
-        numbers = self._numbers.setdefault(folder_id, [folder.uidnext, folder.highestmodseq])
+        numbers = self._numbers.setdefault(place.folder, [folder.uidnext, folder.highestmodseq])
         if numbers[0] > MAX_UID:
             return
+        uid = place.uid if replaces else 0
         if uid:
             numbers[1] += 1
-            self.changes.append(projections.removal(folder, numbers[1], [(uid, self._message_id)]))
+            self.changes.append(Unproject.out_of(folder, numbers[1], (UnprojectedRow(uid, self._message_id),)))
         numbers[1] += 1
-        date, saved, flags, keywords = rest
-        item = (numbers[0], self._message_id, date, saved, flags, keywords)
-        self.changes.append(projections.effect(folder, numbers[1], [item]))
+        row = ProjectedRow(
+            numbers[0], self._message_id, place.internal_date, place.saved_at, place.flags, place.keywords
+        )
+        self.changes.append(Project.into(folder, numbers[1], (row,)))
         self._links.append((folder, uid, numbers[0]))
         numbers[0] += 1
 
@@ -249,12 +266,13 @@ def lose(mender: Mender, finding: Finding, why: str) -> Outcome:
     shown = _places(mender, message_id)
     changes: list[Effect] = []
     places = []
-    for folder_id, uid, *_ in shown:
-        folder = mailboxes.folder_by_id(state.connection, folder_id)
+    for place in shown:
+        folder = mailboxes.folder_by_id(state.connection, place.folder)
         if folder is not None:
-            changes.append(projections.removal(folder, folder.highestmodseq + 1 + len(changes), [(uid, message_id)]))
-            places.append((folder, uid))
-    state.commit([*changes, *_unqueue(mender, message_id), damage.loss(message_id, shown)])
+            modseq = folder.highestmodseq + 1 + len(changes)
+            changes.append(Unproject.out_of(folder, modseq, (UnprojectedRow(place.uid, message_id),)))
+            places.append((folder, place.uid))
+    state.commit([*changes, *_unqueue(mender, message_id), MarkLost(message_id, tuple(shown))])
     for folder, uid in places:
         where = layout.folder_directory(folder.directory, folder.name)
         quarantine.move(state.directories, where, layout.projection_name(uid, message_id), "its message is lost")

@@ -7,14 +7,13 @@ import hashlib
 import os
 from collections.abc import Collection, Iterator
 
-from pybase64 import b64decode
-
 from adapter.maintenance import quarantine
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.journal_segments import lines
 from adapter.store import disk, journal, layout
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect, JournalDamaged
+from adapter.store.effects import AddContent
+from adapter.store.journal import JournalDamaged
 
 
 class Wanted:
@@ -44,23 +43,21 @@ class Wanted:
         if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
             return
         for effect in _contents(self._directories, self._foreign):
-            message = effect["id"]
-            session, name = effect["staged"]
+            message, session = effect.message_id, effect.staged.session
             if self.has(message):
-                text = None if effect["text"] is None else effect["text"].encode()
-                held = self._held(effect["file"], text, session, name)
+                file = None if effect.file is None else effect.file.encode()
+                held = self._held(effect.file_sha256, file, session, effect.staged.name)
                 if held is not None:
                     if not foretell:
                         self._put(layout.message_directory(message), layout.message_name(message), held)
                     self._got(message)
-            for sha256, _, data, staged in effect["blobs"]:
-                if self.has(sha256):
-                    raw = None if data is None else b64decode(data, validate=True)
-                    held = self._held(sha256, raw, session, staged)
+            for blob in effect.blobs:
+                if self.has(blob.sha256):
+                    held = self._held(blob.sha256, blob.data.raw if blob.data else None, session, blob.staged)
                     if held is not None:
                         if not foretell:
-                            self._put(layout.blob_directory(sha256), sha256, held)
-                        self._got(sha256)
+                            self._put(layout.blob_directory(blob.sha256), blob.sha256, held)
+                        self._got(blob.sha256)
 
     def _held(self, sha256: str, data: bytes | None, session: str, staged: str | None) -> bytes | None:
         """The content that a record carries, or that it left in staging."""
@@ -81,7 +78,7 @@ class Wanted:
             disk.rename(target, temporary, target, name)
 
 
-def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[Effect]:
+def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[AddContent]:
     with directories.open(layout.JOURNAL) as directory:
         found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
     for name in (name for name in found if name not in foreign):
@@ -89,5 +86,5 @@ def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[Ef
             for line in lines(directories, int(name.partition(".")[0])):
                 with contextlib.suppress(JournalDamaged):
                     for effect in journal.decode(line).effects:
-                        if effect["do"] == "content":
+                        if isinstance(effect, AddContent):
                             yield effect

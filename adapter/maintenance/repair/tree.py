@@ -13,6 +13,7 @@ from adapter.maintenance.repair.folders import Mender
 from adapter.maintenance.scan import tree_audit
 from adapter.store import disk, layout, tree
 from adapter.store.disk import Directories
+from adapter.store.effects import CreateFolder
 from adapter.store.queries import text_index as text_cache
 from adapter.transport.apply import folders
 
@@ -74,7 +75,7 @@ def full_name(mender: Mender, finding: Finding) -> Outcome:
     if folder is None or not mender.exists(where):
         return Outcome(finding, "repaired", "gone already")
     quarantine.move(directories, where, layout.FULL_NAME_FILE, "not the name of this folder")
-    folders.identify(folders.effect(folder), directories)
+    folders.identify(CreateFolder.of(folder), directories)
     return Outcome(finding, "repaired", "wrote the full name again")
 
 

@@ -16,8 +16,7 @@ from adapter.maintenance.repair.index_state import State
 from adapter.maintenance.scan import message_check
 from adapter.maintenance.scan.rows import FILES_PLACE, parquet_rows, part_place
 from adapter.store import disk, layout
-from adapter.store.journal import Effect
-from adapter.transport.apply import damage
+from adapter.store.effects import AddContent, Attachment, MarkDamaged, Recipient, StagedFile
 from protocol.errors import MailError
 
 
@@ -72,9 +71,9 @@ def describe(state: State, message_id: str, meta: bytes | None) -> dict[str, Any
     return {**told, "damaged": ""}
 
 
-def damage_effects(message_id: str, told: dict[str, Any]) -> list[Effect]:
+def damage_effects(message_id: str, told: dict[str, Any]) -> list[MarkDamaged]:
     """The mark of a message that was adopted with a damaged file."""
-    return [damage.effect(message_id, "", told["damaged"])] if told["damaged"] else []
+    return [MarkDamaged(message_id, "", told["damaged"])] if told["damaged"] else []
 
 
 def is_unreadable(state: State, message_id: str) -> bool:
@@ -89,7 +88,7 @@ def is_unreadable(state: State, message_id: str) -> bool:
     return False
 
 
-def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effect:
+def content_effect(state: State, message_id: str, told: dict[str, Any]) -> AddContent:
     """The rows of a message as its canonical file tells them. Parts that are not there are findings by themselves."""
     known = {
         address
@@ -100,30 +99,27 @@ def content_effect(state: State, message_id: str, told: dict[str, Any]) -> Effec
     }
     recipients = {address.casefold(): "cc" for address in told["cc"] if address in known}
     recipients |= {address.casefold(): "to" for address in told["to"] if address in known}
-    sizes = []
+    attachments = [Attachment(*each) for each in told["attachments"]]
     for sha256 in told["parts"]:
         size = 0
         with contextlib.suppress(OSError), state.directories.open(layout.blob_directory(sha256)) as directory:
             size = os.stat(sha256, dir_fd=directory).st_size
-        sizes.append((sha256, "part", "", "", size))
-    return {
-        "do": "content",
-        "id": message_id,
-        "arrived": arrived(message_id),
-        "sender": told["from"],
-        "from": told["from"],
-        "subject": told["subject"],
-        "header_id": told["header_id"],
-        "thread": told["thread"] or message_id,
-        "size": told["size"],
-        "wire": told["wire"],
-        "file": told["file"],
-        "text": None,
-        "staged": ["", None],
-        "blobs": [],
-        "attachments": [*told["attachments"], *sizes],
-        "recipients": list(recipients.items()),
-    }
+        attachments.append(Attachment(sha256, "part", "", "", size))
+    return AddContent(
+        message_id,
+        arrived=arrived(message_id),
+        sender=told["from"],
+        header_from=told["from"],
+        subject=told["subject"],
+        header_id=told["header_id"],
+        thread=told["thread"] or message_id,
+        size=told["size"],
+        wire_sha256=told["wire"],
+        file_sha256=told["file"],
+        staged=StagedFile("", None),
+        attachments=tuple(attachments),
+        recipients=tuple(Recipient(address, kind) for address, kind in recipients.items()),
+    )
 
 
 def arrived(message_id: str) -> int:

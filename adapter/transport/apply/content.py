@@ -8,66 +8,32 @@ import sqlite3
 from enum import Enum
 from functools import partial
 
-from pybase64 import b64decode, b64encode_as_string
-
 from adapter.content.ingest import Ingested
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
+from adapter.store.effects import AddContent, DropContent, Effect
 from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
-from adapter.transport.staging import Staged
-
-
-def effect(staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> Effect:
-    content = staged.content
-    attached = [(item.sha256, "attachment", item.name, item.type, item.size) for item in content.attachments]
-    listed = {item[0] for item in attached}
-    parts = [(blob.sha256, "part", "", "", blob.size) for blob in staged.blobs if blob.sha256 not in listed]
-    return {
-        "do": "content",
-        "id": content.id,
-        "arrived": staged.arrived // 1_000_000,
-        "sender": sender,
-        "from": content.sender,
-        "subject": content.subject,
-        "header_id": content.message_id or "",
-        "thread": content.thread,
-        "size": content.size,
-        "wire": content.wire_sha256,
-        "file": content.file_sha256,
-        "text": content.file.decode() if staged.inline else None,
-        "staged": [staged.session, staged.name],
-        "blobs": [
-            [
-                blob.sha256,
-                blob.size,
-                b64encode_as_string(blob.data) if blob.data is not None else None,
-                blob.name,
-            ]
-            for blob in staged.blobs
-        ],
-        "attachments": attached + parts,
-        "recipients": recipients,
-    }
-
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def place(effect: Effect, directories: Directories, undo: Undo) -> None:
-    session, name = effect["staged"]
+def place(effect: AddContent, directories: Directories, undo: Undo) -> None:
+    session, name = effect.staged.session, effect.staged.name
+    if name is None:
+        raise ValueError(f"{effect.message_id} was never staged")
     with directories.open(layout.staging_directory(session)) as staging:
-        for sha256, size, data, staged in effect["blobs"]:
-            where = layout.blob_directory(sha256)
+        for blob in effect.blobs:
+            where = layout.blob_directory(blob.sha256)
             with directories.stable(where, create=True) as target:
-                if staged is None or disk.is_file(target, sha256, size):
+                if blob.staged is None or disk.is_file(target, blob.sha256, blob.size):
                     continue
-                if disk.exists(target, sha256):
-                    quarantine.set_aside(directories, target, sha256)
-            _move(directories, staging, session, staged, where, sha256, data, undo)
-        where = layout.message_directory(effect["id"])
-        _move(directories, staging, session, name, where, layout.message_name(effect["id"]), effect["text"], undo)
+                if disk.exists(target, blob.sha256):
+                    quarantine.set_aside(directories, target, blob.sha256)
+            journaled = blob.data is not None
+            _move(directories, staging, session, blob.staged, where, blob.sha256, undo, journaled=journaled)
+        where, new_name = layout.message_directory(effect.message_id), layout.message_name(effect.message_id)
+        _move(directories, staging, session, name, where, new_name, undo, journaled=effect.file is not None)
 
 
 def _move(
@@ -77,8 +43,9 @@ def _move(
     name: str,
     where: layout.Parts,
     new_name: str,
-    journaled: str | None,
     undo: Undo,
+    *,
+    journaled: bool,
 ) -> None:
     """Put a staged file in place.
 
@@ -86,20 +53,20 @@ def _move(
     checkpoint, since a power loss could otherwise take both names of it.
     """
     with directories.stable(where, create=True) as target:
-        if journaled is None:
-            disk.link(staging, name, target, new_name)
-        else:
+        if journaled:
             disk.rename(staging, name, target, new_name)
+        else:
+            disk.link(staging, name, target, new_name)
 
     def back() -> None:
         with (
             directories.open(layout.staging_directory(session)) as source,
             directories.stable(where) as target,
         ):
-            if journaled is None:
-                disk.unlink(target, new_name)
-            else:
+            if journaled:
                 disk.rename(target, new_name, source, name)
+            else:
+                disk.unlink(target, new_name)
 
     undo.add(back)
 
@@ -112,38 +79,37 @@ class Belief(Enum):
     NOTHING = "nothing"
 
 
-def restore(effect: Effect, directories: Directories, belief: Belief, *, leaving: bool) -> None:
+def restore(effect: AddContent, directories: Directories, belief: Belief, *, leaving: bool) -> None:
     """Recovery: make sure the file and its blobs are in place, from the journal or from staging.
 
     ``leaving``: a later record drops the message again. Its blobs are restored all the same, since others may count
     on them; what has left staging was durable elsewhere and need not come back.
     """
     blobs = [
-        (layout.blob_directory(sha256), sha256, sha256, data, staged) for sha256, _, data, staged in effect["blobs"]
+        (layout.blob_directory(name := blob.sha256), name, name, blob.data.raw if blob.data else None, blob.staged)
+        for blob in effect.blobs
     ]
-    text = effect["text"]
     message = (
-        layout.message_directory(effect["id"]),
-        layout.message_name(effect["id"]),
-        effect["file"],
-        None if text is None else b64encode_as_string(text.encode()),
-        effect["staged"][1],
+        layout.message_directory(effect.message_id),
+        layout.message_name(effect.message_id),
+        effect.file_sha256,
+        None if effect.file is None else effect.file.encode(),
+        effect.staged.name,
     )
-    for where, name, sha256, data, staged in (*blobs, message):
+    for where, name, sha256, raw, staged in (*blobs, message):
         with directories.stable(where, create=True) as target:
             temporary = f".{name[:200]}.restored"
             if disk.exists(target, temporary):  # of a recovery that was cut short
                 disk.unlink(target, temporary)
-            rewritten = belief is Belief.NOTHING and data is not None
+            rewritten = belief is Belief.NOTHING and raw is not None
             if not rewritten and _is_there(target, name, None if belief is Belief.NAMES else sha256):
                 continue
-            if data is not None:
-                raw = b64decode(data, validate=True)
+            if raw is not None:
                 disk.write_new(target, temporary, raw)
                 disk.rename(target, temporary, target, name)
             elif staged is not None:
                 gone = contextlib.suppress(FileNotFoundError) if leaving else contextlib.nullcontext()
-                with gone, directories.open(layout.staging_directory(effect["staged"][0])) as staging:
+                with gone, directories.open(layout.staging_directory(effect.staged.session)) as staging:
                     with contextlib.suppress(FileNotFoundError):
                         disk.unlink(target, name)
                     disk.link(staging, staged, target, name)
@@ -157,10 +123,12 @@ def _is_there(directory: int, name: str, sha256: str | None) -> bool:
         return False
 
 
-def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
+def remove(effect: DropContent, directories: Directories, undo: Undo) -> None:
     """Move the files to staging, from where they go once the commit is done."""
-    going = [(layout.message_directory(message_id), layout.message_name(message_id)) for message_id in effect["ids"]]
-    going += [(layout.blob_directory(sha256), sha256) for sha256 in effect["blobs"]]
+    going = [
+        (layout.message_directory(message_id), layout.message_name(message_id)) for message_id in effect.message_ids
+    ]
+    going += [(layout.blob_directory(sha256), sha256) for sha256 in effect.blobs]
     with directories.open(layout.DROPPED, create=True) as dropped:
         for where, name in going:
             gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)  # or never reached through a planted link
@@ -180,7 +148,7 @@ def _forget(directories: Directories, name: str) -> None:
         disk.unlink(dropped, name)
 
 
-def remove_again(effect: Effect, directories: Directories) -> None:
+def remove_again(effect: DropContent, directories: Directories) -> None:
     """Recovery: make sure the files are gone."""
     undo = Undo()
     remove(effect, directories, undo)
@@ -189,19 +157,20 @@ def remove_again(effect: Effect, directories: Directories) -> None:
 
 def settle(effect: Effect, directories: Directories, connection: sqlite3.Connection) -> None:
     """Recovery: an effect was taken back; make sure its files are as the index says."""
-    if effect["do"] == "content":
-        row = connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (effect["id"],)).fetchone()
+    if isinstance(effect, AddContent):
+        message_id = effect.message_id
+        row = connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (message_id,)).fetchone()
         if row is None:
-            _remove_stray(directories, layout.message_directory(effect["id"]), layout.message_name(effect["id"]))
-        for sha256, _, _, staged in effect["blobs"]:
-            if staged is not None and not is_known(connection, sha256):
-                _remove_stray(directories, layout.blob_directory(sha256), sha256)
-    elif effect["do"] == "drop":
-        for message_id in effect["ids"]:
+            _remove_stray(directories, layout.message_directory(message_id), layout.message_name(message_id))
+        for blob in effect.blobs:
+            if blob.staged is not None and not is_known(connection, blob.sha256):
+                _remove_stray(directories, layout.blob_directory(blob.sha256), blob.sha256)
+    elif isinstance(effect, DropContent):
+        for message_id in effect.message_ids:
             row = connection.execute("SELECT file_sha256 FROM messages WHERE message_id = ?", (message_id,)).fetchone()
             if row and row[0]:
                 _take_out(directories, layout.message_directory(message_id), layout.message_name(message_id))
-        for sha256 in effect["blobs"]:
+        for sha256 in effect.blobs:
             if is_known(connection, sha256):
                 _take_out(directories, layout.blob_directory(sha256), sha256)
 
@@ -223,36 +192,39 @@ def _take_out(directories: Directories, where: layout.Parts, name: str) -> None:
 # --- index -----------------------------------------------------------------------------------------------------------
 
 
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    message_id = effect["id"]
+def index(effect: AddContent, connection: sqlite3.Connection) -> None:
+    message_id = effect.message_id
     connection.execute(
         "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
         (
             message_id,
-            effect["arrived"],
-            effect["sender"],
-            effect["from"],
-            effect["subject"],
-            effect["header_id"],
-            effect["thread"],
-            effect["size"],
-            effect["wire"],
-            effect["file"],
+            effect.arrived,
+            effect.sender,
+            effect.header_from,
+            effect.subject,
+            effect.header_id,
+            effect.thread,
+            effect.size,
+            effect.wire_sha256,
+            effect.file_sha256,
         ),
     )
-    if effect["recipients"]:
+    if effect.recipients:
         connection.executemany(
             "INSERT INTO message_recipients VALUES (?, ?, ?)",
-            [(message_id, address, kind) for address, kind in effect["recipients"]],
+            [(message_id, each.address, each.kind) for each in effect.recipients],
         )
-    if effect["attachments"]:
+    if effect.attachments:
         connection.executemany(
             "INSERT OR IGNORE INTO attachments VALUES (?, ?)",
-            [(item[0], item[4]) for item in effect["attachments"]],
+            [(item.sha256, item.size) for item in effect.attachments],
         )
         connection.executemany(
             "INSERT INTO message_attachments VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(message_id, position, *item) for position, item in enumerate(effect["attachments"])],
+            [
+                (message_id, position, item.sha256, item.kind, item.name, item.type, item.size)
+                for position, item in enumerate(effect.attachments)
+            ],
         )
 
 
@@ -271,19 +243,19 @@ def cache(content: Ingested, connection: sqlite3.Connection) -> None:
     )
 
 
-def drop_rows(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+def drop_rows(effect: DropContent, connection: sqlite3.Connection) -> None:
     """The content goes; that it was delivered, by whom and to whom, stays in ``messages``."""
-    ids = [(message_id,) for message_id in effect["ids"]]
+    ids = [(message_id,) for message_id in effect.message_ids]
     connection.executemany("DELETE FROM message_attachments WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM cache_messages WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM dsn_requests WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM damaged_parts WHERE message_id = ?", ids)
     connection.executemany("DELETE FROM lost_places WHERE message_id = ?", ids)
     connection.executemany("UPDATE messages SET unlinked_at = NULL, file_sha256 = '' WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM attachments WHERE sha256 = ?", [(sha256,) for sha256 in effect["blobs"]])
+    connection.executemany("DELETE FROM attachments WHERE sha256 = ?", [(sha256,) for sha256 in effect.blobs])
 
 
-def drop(connection: sqlite3.Connection, ids: list[str]) -> Effect:
+def drop(connection: sqlite3.Connection, ids: list[str]) -> DropContent:
     """Remove the content of these messages, which no folder shows, and the blobs that only they need."""
     going = set(ids)
     blobs = {
@@ -299,7 +271,7 @@ def drop(connection: sqlite3.Connection, ids: list[str]) -> Effect:
             for row in connection.execute("SELECT message_id FROM message_attachments WHERE sha256 = ?", (sha256,))
         )
     )
-    return {"do": "drop", "ids": ids, "blobs": free}
+    return DropContent(tuple(ids), tuple(free))
 
 
 def is_known(connection: sqlite3.Connection, sha256: str) -> bool:

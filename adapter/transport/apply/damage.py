@@ -1,7 +1,8 @@
 """Damage: which content is known to be lost, so that a message stays in its folders with a placeholder for it.
 
-``damage`` and ``heal`` mark and unmark a part of a message that is still there. ``lose`` and ``return`` are for a
-message of which nothing is left: it leaves its folders, and the record says where it was, so that it can come back.
+:class:`~adapter.store.effects.MarkDamaged` and ``ClearDamage`` are for a part of a message that is still there.
+``MarkLost`` and ``RestoreLost`` are for a message of which nothing is left: it leaves its folders, and the record says
+where it was, so that it can come back.
 """
 
 from __future__ import annotations
@@ -9,46 +10,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 
-from adapter.store.journal import Effect
+from msgspec.structs import astuple
 
-#: folder, uid, internal date, saved at, flags, keywords
-Place = tuple[int, int, int, int, int, str]
-
-
-def effect(message_id: str, part: str, found: str = "") -> Effect:
-    """A lost blob (``part``: its SHA-256), or a damaged canonical file (``part`` empty, ``found``: its SHA-256 now)."""
-    return {"do": "damage", "id": message_id, "part": part, "found": found}
+from adapter.store.effects import ClearDamage, MarkDamaged, MarkLost, RestoreLost
 
 
-def healing(message_id: str, parts: list[str]) -> Effect:
-    return {"do": "heal", "id": message_id, "parts": parts}
-
-
-def loss(message_id: str, places: list[Place]) -> Effect:
-    """Nothing of the message is left; its blobs stay for the case that it comes back."""
-    return {"do": "lose", "id": message_id, "places": places}
-
-
-def restoration(message_id: str, file_sha256: str) -> Effect:
-    """The canonical file of a lost message is there again."""
-    return {"do": "return", "id": message_id, "file": file_sha256}
-
-
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    values = (effect["id"], effect["part"], effect["found"])
+def index(effect: MarkDamaged, connection: sqlite3.Connection) -> None:
+    values = (effect.message_id, effect.part, effect.observed)
     connection.execute("INSERT OR REPLACE INTO damaged_parts VALUES (?, ?, ?)", values)
-    _forget_cache(connection, effect["id"])
+    _forget_cache(connection, effect.message_id)
 
 
-def index_healing(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    gone = [(effect["id"], part) for part in effect["parts"]]
+def index_healing(effect: ClearDamage, connection: sqlite3.Connection) -> None:
+    gone = [(effect.message_id, part) for part in effect.parts]
     connection.executemany("DELETE FROM damaged_parts WHERE message_id = ? AND part = ?", gone)
-    _forget_cache(connection, effect["id"])
+    _forget_cache(connection, effect.message_id)
 
 
-def index_loss(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    message_id = effect["id"]
-    places = [(message_id, *each) for each in effect["places"]]
+def index_loss(effect: MarkLost, connection: sqlite3.Connection) -> None:
+    message_id = effect.message_id
+    places = [(message_id, *astuple(place)) for place in effect.places]
     connection.executemany("INSERT INTO lost_places VALUES (?, ?, ?, ?, ?, ?, ?)", places)
     connection.execute("DELETE FROM damaged_parts WHERE message_id = ? AND part = ''", (message_id,))
     connection.execute("DELETE FROM dsn_requests WHERE message_id = ?", (message_id,))
@@ -56,10 +37,11 @@ def index_loss(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
     _forget_cache(connection, message_id)
 
 
-def index_restoration(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    connection.execute("DELETE FROM lost_places WHERE message_id = ?", (effect["id"],))
+def index_restoration(effect: RestoreLost, connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM lost_places WHERE message_id = ?", (effect.message_id,))
     connection.execute(
-        "UPDATE messages SET file_sha256 = ?, unlinked_at = NULL WHERE message_id = ?", (effect["file"], effect["id"])
+        "UPDATE messages SET file_sha256 = ?, unlinked_at = NULL WHERE message_id = ?",
+        (effect.file_sha256, effect.message_id),
     )
 
 

@@ -10,83 +10,39 @@ from functools import partial
 
 from adapter.store import disk, folder_identity, layout, names, store_id
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
-from adapter.store.queries.mailboxes import Folder
+from adapter.store.effects import CreateFolder, RaiseUidFloor, RemoveFolder, RenameFolder, Subscribe
 from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
 
 _log = logging.getLogger(__name__)
 
 
-def effect(folder: Folder) -> Effect:
-    return {
-        "do": "folder",
-        "folder": folder.id,
-        "registration": folder.registration,
-        "in": folder.directory,
-        "name": folder.name,
-        "special_use": folder.special_use,
-        "uidvalidity": folder.uidvalidity,
-    }
-
-
-def renaming(folder: Folder, new_name: str) -> Effect:
-    return {
-        "do": "rename-folder",
-        "folder": folder.id,
-        "registration": folder.registration,
-        "in": folder.directory,
-        "name": folder.name,
-        "to": new_name,
-    }
-
-
-def removal(folder: Folder) -> Effect:
-    """Its messages must have been unprojected before, in the same record."""
-    return {
-        "do": "remove-folder",
-        "folder": folder.id,
-        "registration": folder.registration,
-        "in": folder.directory,
-        "name": folder.name,
-    }
-
-
-def uid_floor(folder: Folder, uidnext: int, uidvalidity: int | None = None) -> Effect:
-    """Repair: UIDs below ``uidnext`` may have been given out; with ``uidvalidity``, those of another numbering."""
-    return {"do": "uid-floor", "folder": folder.id, "uidnext": uidnext, "uidvalidity": uidvalidity}
-
-
-def subscription(registration: str, name: str, *, on: bool) -> Effect:
-    return {"do": "subscribe", "registration": registration, "name": name, "on": on}
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def make(effect: Effect, directories: Directories, undo: Undo) -> None:
-    with directories.open(layout.mailbox_directory(effect["in"]), create=True) as parent:
-        entry = names.folder_entry(effect["name"])
-        set_aside_stray(directories, effect["in"], effect["name"])
+def make(effect: CreateFolder, directories: Directories, undo: Undo) -> None:
+    with directories.open(layout.mailbox_directory(effect.directory), create=True) as parent:
+        entry = names.folder_entry(effect.name)
+        set_aside_stray(directories, effect.directory, effect.name)
         disk.make_directory(parent, entry)
-        undo.add(partial(_remove, directories, effect["in"], effect["name"]))
+        undo.add(partial(_remove, directories, effect.directory, effect.name))
     identify(effect, directories)
 
 
-def identify(effect: Effect, directories: Directories, uidnext: int = 1) -> None:
+def identify(effect: CreateFolder, directories: Directories, uidnext: int = 1) -> None:
     """Write the identity file (and the full name, where the directory's name is shortened)."""
-    with directories.open(layout.folder_directory(effect["in"], effect["name"])) as directory:
+    with directories.open(layout.folder_directory(effect.directory, effect.name)) as directory:
         if not disk.exists(directory, layout.IDENTITY_FILE):
             known = folder_identity.Identity(
                 store_id.read(directories) or "",
-                effect["folder"],
-                effect["registration"],
-                effect["uidvalidity"],
-                effect["special_use"],
+                effect.folder,
+                effect.registration,
+                effect.uidvalidity,
+                effect.special_use,
                 folder_identity.mark(uidnext),
             )
             disk.write_new(directory, layout.IDENTITY_FILE, known.encode())
-        _write_full_name(directory, effect["name"])
+        _write_full_name(directory, effect.name)
 
 
 def raise_mark(directories: Directories, parts: layout.Parts, folder: int, mark: int) -> None:
@@ -116,12 +72,12 @@ def raise_mark(directories: Directories, parts: layout.Parts, folder: int, mark:
                 raise
 
 
-def rename(effect: Effect, directories: Directories, undo: Undo) -> None:
-    set_aside_stray(directories, effect["in"], effect["to"])
-    _rename(directories, effect["in"], effect["name"], effect["to"])
+def rename(effect: RenameFolder, directories: Directories, undo: Undo) -> None:
+    set_aside_stray(directories, effect.directory, effect.new_name)
+    _rename(directories, effect.directory, effect.name, effect.new_name)
     # Noted before the full name is written: that may fail, and the directory has its new name already.
-    undo.add(partial(_rename_back, directories, effect["in"], effect["to"], effect["name"]))
-    _write_full_name_in(directories, effect["in"], effect["to"])
+    undo.add(partial(_rename_back, directories, effect.directory, effect.new_name, effect.name))
+    _write_full_name_in(directories, effect.directory, effect.new_name)
 
 
 def _rename(directories: Directories, where: str, old: str, new: str) -> None:
@@ -153,8 +109,8 @@ def _write_full_name(directory: int, name: str) -> None:
             disk.write_new(directory, layout.FULL_NAME_FILE, wanted)
 
 
-def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
-    parts = layout.folder_directory(effect["in"], effect["name"])
+def remove(effect: RemoveFolder, directories: Directories, undo: Undo) -> None:
+    parts = layout.folder_directory(effect.directory, effect.name)
     identity_file = b""
     with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:  # else it need not go
         identity_file = disk.read_file(directory, layout.IDENTITY_FILE)
@@ -163,10 +119,10 @@ def remove(effect: Effect, directories: Directories, undo: Undo) -> None:
         with directories.open(parts, create=True) as directory:
             if identity_file and not disk.exists(directory, layout.IDENTITY_FILE):
                 disk.write_new(directory, layout.IDENTITY_FILE, identity_file)
-            _write_full_name(directory, effect["name"])
+            _write_full_name(directory, effect.name)
 
     undo.add(back)  # before: it may fail half-way
-    _remove(directories, effect["in"], effect["name"])
+    _remove(directories, effect.directory, effect.name)
 
 
 def _remove(directories: Directories, where: str, name: str) -> None:
@@ -193,45 +149,45 @@ def set_aside_stray(directories: Directories, where: str, name: str) -> None:
 # --- index -----------------------------------------------------------------------------------------------------------
 
 
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+def index(effect: CreateFolder, connection: sqlite3.Connection) -> None:
     connection.execute(
         "INSERT INTO folders (folder_id, registration_id, name, special_use, uidvalidity, uidnext, highestmodseq)"
         " VALUES (?, ?, ?, ?, ?, 1, 1)",
         (
-            effect["folder"],
-            effect["registration"],
-            effect["name"],
-            effect["special_use"],
-            effect["uidvalidity"],
+            effect.folder,
+            effect.registration,
+            effect.name,
+            effect.special_use,
+            effect.uidvalidity,
         ),
     )
-    connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],))
+    connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect.uidvalidity,))
 
 
-def index_uid_floor(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+def index_uid_floor(effect: RaiseUidFloor, connection: sqlite3.Connection) -> None:
     connection.execute(
         "UPDATE folders SET uidnext = max(uidnext, ?), uidvalidity = coalesce(?, uidvalidity) WHERE folder_id = ?",
-        (effect["uidnext"], effect["uidvalidity"], effect["folder"]),
+        (effect.uidnext, effect.uidvalidity, effect.folder),
     )
-    if effect["uidvalidity"] is not None:
+    if effect.uidvalidity is not None:
         connection.execute(
-            "UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect["uidvalidity"],)
+            "UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect.uidvalidity,)
         )
 
 
-def index_rename(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    connection.execute("UPDATE folders SET name = ? WHERE folder_id = ?", (effect["to"], effect["folder"]))
+def index_rename(effect: RenameFolder, connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE folders SET name = ? WHERE folder_id = ?", (effect.new_name, effect.folder))
 
 
-def index_removal(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    connection.execute("DELETE FROM folders WHERE folder_id = ?", (effect["folder"],))
-    connection.execute("DELETE FROM expunged WHERE folder_id = ?", (effect["folder"],))
+def index_removal(effect: RemoveFolder, connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM folders WHERE folder_id = ?", (effect.folder,))
+    connection.execute("DELETE FROM expunged WHERE folder_id = ?", (effect.folder,))
 
 
-def index_subscription(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+def index_subscription(effect: Subscribe, connection: sqlite3.Connection) -> None:
     sql = (
         "INSERT OR IGNORE INTO subscriptions VALUES (?, ?)"
-        if effect["on"]
+        if effect.on
         else "DELETE FROM subscriptions WHERE registration_id = ? AND name = ?"
     )
-    connection.execute(sql, (effect["registration"], effect["name"]))
+    connection.execute(sql, (effect.registration, effect.name))

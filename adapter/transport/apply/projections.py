@@ -8,64 +8,38 @@ from functools import partial
 
 import orjson
 
-from adapter.store import disk, folder_identity, layout
+from adapter.store import disk, layout
 from adapter.store.disk import Directories
+from adapter.store.effects import Project, Unproject
 from adapter.store.flags import format_uids
-from adapter.store.journal import Effect
-from adapter.store.queries.mailboxes import Folder
 from adapter.transport.apply import folders
 from adapter.transport.apply.undo import Undo
-
-#: uid, message id, internal date, saved at (seconds), flags, keywords
-Item = tuple[int, str, int, int, int, str]
-
-
-def effect(folder: Folder, modseq: int, items: list[Item]) -> Effect:
-    """``items`` by ascending UID. Where they reach the folder's high-water mark, the effect raises it as well."""
-    shown: Effect = {"do": "project", **_where(folder), "modseq": modseq, "items": items}
-    mark = folder_identity.mark(items[-1][0] + 1)
-    return shown | {"uids_below": mark} if mark > folder_identity.mark(folder.uidnext) else shown
-
-
-def removal(folder: Folder, modseq: int, items: list[tuple[int, str]]) -> Effect:
-    """``items`` are (uid, message id), by ascending UID."""
-    return {"do": "unproject", **_where(folder), "modseq": modseq, "items": items}
-
-
-def _where(folder: Folder) -> Effect:
-    return {
-        "folder": folder.id,
-        "registration": folder.registration,
-        "in": folder.directory,
-        "name": folder.name,
-    }
-
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def link(effect: Effect, directories: Directories, undo: Undo) -> None:
-    parts = layout.folder_directory(effect["in"], effect["name"])
-    if "uids_below" in effect:
-        folders.raise_mark(directories, parts, effect["folder"], effect["uids_below"])
+def link(effect: Project, directories: Directories, undo: Undo) -> None:
+    parts = layout.folder_directory(effect.directory, effect.name)
+    if effect.uids_below is not None:
+        folders.raise_mark(directories, parts, effect.folder, effect.uids_below)
     with directories.open(parts) as directory:
-        for item in effect["items"]:
-            name = layout.projection_name(item[0], item[1])
-            disk.symlink(directory, name, layout.projection_target(item[1]))
+        for row in effect.rows:
+            name = layout.projection_name(row.uid, row.message_id)
+            disk.symlink(directory, name, layout.projection_target(row.message_id))
             undo.add(partial(_unlink_in, directories, parts, name))
 
 
-def unlink(effect: Effect, directories: Directories, undo: Undo) -> None:
-    parts = layout.folder_directory(effect["in"], effect["name"])
+def unlink(effect: Unproject, directories: Directories, undo: Undo) -> None:
+    parts = layout.folder_directory(effect.directory, effect.name)
     # Links that somebody removed by hand, or the directory with all of them, need not go.
     with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:
-        for uid, message_id in effect["items"]:
-            name = layout.projection_name(uid, message_id)
+        for row in effect.rows:
+            name = layout.projection_name(row.uid, row.message_id)
             try:
                 disk.unlink(directory, name)
             except FileNotFoundError:
                 continue
-            undo.add(partial(_link_in, directories, parts, name, message_id))
+            undo.add(partial(_link_in, directories, parts, name, row.message_id))
 
 
 def _unlink_in(directories: Directories, parts: layout.Parts, name: str) -> None:
@@ -116,28 +90,28 @@ ON CONFLICT DO UPDATE SET
 """
 
 
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    folder, modseq, items = effect["folder"], effect["modseq"], effect["items"]
+def index(effect: Project, connection: sqlite3.Connection) -> None:
+    folder, modseq, rows = effect.folder, effect.modseq, effect.rows
     connection.executemany(
         "INSERT INTO mailbox_projections VALUES (?, ?, ?, ?, ?)",
-        [(folder, uid, message_id, date, saved) for uid, message_id, date, saved, _, _ in items],
+        [(folder, row.uid, row.message_id, row.internal_date, row.saved_at) for row in rows],
     )
     connection.executemany(
         "INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq) VALUES (?, ?, ?, ?, ?)",
-        [(folder, uid, flags, keywords, modseq) for uid, _, _, _, flags, keywords in items],
+        [(folder, row.uid, row.flags, row.keywords, modseq) for row in rows],
     )
     values = {
         "folder": folder,
-        "registration": effect["registration"],
+        "registration": effect.registration,
         "modseq": modseq,
-        "id": items[0][1],
-        "first": items[0][0],
-        "last": items[-1][0],
-        "count": len(items),
-        "unseen": sum(not item[4] & 1 for item in items),
-        "deleted": sum(bool(item[4] & 8) for item in items),
+        "id": rows[0].message_id,
+        "first": rows[0].uid,
+        "last": rows[-1].uid,
+        "count": len(rows),
+        "unseen": sum(not row.flags & 1 for row in rows),
+        "deleted": sum(bool(row.flags & 8) for row in rows),
     }
-    single = len(items) == 1
+    single = len(rows) == 1
     connection.execute(_COUNT_ONE if single else _COUNT, values)
     connection.execute(_THREAD_OF_ONE if single else _THREADS, values)
 
@@ -177,15 +151,15 @@ AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.message_id = messages.message_id)
 """
 
 
-def index_removal(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    uids = [uid for uid, _ in effect["items"]]
+def index_removal(effect: Unproject, connection: sqlite3.Connection, at: int) -> None:
+    uids = [row.uid for row in effect.rows]
     values = {
-        "folder": effect["folder"],
-        "registration": effect["registration"],
+        "folder": effect.folder,
+        "registration": effect.registration,
         "uids": orjson.dumps(uids).decode(),
-        "ids": orjson.dumps([message_id for _, message_id in effect["items"]]).decode(),
+        "ids": orjson.dumps([row.message_id for row in effect.rows]).decode(),
         "now": at // 1_000_000,
-        "modseq": effect["modseq"],
+        "modseq": effect.modseq,
     }
     count, unseen, deleted, size = connection.execute(_GONE, values).fetchone()
     connection.execute(_LOWER_THREADS, values)
@@ -197,9 +171,9 @@ def index_removal(effect: Effect, connection: sqlite3.Connection, at: int) -> No
     connection.execute(_DROP_THREADS, values)
     connection.execute(_LATEST, values)
     connection.execute(_UNLINKED, values)
-    connection.execute("INSERT INTO expunged VALUES (?, ?, ?)", (effect["folder"], effect["modseq"], format_uids(uids)))
+    connection.execute("INSERT INTO expunged VALUES (?, ?, ?)", (effect.folder, effect.modseq, format_uids(uids)))
     connection.execute(
         "UPDATE folders SET messages = messages - ?, unseen = unseen - ?, deleted = deleted - ?, size = size - ?,"
         " highestmodseq = max(highestmodseq, ?) WHERE folder_id = ?",
-        (count, int(unseen), int(deleted), int(size), effect["modseq"], effect["folder"]),
+        (count, int(unseen), int(deleted), int(size), effect.modseq, effect.folder),
     )

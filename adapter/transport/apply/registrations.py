@@ -8,34 +8,22 @@ from functools import partial
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
+from adapter.store.effects import SetRegistration
 from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
 
 
-def effect(registration: str, address: str, status: str, directory: str, *, moved_from: str | None = None) -> Effect:
-    """``moved_from`` names the mailbox's directory until now, when a stash or a return from one moves it."""
-    return {
-        "do": "registration",
-        "registration": registration,
-        "address": address,
-        "status": status,
-        "in": directory,
-        "from": moved_from,
-    }
-
-
-def move_directory(effect: Effect, directories: Directories, undo: Undo) -> None:
-    if effect["status"] == "purged":
-        set_aside(directories, effect["in"])
-    elif effect["from"] is not None:
-        _rename(directories, effect["from"], effect["in"])
-        undo.add(partial(_rename, directories, effect["in"], effect["from"]))
+def move_directory(effect: SetRegistration, directories: Directories, undo: Undo) -> None:
+    if effect.status == "purged":
+        set_aside(directories, effect.directory)
+    elif effect.moved_from is not None:
+        _rename(directories, effect.moved_from, effect.directory)
+        undo.add(partial(_rename, directories, effect.directory, effect.moved_from))
     else:
         with directories.open(layout.MAILBOXES) as mailboxes:
-            if not disk.exists(mailboxes, effect["in"]):
-                disk.make_directory(mailboxes, effect["in"])
-                undo.add(partial(set_aside, directories, effect["in"]))
+            if not disk.exists(mailboxes, effect.directory):
+                disk.make_directory(mailboxes, effect.directory)
+                undo.add(partial(set_aside, directories, effect.directory))
 
 
 def _rename(directories: Directories, old: str, new: str) -> None:
@@ -54,11 +42,12 @@ def set_aside(directories: Directories, entry: str) -> None:
             quarantine.set_aside(directories, mailboxes, entry)
 
 
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+def index(effect: SetRegistration, connection: sqlite3.Connection, at: int) -> None:
+    seconds = at // 1_000_000
     connection.execute(
-        "INSERT INTO mailbox_registrations VALUES (:registration, :address, :status, :in, :at, :at)"
-        " ON CONFLICT DO UPDATE SET status = :status, directory = :in, changed_at = :at",
-        {**effect, "at": at // 1_000_000},
+        "INSERT INTO mailbox_registrations VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " status = excluded.status, directory = excluded.directory, changed_at = excluded.changed_at",
+        (effect.registration, effect.address, effect.status, effect.directory, seconds, seconds),
     )
-    if effect["status"] == "purged":
-        connection.execute("DELETE FROM subscriptions WHERE registration_id = ?", (effect["registration"],))
+    if effect.status == "purged":
+        connection.execute("DELETE FROM subscriptions WHERE registration_id = ?", (effect.registration,))

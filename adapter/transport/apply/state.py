@@ -8,23 +8,8 @@ from collections.abc import Iterable
 
 import orjson
 
-from adapter.store.flags import ALL_BITS, Flag, format_uids, join_keywords, parse_uids
-from adapter.store.journal import Effect
-from adapter.store.queries.mailboxes import Folder
-
-
-def effect(folder: Folder, modseq: int, uids: list[int], how: str, flags: int, keywords: Iterable[str]) -> Effect:
-    """``how`` is add, remove or set; ``uids`` ascend and are exactly those that change."""
-    return {
-        "do": "flags",
-        "folder": folder.id,
-        "registration": folder.registration,
-        "modseq": modseq,
-        "uids": format_uids(uids),
-        "how": how,
-        "flags": flags,
-        "keywords": list(keywords),  # in the order given: of two spellings of one keyword the order decides
-    }
+from adapter.store.effects import SetFlags
+from adapter.store.flags import ALL_BITS, Flag, join_keywords, parse_uids
 
 
 def masks(how: str, flags: int) -> tuple[int, int]:
@@ -78,17 +63,17 @@ _ON_LIST = tuple(sql.format(which="s.uid IN (SELECT value FROM json_each(:uids))
 _FEW_RANGES = 8
 
 
-def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
-    how, flags, keywords = effect["how"], effect["flags"], effect["keywords"]
+def index(effect: SetFlags, connection: sqlite3.Connection) -> None:
+    how, flags, keywords = effect.how, effect.flags, effect.keywords
     keep, give = masks(how, flags)
     values: dict[str, int | str] = {
-        "folder": effect["folder"],
-        "registration": effect["registration"],
-        "modseq": effect["modseq"],
+        "folder": effect.folder,
+        "registration": effect.registration,
+        "modseq": effect.modseq,
         "keep": keep,
         "give": give,
     }
-    ranges = parse_uids(effect["uids"])
+    ranges = parse_uids(effect.uids)
     if len(ranges) <= _FEW_RANGES:
         statements = _ON_RANGE
         spans = [{**values, "first": first, "last": last} for first, last in ranges]
@@ -101,7 +86,7 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
         connection.execute(counts, span)
         if not keep & Flag.READ or give & Flag.READ:
             (found,) = connection.execute(threads, span).fetchone()
-            _count_unread(connection, effect["registration"], orjson.loads(found), -1 if give & Flag.READ else 1)
+            _count_unread(connection, effect.registration, orjson.loads(found), -1 if give & Flag.READ else 1)
         connection.execute(update, span)
         if keywords or how == "set":
             for (old,) in connection.execute(distinct_keywords, span).fetchall():
@@ -110,7 +95,7 @@ def index(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
                     connection.execute(update_keywords, {**span, "old": old, "new": new})
     connection.execute(
         "UPDATE folders SET highestmodseq = max(highestmodseq, ?) WHERE folder_id = ?",
-        (effect["modseq"], effect["folder"]),
+        (effect.modseq, effect.folder),
     )
 
 

@@ -1,10 +1,9 @@
 """The operations of the store: every mutation is one of these, and all go through the one writer."""
 
-from adapter.transport.apply.dsn_requests import DsnRequests, RecipientRequest
-from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
 from adapter.transport.operations.base import Operation
 from adapter.transport.operations.bookmarks import SetBookmarks
 from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed, Twin
+from adapter.transport.operations.envelopes import DsnRequests, RecipientRequest, RelayEnvelope, RelayRecipient
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
 from adapter.transport.operations.messages import (
     ChangeFlags,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from adapter.content.ingest import Ingested
 from adapter.store import names
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
+from adapter.store.effects import Effect
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder, Registration
 from adapter.transport import apply, ids

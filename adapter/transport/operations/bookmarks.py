@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from adapter.store import effects
+from adapter.store.effects import Bookmark
 from adapter.store.queries import bookmarks as bookmark_queries
-from adapter.transport.apply import bookmarks
 from adapter.transport.operations.base import Operation, Plan
 
 
@@ -38,4 +39,4 @@ def set_bookmarks(plan: Plan, owner: str, items: Mapping[str, str | None]) -> No
         item: value for item, value in items.items() if bookmark_queries.value(plan.connection, owner, item) != value
     }
     if changed:
-        plan.emit(bookmarks.effect(owner, changed))
+        plan.emit(effects.SetBookmarks(owner, tuple(Bookmark(item, value) for item, value in changed.items())))

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adapter.store import disk, layout, names
+from adapter.store.effects import Project, ProjectedRow, Recipient, SetFlags
 from adapter.store.flags import SETTABLE, Flag, join_keywords
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.quotas import Quota
 from adapter.transport import ids
-from adapter.transport.apply import content, dsn_requests, outbox, projections, state
-from adapter.transport.apply.dsn_requests import DsnRequests
-from adapter.transport.apply.outbox import RelayEnvelope, RelayRecipient
+from adapter.transport.apply import content, state
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
+from adapter.transport.operations.envelopes import DsnRequests, RelayEnvelope, RelayRecipient
 from adapter.transport.operations.messages import remove_messages
 from adapter.transport.staging import Staged
 from protocol.errors import MailError, Reason
@@ -121,7 +121,7 @@ class Deliver(Operation[Delivery]):
         if elsewhere:
             items = [(queued[address], item) for address, item in elsewhere.items()]
             envelope = self.envelope or RelayEnvelope()
-            plan.emit(outbox.effect(self.staged.content.id, self.sender, envelope, items, plan.seconds))
+            plan.emit(envelope.enqueue(self.staged.content.id, self.sender, items, plan.seconds))
         return Delivery(self.staged.content.id, outcome, sent, queued)
 
     def _folder(self, plan: Plan, address: str) -> Folder:
@@ -152,11 +152,11 @@ class Deliver(Operation[Delivery]):
         """Of those who have the message; whoever is refused is told, and asks again."""
         kept = [each for each in requests.recipients if any(mailbox in delivered for mailbox in each.mailboxes)]
         if kept:
-            plan.emit(dsn_requests.effect(self.staged.content.id, requests, kept))
+            plan.emit(requests.effect(self.staged.content.id, kept))
 
-    def _history(self, folders: Iterable[str]) -> list[tuple[str, str]]:
+    def _history(self, folders: Iterable[str]) -> tuple[Recipient, ...]:
         named = {address.casefold(): kind for kind, address in reversed(self.staged.content.recipients)}
-        return [(address, named.get(address.casefold(), "bcc")) for address in folders]
+        return tuple(Recipient(address, named.get(address.casefold(), "bcc")) for address in folders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Append(Operation[list[Placed]]):
         for item in self.items:
             folder = plan.folder(self.address, self.folder)
             if twin is None or twin.yields:
-                emit_content(plan, item.staged, "", [])
+                emit_content(plan, item.staged, "", ())
             placed.append(place_once(plan, self.address, folder, item, twin))
         if self.replaces is not None:
             remove_messages(plan, plan.folder_by_id(self.address, self.replaces[0]), self.replaces[1])
@@ -222,7 +222,7 @@ def check_relay(sender: str, recipients: Sequence[RelayRecipient]) -> None:
             raise MailError(Reason.BAD_ADDRESS, f"not an address that mail can be passed on for: {address!r}")
 
 
-def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple[str, str]]) -> None:
+def emit_content(plan: Plan, staged: Staged, sender: str, recipients: tuple[Recipient, ...]) -> None:
     for blob in staged.blobs:
         if blob.name is None:
             with plan.directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
@@ -230,7 +230,7 @@ def emit_content(plan: Plan, staged: Staged, sender: str, recipients: list[tuple
                 there = disk.is_file(directory, blob.sha256, blob.size)
                 if not (there and content.is_known(plan.connection, blob.sha256)):
                     raise MailError(Reason.UNKNOWN, f"blob {blob.sha256} was collected while the message was staged")
-    plan.emit(content.effect(staged, sender, recipients))
+    plan.emit(staged.effect(sender, recipients))
     plan.cache(staged.content)
 
 
@@ -252,7 +252,7 @@ def place_once(plan: Plan, address: str, folder: Folder, item: AppendItem, twin:
     modseq = folder.highestmodseq
     if flags & ~row.flags or state.change_keywords(row.keywords, "add", item.keywords) != row.keywords:
         modseq += 1
-        plan.emit(state.effect(folder, modseq, [twin.uid], "add", flags, item.keywords))
+        plan.emit(SetFlags.on(folder, modseq, [twin.uid], "add", flags, item.keywords))
     return Placed(address, folder.id, folder.name, folder.uidvalidity, twin.uid, modseq)
 
 
@@ -271,6 +271,6 @@ def place(
     if folder.special_use == "\\Archive":
         flags |= Flag.ARCHIVED
     date = plan.seconds if internal_date is None else internal_date
-    item = (uid, staged.content.id, date, plan.seconds, int(flags), keywords)
-    plan.emit(projections.effect(folder, modseq, [item]))
+    row = ProjectedRow(uid, staged.content.id, date, plan.seconds, int(flags), keywords)
+    plan.emit(Project.into(folder, modseq, (row,)))
     return Placed(address, folder.id, folder.name, folder.uidvalidity, uid, modseq)

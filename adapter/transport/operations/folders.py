@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapter.store import names
+from adapter.store import effects, names
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder, Registration
 from adapter.transport import ids
-from adapter.transport.apply import folders
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.messages import move_messages, remove_messages
 from protocol.errors import MailError, Reason
@@ -45,7 +44,7 @@ def make_folder(plan: Plan, registration: Registration, name: str, special_use: 
     folder = Folder(
         ids.folder_id(), registration.id, registration.directory, name, special_use, plan.next_uidvalidity()
     )
-    plan.emit(folders.effect(folder))
+    plan.emit(effects.CreateFolder.of(folder))
     return folder
 
 
@@ -82,7 +81,7 @@ class RenameFolder(Operation[Folder]):
         if taken := set(targets) & (existing.keys() - set(moved)):
             raise MailError(Reason.FOLDER_EXISTS, min(taken))
         for name, target in zip(moved, targets):
-            plan.emit(folders.renaming(existing[name], target))
+            plan.emit(effects.RenameFolder.of(existing[name], target))
         return plan.folder(self.address, targets[0])
 
     def _rename_inbox(self, plan: Plan, registration: Registration, inbox: Folder, new: str) -> Folder:
@@ -113,7 +112,7 @@ class DeleteFolder(Operation[None]):
 def discard_folder(plan: Plan, folder: Folder) -> None:
     uids = [row.uid for row in mailboxes.rows(plan.connection, folder.id)]
     remove_messages(plan, folder, uids)
-    plan.emit(folders.removal(folder))
+    plan.emit(effects.RemoveFolder.of(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,5 +132,5 @@ class Subscribe(Operation[bool]):
         name = names.normalise_folder(self.folder)
         changes = (name in mailboxes.subscriptions(plan.connection, registration.id)) != self.on
         if changes:
-            plan.emit(folders.subscription(registration.id, name, on=self.on))
+            plan.emit(effects.Subscribe(registration.id, name, self.on))
         return changes

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from adapter.store.effects import FlagChange, Project, ProjectedRow, SetFlags, Unproject, UnprojectedRow
 from adapter.store.flags import SETTABLE, Flag
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.quotas import Quota
-from adapter.transport.apply import content, projections, state
+from adapter.transport.apply import content, state
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from protocol.errors import MailError, Reason
-
-How = Literal["add", "remove", "set"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class ChangeFlags(Operation[FlagsChanged]):
     address: str
     folder: int
     uids: Sequence[int]
-    how: How
+    how: FlagChange
     flags: int = 0
     keywords: Sequence[str] = ()
     unchanged_since: int | None = None
@@ -63,7 +61,7 @@ class ChangeFlags(Operation[FlagsChanged]):
         if changed:
             modseq += 1
             uids = [uid for uid, _, _ in changed]
-            plan.emit(state.effect(folder, modseq, uids, self.how, self.flags & SETTABLE, self.keywords))
+            plan.emit(SetFlags.on(folder, modseq, uids, self.how, self.flags & SETTABLE, self.keywords))
         return FlagsChanged(modseq, changed, unchanged, modified)
 
 
@@ -146,7 +144,9 @@ class Expunge(Operation[Expunged]):
             else mailboxes.rows_of(plan.connection, folder.id, self.uids)
         )
         deleted = int(Flag.DELETED)
-        return _remove(plan, folder, [(row.uid, row.message_id) for row in rows if row.flags & deleted])
+        return _remove(
+            plan, folder, tuple(UnprojectedRow(row.uid, row.message_id) for row in rows if row.flags & deleted)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,23 +169,24 @@ class Collect(Operation[int]):
 
 def _copy(
     plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str
-) -> tuple[Copied, list[tuple[int, str]]]:
+) -> tuple[Copied, tuple[UnprojectedRow, ...]]:
     rows = mailboxes.rows_of(plan.connection, source.id, uids)
     target = plan.folder(address, to)
     if not rows:
-        return Copied(target.uidvalidity, [], target.highestmodseq, target.id), []
+        return Copied(target.uidvalidity, [], target.highestmodseq, target.id), ()
     first, modseq = target.uidnext, target.highestmodseq + 1
     if first + len(rows) > MAX_UID:
         raise MailError(Reason.LIMIT, f"{target.name} has used up its UIDs")
     archived = int(Flag.ARCHIVED) if target.special_use == "\\Archive" else 0
     keep = ~int(Flag.ARCHIVED)
-    items = [
-        (uid, row.message_id, row.internal_date, plan.seconds, row.flags & keep | archived, row.keywords)
+    copies = tuple(
+        ProjectedRow(uid, row.message_id, row.internal_date, plan.seconds, row.flags & keep | archived, row.keywords)
         for uid, row in enumerate(rows, first)
-    ]
-    plan.emit(projections.effect(target, modseq, items))
+    )
+    plan.emit(Project.into(target, modseq, copies))
     pairs = [(row.uid, uid) for uid, row in enumerate(rows, first)]
-    return Copied(target.uidvalidity, pairs, modseq, target.id), [(row.uid, row.message_id) for row in rows]
+    originals = tuple(UnprojectedRow(row.uid, row.message_id) for row in rows)
+    return Copied(target.uidvalidity, pairs, modseq, target.id), originals
 
 
 def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int], to: str) -> Copied:
@@ -197,14 +198,13 @@ def move_messages(plan: Plan, address: str, source: Folder, uids: Sequence[int],
 
 
 def remove_messages(plan: Plan, folder: Folder, uids: Sequence[int]) -> Expunged:
-    return _remove(
-        plan, folder, [(row.uid, row.message_id) for row in mailboxes.rows_of(plan.connection, folder.id, uids)]
-    )
+    rows = mailboxes.rows_of(plan.connection, folder.id, uids)
+    return _remove(plan, folder, tuple(UnprojectedRow(row.uid, row.message_id) for row in rows))
 
 
-def _remove(plan: Plan, folder: Folder, items: list[tuple[int, str]]) -> Expunged:
+def _remove(plan: Plan, folder: Folder, items: tuple[UnprojectedRow, ...]) -> Expunged:
     if not items:
         return Expunged(folder.highestmodseq, [])
     modseq = folder.highestmodseq + 1
-    plan.emit(projections.removal(folder, modseq, items))
-    return Expunged(modseq, [uid for uid, _ in items])
+    plan.emit(Unproject.out_of(folder, modseq, items))
+    return Expunged(modseq, [item.uid for item in items])

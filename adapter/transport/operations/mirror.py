@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from adapter.store.effects import SetFlags
 from adapter.store.flags import SETTABLE, join_keywords
 from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.store.queries import mailboxes
-from adapter.transport.apply import state
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.bookmarks import set_bookmarks
 from adapter.transport.operations.delivery import AppendItem, Placed, emit_content, place
@@ -64,7 +64,7 @@ class MirrorAppend(Operation[Placed | None]):
         folder = plan.folder_by_id(self.address, self.folder)
         item, keywords = self.item, join_keywords(self.item.keywords)
         flags = item.flags & SETTABLE
-        emit_content(plan, item.staged, "", [])
+        emit_content(plan, item.staged, "", ())
         placed = place(plan, self.address, folder, item.staged, flags, keywords, item.internal_date)
         set_bookmarks(plan, self.owner, {self.bookmark: Place(folder.id, placed.uid, flags, keywords).encode()})
         return placed
@@ -132,7 +132,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
                 folder = _own_folder(plan, self.address, folder_id)
                 if folder is not None:
                     modseq = folder.highestmodseq + 1
-                    plan.emit(state.effect(folder, modseq, sorted(uids), "set", flags & SETTABLE, keywords.split()))
+                    plan.emit(SetFlags.on(folder, modseq, sorted(uids), "set", flags & SETTABLE, keywords.split()))
         return sum(len(uids) for groups in wanted.values() for uids in groups.values())
 
     def _before(self, plan: Plan, change: MirrorChange) -> Place | None:

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from adapter.store import names
+from adapter.store.effects import Dequeue, DequeuedRow, Ending, Recipient, Requeue, RequeuedRow
 from adapter.store.queries import outbox as outbox_queries
 from adapter.store.queries.outbox import QueueRow
-from adapter.transport.apply import outbox
-from adapter.transport.apply.outbox import Ending
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.delivery import Placed, emit_content, place
 from adapter.transport.staging import Staged
@@ -39,7 +38,7 @@ class QueueReport:
         if not self.about <= {row.queue_id for row in rows}:
             raise StaleReport
         folder = plan.folder(self.address, names.INBOX)
-        emit_content(plan, self.staged, "", [(self.address, "to")])
+        emit_content(plan, self.staged, "", (Recipient(self.address, "to"),))
         return place(plan, self.address, folder, self.staged, 0, "")
 
 
@@ -78,8 +77,8 @@ class UpdateQueue(Operation[list[str]]):
     def plan(self, plan: Plan) -> list[str]:
         wanted = {item.queue_id: item for item in self.items}
         rows = _rows(plan, wanted)
-        updates = [
-            (
+        updates = tuple(
+            RequeuedRow(
                 row.queue_id,
                 row.attempts if (item := wanted[row.queue_id]).attempts is None else item.attempts,
                 item.next_attempt_at,
@@ -87,12 +86,12 @@ class UpdateQueue(Operation[list[str]]):
                 bool(row.delay_warned) if item.delay_warned is None else item.delay_warned,
             )
             for row in rows
-        ]
+        )
         if updates:
             if self.report is not None:
                 self.report.deliver(plan, rows)
-            plan.emit(outbox.update(updates))
-        return [item[0] for item in updates]
+            plan.emit(Requeue(updates))
+        return [update.queue_id for update in updates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,11 @@ class FinishQueue(Operation[list[str]]):
                 self.report.deliver(plan, rows)
             endings = [(row, wanted[row.queue_id]) for row in rows]
             plan.emit(
-                outbox.removal(
-                    [(row.queue_id, row.message_id, row.recipient, end.ending, end.status) for row, end in endings]
+                Dequeue(
+                    tuple(
+                        DequeuedRow(row.queue_id, row.message_id, row.recipient, end.ending, end.status)
+                        for row, end in endings
+                    )
                 )
             )
         return [row.queue_id for row in rows]

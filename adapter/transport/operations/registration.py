@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from adapter.store import names
+from adapter.store import effects, names
+from adapter.store.effects import SetRegistration
 from adapter.store.queries import mailboxes
 from adapter.store.queries.mailboxes import Registration
 from adapter.transport import ids
-from adapter.transport.apply import content, damage, registrations
-from adapter.transport.apply import folders as folder_effects
+from adapter.transport.apply import content, damage
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.folders import discard_folder, make_folder
 from protocol.errors import MailError, Reason
@@ -41,11 +41,11 @@ class Register(Operation[Registration]):
             if self.mode == "stash":
                 stash(plan, existing)
             else:
-                plan.emit(registrations.effect(existing.id, self.address, "active", existing.directory))
+                plan.emit(SetRegistration(existing.id, self.address, "active", existing.directory))
                 self._complete(plan, existing)
                 return plan.registration(self.address)
         entry = names.address_entry(self.address)
-        plan.emit(registrations.effect(ids.registration_id(), self.address, "active", entry))
+        plan.emit(SetRegistration(ids.registration_id(), self.address, "active", entry))
         registration = plan.registration(self.address)
         self._complete(plan, registration)
         return registration
@@ -57,7 +57,7 @@ class Register(Operation[Registration]):
         for name, (_, special_use) in names.STANDARD_FOLDERS.items():
             if name not in have and special_use not in have:
                 make_folder(plan, registration, name, special_use)
-                plan.emit(folder_effects.subscription(registration.id, name, on=True))
+                plan.emit(effects.Subscribe(registration.id, name, on=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Deregister(Operation[None]):
         if existing is None or (self.mode == "deactivate" and existing.status != "active"):
             raise MailError(Reason.NO_SUCH_ADDRESS, self.address)
         if self.mode == "deactivate":
-            plan.emit(registrations.effect(existing.id, self.address, "inactive", existing.directory))
+            plan.emit(SetRegistration(existing.id, self.address, "inactive", existing.directory))
         elif self.mode == "stash":
             stash(plan, existing)
         else:
@@ -89,7 +89,7 @@ class Deregister(Operation[None]):
             lost = damage.lost_from(plan.connection, {folder.id for folder in folders})
             for folder in folders:
                 discard_folder(plan, folder)
-            plan.emit(registrations.effect(existing.id, self.address, "purged", existing.directory))
+            plan.emit(SetRegistration(existing.id, self.address, "purged", existing.directory))
             gone = shown.intersection(content.unlinked(plan.connection, plan.seconds, -1)) | lost
             if gone:
                 plan.emit(content.drop(plan.connection, sorted(gone)))
@@ -106,5 +106,5 @@ def current_registration(plan: Plan, address: str) -> Registration | None:
 def stash(plan: Plan, registration: Registration) -> None:
     aside = names.stash_entry(registration.address, registration.id)
     plan.emit(
-        registrations.effect(registration.id, registration.address, "stashed", aside, moved_from=registration.directory)
+        SetRegistration(registration.id, registration.address, "stashed", aside, moved_from=registration.directory)
     )

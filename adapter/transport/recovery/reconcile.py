@@ -12,10 +12,11 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from adapter.store import disk, folder_identity, layout, names
+from adapter.store import disk, effects, folder_identity, layout, names
 from adapter.store.disk import Directories
-from adapter.store.journal import Effect
+from adapter.store.effects import Effect
 from adapter.store.queries import mailboxes as queries
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.apply import folders as folder_effects
@@ -23,6 +24,9 @@ from adapter.transport.apply import quarantine
 from adapter.transport.apply import registrations as registration_effects
 
 _log = logging.getLogger(__name__)
+
+
+_FolderEffect = effects.Project | effects.Unproject | effects.CreateFolder | effects.RenameFolder | effects.RemoveFolder
 
 
 @dataclass(slots=True)
@@ -34,13 +38,38 @@ class Touched:
     places: dict[str, set[tuple[str, str]]] = field(default_factory=dict)  # registration -> those of its folders
 
     def add(self, effect: Effect) -> None:
-        if effect["do"] == "registration":
-            seen = self.mailboxes.setdefault(effect["registration"], set())
-            seen.update(entry for entry in (effect["in"], effect["from"]) if entry)
-        elif "folder" in effect and "in" in effect:
-            places = {(effect["in"], name) for name in (effect["name"], effect.get("to")) if name}
-            self.folders.setdefault(effect["folder"], set()).update(places)
-            self.places.setdefault(effect["registration"], set()).update(places)
+        match effect:
+            case effects.SetRegistration():
+                seen = self.mailboxes.setdefault(effect.registration, set())
+                seen.update(entry for entry in (effect.directory, effect.moved_from) if entry)
+            case effects.RenameFolder():
+                self._add_folder(effect, effect.name, effect.new_name)
+            case effects.Project() | effects.Unproject() | effects.CreateFolder() | effects.RemoveFolder():
+                self._add_folder(effect, effect.name)
+            case (
+                effects.AddContent()
+                | effects.DropContent()
+                | effects.SetFlags()
+                | effects.Subscribe()
+                | effects.RaiseUidFloor()
+                | effects.Enqueue()
+                | effects.Requeue()
+                | effects.Dequeue()
+                | effects.SetBookmarks()
+                | effects.RequestDsn()
+                | effects.MarkDamaged()
+                | effects.ClearDamage()
+                | effects.MarkLost()
+                | effects.RestoreLost()
+            ):
+                pass  # no directory
+            case _:
+                assert_never(effect)
+
+    def _add_folder(self, effect: _FolderEffect, *names: str) -> None:
+        places = {(effect.directory, name) for name in names}
+        self.folders.setdefault(effect.folder, set()).update(places)
+        self.places.setdefault(effect.registration, set()).update(places)
 
 
 def reconcile(
@@ -246,7 +275,7 @@ def _reconcile_folder(
         for name in doubtful:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(directory, name)
-    folder_effects.identify(folder_effects.effect(folder), directories, folder.uidnext)
+    folder_effects.identify(effects.CreateFolder.of(folder), directories, folder.uidnext)
 
 
 def _has_identity(directory: int, folder: Folder, mark: int) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
+from adapter.store.effects import AddContent, DropContent
 from adapter.store.index import Index, IndexDiverged, set_applied
 from adapter.store.journal import Journal, JournalDamaged, Record, taken_back, without_aborted
 from adapter.transport import apply as effects
@@ -83,15 +84,15 @@ def restore_files(
         message_id
         for record in records
         for effect in record.effects
-        if effect["do"] == "drop"
-        for message_id in effect["ids"]
+        if isinstance(effect, DropContent)
+        for message_id in effect.message_ids
     }
     touched = reconcile.Touched()
     for record in records:
         for effect in record.effects:
-            if effect["do"] == "content":
-                content.restore(effect, directories, belief, leaving=effect["id"] in dropped)
-            elif effect["do"] == "drop":
+            if isinstance(effect, AddContent):
+                content.restore(effect, directories, belief, leaving=effect.message_id in dropped)
+            elif isinstance(effect, DropContent):
                 content.remove_again(effect, directories)
             touched.add(effect)
             if apply:

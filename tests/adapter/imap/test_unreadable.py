@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.transport.apply import damage
+from adapter.store.effects import MarkDamaged
 from tests.support.failing_reads import FailingReads
 from tests.support.imapd import ImapClient, Running, Start
 from tests.support.loss_records import Emit
@@ -93,7 +93,7 @@ async def test_recorded_loss_of_a_part_is_served_with_a_placeholder(start: Start
         blob = max(_files(server, "attachments"), key=lambda path: path.stat().st_size)
         blob.unlink()
         ((message_id,),) = server.transport.index.query("SELECT message_id FROM messages", ())
-        await asyncio.to_thread(server.transport.run, Emit((damage.effect(message_id, blob.name),)))
+        await asyncio.to_thread(server.transport.run, Emit((MarkDamaged(message_id, blob.name),)))
         await client.ok("UNSELECT")
         await client.ok("SELECT INBOX")
         assert await client.ok("FETCH 1 (RFC822.SIZE ENVELOPE BODYSTRUCTURE)") == structure

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from adapter.read_model.folder_columns import Columns, Keywords, columns_of
 from adapter.read_model.mailboxes import FolderState, Mailboxes
+from adapter.store.effects import FlagChange
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.operations.base import Operation
-from adapter.transport.operations.messages import How
 from adapter.transport.transport import Transport
 from protocol.imap.session_view import Emission, FolderChange, View
 from protocol.imap.wire.lexer import Dialect
@@ -123,7 +123,7 @@ class CacheMachine(RuleBasedStateMachine):
         flags=some_flags,
         words=some_words,
     )
-    def flag(self, by_session: bool, name: str, uids: list[int], how: How, flags: int, words: list[str]) -> None:
+    def flag(self, by_session: bool, name: str, uids: list[int], how: FlagChange, flags: int, words: list[str]) -> None:
         self._do(by_session, op.ChangeFlags(ADA, self.ids[name], uids, how, flags, words))
 
     @rule(by_session=st.booleans(), source=some_folder, to=some_folder, uids=some_uids, move=st.booleans())

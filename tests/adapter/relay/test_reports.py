@@ -15,6 +15,7 @@ from adapter.config.loader import Seconds
 from adapter.relay import bounce, relay, replies
 from adapter.relay.bounce import Notice
 from adapter.store import disk
+from adapter.store.effects import AddContent, Dequeue, Enqueue, Project
 from adapter.store.queries import mailboxes, outbox
 from adapter.store.queries.outbox import QueueRow
 from adapter.transport import operations as op
@@ -161,15 +162,15 @@ async def test_a_sender_under_another_name_is_told_where_said(transport: Transpo
 
 
 async def test_report_and_removal_are_one_commit(transport: Transport) -> None:
-    heard: list[tuple[str, list[str]]] = []
+    heard: list[tuple[str, list[type]]] = []
     transport.changes.subscribe(
-        lambda records: heard.extend((each.op, [effect["do"] for effect in each.effects]) for each in records)
+        lambda records: heard.extend((each.op, [type(effect) for effect in each.effects]) for each in records)
     )
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
         send(transport)
         await reports(transport)
         await until(lambda: len(heard) == 2)
-    assert heard == [("deliver", ["content", "enqueue"]), ("queue-finish", ["content", "project", "dequeue"])]
+    assert heard == [("deliver", [AddContent, Enqueue]), ("queue-finish", [AddContent, Project, Dequeue])]
 
 
 # --- success ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from adapter.config.loader import Seconds, Size
 from adapter.config.schema import Limits, Settings
 from adapter.smtp.message import ReceiveTimer
 from adapter.store import disk
+from adapter.store.effects import Actor
 from adapter.transport.operations.base import Operation
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
@@ -412,10 +413,12 @@ async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
     original = Transport.commit_all
     reached, released = threading.Event(), threading.Event()
 
-    def slow(self: Transport, operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
+    def slow(
+        self: Transport, operations: Sequence[Operation[Any]], actors: Sequence[Actor | None] | None = None
+    ) -> list[Future[Any]]:
         reached.set()
         assert released.wait(PATIENCE)
-        return original(self, operations)
+        return original(self, operations, actors)
 
     monkeypatch.setattr(Transport, "commit_all", slow)
     idle = 0.2

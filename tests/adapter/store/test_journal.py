@@ -15,29 +15,14 @@ from hypothesis import strategies as st
 from adapter.store import layout, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, Record, decode
-from tests.support.journals import octets, record, reopened, segment, texts
+from tests.support.journals import bare, octets, record, reopened, segment, texts
+from tests.support.records import records
 from tests.support.stores import STORE
 
 # --- one record ------------------------------------------------------------------------------------------------------
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8")),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-_records = st.builds(
-    Record,
-    st.sampled_from(["deliver", "flags"]),
-    st.integers(0, 2**53),
-    st.lists(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), _json, max_size=3), max_size=3),
-    st.integers(1, 2**53),
-    st.none() | st.tuples(st.integers(1, 100), st.integers(1, 100)),
-)
 
-
-@given(_records)
+@given(records())
 def test_a_record_is_one_line_that_comes_back(written: Record) -> None:
     line = written.encode()
     assert line.count(b"\n") == 1
@@ -48,7 +33,7 @@ def test_a_record_is_one_line_that_comes_back(written: Record) -> None:
     assert list(body)[-1] == "crc"
 
 
-@given(_records, st.data())
+@given(records(), st.data())
 def test_any_changed_octet_is_noticed(written: Record, data: st.DataObject) -> None:
     line = bytearray(written.encode())
     position = data.draw(st.integers(0, len(line) - 1))
@@ -57,7 +42,7 @@ def test_any_changed_octet_is_noticed(written: Record, data: st.DataObject) -> N
         decode(bytes(line))
 
 
-@given(_records, st.data())
+@given(records(), st.data())
 def test_a_cut_line_is_no_record(written: Record, data: st.DataObject) -> None:
     line = written.encode()
     with pytest.raises(JournalDamaged):
@@ -65,7 +50,17 @@ def test_a_cut_line_is_no_record(written: Record, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[]", b"{}", b'{"seq":1}', b'"x"', b'{"seq":1,"at":1,"op":"x","effects":[],"aborted":[1]}']
+    "body",
+    [
+        b"[]",
+        b"{}",
+        b'{"seq":1}',
+        b'"x"',
+        b'{"seq":1,"at":1,"op":"x","effects":[]}',
+        b'{"seq":1,"at":1,"op":"x","actor":{"account":"","via":"x"},"effects":[],"aborted":[1]}',
+        b'{"seq":1,"at":1,"op":"x","actor":{"account":"","via":"x"},"effects":[{"do":"unheard-of"}]}',
+        b'{"seq":1,"at":1,"op":"x","actor":{"account":"","via":"x"},"effects":[{"do":"subscribe","name":"x"}]}',
+    ],
 )
 def test_a_line_that_verifies_but_is_no_record(body: bytes) -> None:
     head = body[:-1]
@@ -130,7 +125,7 @@ def test_a_missing_segment_is_noticed(written: Journal, directories: Directories
 
 # --- torn tails ------------------------------------------------------------------------------------------------------
 
-_LINE = Record("test", 1, [{"do": "nothing", "text": "torn"}], 3).encode()
+_LINE = record("torn", 3).encode()
 TORN = {
     "half a line": _LINE[: len(_LINE) // 2],
     "one octet": b"{",
@@ -140,10 +135,10 @@ TORN = {
     "a bad checksum": _LINE[:-5] + b"00" + _LINE[-3:],
     "noise": bytes(range(128, 256)),
     "a blank line": b"\n",
-    "a record out of order": Record("test", 1, [], 7).encode(),
-    "an old record again": Record("test", 1, [], 2).encode(),
-    "a torn line, then a whole one": _LINE[:9] + b"\n" + Record("test", 1, [], 4).encode(),
-    "zeros, then a whole line": bytes(50) + b"\n" + Record("test", 1, [], 4).encode(),
+    "a record out of order": bare(7).encode(),
+    "an old record again": bare(2).encode(),
+    "a torn line, then a whole one": _LINE[:9] + b"\n" + bare(4).encode(),
+    "zeros, then a whole line": bytes(50) + b"\n" + bare(4).encode(),
 }
 
 

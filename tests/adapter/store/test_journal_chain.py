@@ -15,7 +15,8 @@ from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, JournalForeign, Record
 from adapter.store.journal_tail import JournalTail
 from adapter.store.segments import BEGINNING, Header
-from tests.support.journals import abort, record, reopened, segment, texts
+from tests.support.journals import abort, bare, record, reopened, segment, texts
+from tests.support.records import records
 from tests.support.stores import STORE
 
 _OTHER = "f" * 32
@@ -38,10 +39,10 @@ def test_a_header_comes_back_and_any_change_is_noticed(header: Header, data: st.
 
 def test_a_record_is_no_header() -> None:
     with pytest.raises(JournalDamaged):
-        segments.decode_header(Record("x", 1, [], 1).encode())
+        segments.decode_header(bare(1).encode())
 
 
-@given(st.builds(Record, st.text(st.characters(codec="utf-8")), st.integers(0, 2**53), st.just([]), st.integers(1, 99)))
+@given(records())
 def test_the_checksum_of_a_record_is_at_its_end(written: Record) -> None:
     assert segments.checksum_of(written.encode()) == written.encode().decode()[-11:-3]
 

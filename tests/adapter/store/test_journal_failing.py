@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adapter.store import disk, journal
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, Record, without_aborted
-from tests.support.journals import abort, octets, record, reopened, texts
+from tests.support.journals import abort, bare, octets, record, reopened, texts
 
 # --- failing appends -------------------------------------------------------------------------------------------------
 
@@ -135,9 +135,9 @@ def test_what_counts_after_aborts(batches: list[tuple[int, bool]]) -> None:
     for size, aborted in batches:
         first = len(records) + 1
         for _ in range(size):
-            records.append(Record("test", 1, [], len(records) + 1))
+            records.append(bare(len(records) + 1))
         if aborted:
-            records.append(Record("abort", 1, [], len(records) + 1, (first, len(records))))
+            records.append(abort(first, len(records), len(records) + 1))
     gone = {seq for found in records if found.aborted for seq in range(found.aborted[0], found.aborted[1] + 1)}
     wanted = [found.seq for found in records if not found.aborted and found.seq not in gone]
     assert [found.seq for found in without_aborted(iter(records))] == wanted

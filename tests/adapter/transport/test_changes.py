@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from adapter.store import disk
+from adapter.store.effects import Project, Subscribe
 from adapter.store.journal import JournalDamaged, Record
 from adapter.transport import changes
 from adapter.transport import operations as op
@@ -47,6 +48,13 @@ class Ear:
         return [record.op for record in self.records]
 
 
+def _subscribed(record: Record) -> str:
+    """The folder that the record subscribes to."""
+    (effect,) = record.effects
+    assert isinstance(effect, Subscribe)
+    return effect.name
+
+
 def test_a_listener_hears_everything_in_order_and_once(store: Transport) -> None:
     ear = Ear()
     store.changes.subscribe(ear)
@@ -55,7 +63,7 @@ def test_a_listener_hears_everything_in_order_and_once(store: Transport) -> None
     ear.wait(30)
     seqs = [record.seq for record in ear.records]
     assert seqs == list(range(seqs[0], seqs[0] + 30))
-    assert [record.effects[0]["name"] for record in ear.records] == [f"f{number}" for number in range(30)]
+    assert [_subscribed(record) for record in ear.records] == [f"f{number}" for number in range(30)]
 
 
 def test_what_is_heard_can_be_found(store: Transport) -> None:
@@ -66,10 +74,10 @@ def test_what_is_heard_can_be_found(store: Transport) -> None:
     def look(records: list[Record]) -> None:
         for record in records:
             for effect in record.effects:
-                if effect["do"] == "project":
+                if isinstance(effect, Project):
                     rows = store.index.query(
                         "SELECT uid FROM mailbox_projections WHERE folder_id = ? AND uid = ?",
-                        (effect["folder"], effect["items"][0][0]),
+                        (effect.folder, effect.rows[0].uid),
                     )
                     found.extend(row[0] for row in rows)
         if len(found) == 10:
@@ -155,8 +163,8 @@ def test_a_feed_that_two_compactions_left_behind_goes_on(store: Transport, monke
     store.run(op.Subscribe(ADA, "d"))
     ear.wait()
     deaf.wait()
-    assert [record.effects[0]["name"] for record in ear.records] == ["d"]
-    assert [record.effects[0]["name"] for record in deaf.records] == ["d"]
+    assert [_subscribed(record) for record in ear.records] == ["d"]
+    assert [_subscribed(record) for record in deaf.records] == ["d"]
 
 
 def test_reading_at_one_s_own_pace(store: Transport) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from adapter.store.effects import Actor
 from adapter.transport import operations as op
 from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.operations.base import Operation
@@ -49,9 +50,11 @@ async def test_what_waits_is_committed_together(tmp_path: Path, monkeypatch: pyt
     async with open_commits(tmp_path) as (transport, commits):
         real = transport.commit_all
 
-        def counting(operations: Sequence[Operation[Any]]) -> list[Future[Any]]:
+        def counting(
+            operations: Sequence[Operation[Any]], actors: Sequence[Actor | None] | None = None
+        ) -> list[Future[Any]]:
             batches.append(len(operations))
-            return real(operations)
+            return real(operations, actors)
 
         monkeypatch.setattr(transport, "commit_all", counting)
         monkeypatch.setattr("adapter.transport.commit_queue._LONGEST_STAGING", PATIENCE)

@@ -19,12 +19,12 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from adapter.store.effects import FlagChange
 from adapter.store.flags import parse_uids
 from adapter.store.journal import Record
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.operations.delivery import Placed
-from adapter.transport.operations.messages import How
 from adapter.transport.operations.registration import DeregisterMode, RegisterMode
 from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
@@ -38,7 +38,7 @@ LEVELS = ["a", "b", "A", "Sent", "INBOX", "Inbox", "~", ".", "é", "x" * 130]
 PICTURES = [b"one" * 700, b"two" * 700, bytes(range(256)) * 3]
 KEYWORDS = ["work", "WORK", "$Forwarded", "z"]
 LATER = 2**40
-HOWS: list[How] = ["add", "remove", "set"]
+HOWS: list[FlagChange] = ["add", "remove", "set"]
 REGISTER: list[RegisterMode] = ["safe", "safe", "safe", "force", "stash"]
 DEREGISTER: list[DeregisterMode] = ["deactivate", "deactivate", "stash", "purge"]
 

@@ -12,7 +12,8 @@ import pytest
 
 from adapter.store import disk
 from adapter.store import journal as journal_module
-from adapter.store.journal import Effect, Journal, Record
+from adapter.store.effects import Unproject
+from adapter.store.journal import Journal, Record
 from adapter.transport import apply as effects
 from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
@@ -177,11 +178,11 @@ def _errors_are_permanent(patch: pytest.MonkeyPatch) -> None:
 def _uids_are_given_again(patch: pytest.MonkeyPatch) -> None:
     real = projections.index_removal
 
-    def removal(effect: Effect, connection: sqlite3.Connection, at: int) -> None:
+    def removal(effect: Unproject, connection: sqlite3.Connection, at: int) -> None:
         real(effect, connection, at)
-        connection.execute("UPDATE folders SET uidnext = uidnext - 1 WHERE folder_id = ?", (effect["folder"],))
+        connection.execute("UPDATE folders SET uidnext = uidnext - 1 WHERE folder_id = ?", (effect.folder,))
 
-    patch.setitem(effects._INDEX, "unproject", removal)
+    patch.setattr(projections, "index_removal", removal)
 
 
 _BROKEN: dict[str, tuple[Broken, str, Tried]] = {

@@ -147,8 +147,8 @@ def test_messages_on_both_sides_of_another_are_counted_without_it(tmp_path: Path
         connection.execute("UPDATE mailbox_projections SET uid = 11")
         connection.execute("UPDATE folders SET size = 0, messages = 0")
         for uids, expected in (((10, 12), 2), ((13,), 1)):
-            items = [placing.new_item(inbox, uid, others.pop()) for uid in uids]
-            made = placing.effects(connection, inbox, 100, items)
+            items = [placing.new_row(inbox, uid, others.pop()) for uid in uids]
+            made = placing.project(connection, inbox, 100, items)
             assert len(made) == expected
             for effect in made:
                 apply.apply_index(effect, connection, 0)

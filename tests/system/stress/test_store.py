@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from adapter.store.effects import AddContent, Effect, Project, SetFlags, Unproject
 from adapter.store.flags import parse_uids
 from adapter.store.journal import Record
 from adapter.store.queries import mailboxes
@@ -287,23 +288,23 @@ class Witness:
             for effect in record.effects:
                 self.note(effect)
 
-    def note(self, effect: dict[str, Any]) -> None:
-        if effect["do"] == "content":
-            self.brought.append(effect["id"])
-        elif effect["do"] == "project":
-            for uid, message_id, *_ in effect["items"]:
-                if (effect["folder"], uid) in self.projected:
-                    self.troubles.append(f"UID {uid} of {effect['folder']} was used twice")
-                self.projected[effect["folder"], uid] = message_id
-        elif effect["do"] == "unproject":
-            for uid, _ in effect["items"]:
-                if (effect["folder"], uid) not in self.projected or (effect["folder"], uid) in self.removed:
-                    self.troubles.append(f"UID {uid} of {effect['folder']} went but was not there")
-                self.removed.add((effect["folder"], uid))
-        elif effect["do"] == "flags":
-            key = (effect["folder"], effect["modseq"])
+    def note(self, effect: Effect) -> None:
+        if isinstance(effect, AddContent):
+            self.brought.append(effect.message_id)
+        elif isinstance(effect, Project):
+            for row in effect.rows:
+                if (effect.folder, row.uid) in self.projected:
+                    self.troubles.append(f"UID {row.uid} of {effect.folder} was used twice")
+                self.projected[effect.folder, row.uid] = row.message_id
+        elif isinstance(effect, Unproject):
+            for gone in effect.rows:
+                if (effect.folder, gone.uid) not in self.projected or (effect.folder, gone.uid) in self.removed:
+                    self.troubles.append(f"UID {gone.uid} of {effect.folder} went but was not there")
+                self.removed.add((effect.folder, gone.uid))
+        elif isinstance(effect, SetFlags):
+            key = (effect.folder, effect.modseq)
             self.flagged[key] += 1
-            self.flagged_uids[key] = [uid for a, b in parse_uids(effect["uids"]) for uid in range(a, b + 1)]
+            self.flagged_uids[key] = [uid for a, b in parse_uids(effect.uids) for uid in range(a, b + 1)]
 
 
 @pytest.mark.timeout(SECONDS + 170)

@@ -14,10 +14,10 @@ from adapter.content.encodings import base64_lines
 from adapter.content.encodings.codings import Coding, placeholder_range
 from adapter.store import layout
 from adapter.store.disk import Directories
+from adapter.store.effects import ClearDamage, LostPlace, MarkDamaged, MarkLost, RestoreLost, Unproject, UnprojectedRow
 from adapter.store.journal import Journal
 from adapter.transport import cache_fill
 from adapter.transport import operations as op
-from adapter.transport.apply import damage, projections
 from adapter.transport.recovery import rebuild
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
@@ -64,7 +64,7 @@ def test_lost_blob_leaves_size_and_other_parts_as_they_were(tmp_path: Path) -> N
         message_id = deliver(store, ADA, octets=octets).message_id
         blob = _blob(store, PART)
         blob.unlink()
-        store.run(Emit((damage.effect(message_id, blob.name),)))
+        store.run(Emit((MarkDamaged(message_id, blob.name),)))
         served = store.content.octets(message_id)
         assert len(served) == len(octets)
         assert served != octets
@@ -77,7 +77,7 @@ def test_lost_blob_leaves_size_and_other_parts_as_they_were(tmp_path: Path) -> N
             assert b"".join(store.content.stream(message_id, start, stop)) == served[start:stop]
         blob.write_bytes(PART)
         assert store.content.octets(message_id) == served, "the same octets until repair gives it a new UID"
-        store.run(Emit((damage.healing(message_id, [blob.name]),)))
+        store.run(Emit((ClearDamage(message_id, (blob.name,)),)))
         assert store.content.octets(message_id) == octets
 
 
@@ -90,7 +90,7 @@ def test_damaged_file_is_served_as_a_stand_in_of_the_same_size(tmp_path: Path, l
         raw = file.read_bytes().replace(b"Readable text.", b"Readable text, edited by hand.")
         file.chmod(0o644)
         file.write_bytes(raw)
-        store.run(Emit((damage.effect(message_id, "", hashlib.sha256(raw).hexdigest()),)))
+        store.run(Emit((MarkDamaged(message_id, "", hashlib.sha256(raw).hexdigest()),)))
         served = store.content.octets(message_id)
         assert len(served) == len(octets)
         headers = scan(served).headers
@@ -115,7 +115,7 @@ def test_damage_in_what_only_people_read_does_not_change_the_octets(tmp_path: Pa
         assert raw != file.read_bytes()
         file.chmod(0o644)
         file.write_bytes(raw)
-        store.run(Emit((damage.effect(message_id, "", hashlib.sha256(raw).hexdigest()),)))
+        store.run(Emit((MarkDamaged(message_id, "", hashlib.sha256(raw).hexdigest()),)))
         assert store.content.octets(message_id) == octets
 
 
@@ -124,8 +124,8 @@ def test_marks_and_losses_are_replayed_from_the_journal(tmp_path: Path) -> None:
     with new_store(root, ADA) as store:
         first = deliver(store, ADA, octets=message("one", attachments=[PART])).message_id
         second = deliver(store, ADA, octets=message("two")).message_id
-        lost: list[damage.Place] = [(5, 1, 2, 3, 4, "k")]
-        store.run(Emit((damage.effect(first, "ab" * 32), damage.loss(second, lost))))
+        lost = (LostPlace(5, 1, 2, 3, 4, "k"),)
+        store.run(Emit((MarkDamaged(first, "ab" * 32), MarkLost(second, lost))))
         tables = [store.index.query(f"SELECT * FROM {table}") for table in _TABLES]
         assert tables[0] == [(first, "ab" * 32, "")]
         assert tables[1] == [(second, 5, 1, 2, 3, 4, "k")]
@@ -134,7 +134,7 @@ def test_marks_and_losses_are_replayed_from_the_journal(tmp_path: Path) -> None:
             rebuild.replace_index(directories, journal)
     with Transport.open(root) as store:
         assert tables == [store.index.query(f"SELECT * FROM {table}") for table in _TABLES]
-        store.run(Emit((damage.restoration(second, "cd" * 32),)))
+        store.run(Emit((RestoreLost(second, "cd" * 32),)))
         assert store.index.query("SELECT * FROM lost_places") == []
 
 
@@ -143,9 +143,9 @@ def test_lost_message_outlives_retention_and_goes_with_its_account(tmp_path: Pat
     with new_store(tmp_path / "store", ADA) as store:
         message_id = deliver(store, ADA, octets=message(attachments=[PART])).message_id
         (row,), place = rows(store), folder(store)
-        where: damage.Place = (place.id, row.uid, row.internal_date, row.saved_at, row.flags, row.keywords)
-        taken_out = projections.removal(place, place.highestmodseq + 1, [(row.uid, message_id)])
-        store.run(Emit((taken_out, damage.loss(message_id, [where]))))
+        where = LostPlace(place.id, row.uid, row.internal_date, row.saved_at, row.flags, row.keywords)
+        taken_out = Unproject.out_of(place, place.highestmodseq + 1, (UnprojectedRow(row.uid, message_id),))
+        store.run(Emit((taken_out, MarkLost(message_id, (where,)))))
         _file(store, message_id).unlink()
         assert store.run(op.Collect(2**40)) == 0
         assert _blob(store, PART).exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from adapter.maintenance.expected.bulk_replay import Bulk
 from adapter.store import index
 from adapter.store.disk import Directories
+from adapter.store.effects import AddContent, DsnRecipient, RequestDsn
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -63,8 +64,8 @@ def test_requests_are_kept_of_those_who_have_the_message(tmp_path: Path) -> None
         assert len(requests(root)) == 2
     with closing(Directories(str(root))) as directories, closing(reopened(directories)) as journal:
         effects = [effect for record in journal.records(0, journal.last_seq) for effect in record.effects]
-    assert [effect["message"] for effect in effects if effect["do"] == "dsn-request"] == [asked]
-    assert unasked in {effect.get("id") for effect in effects}
+    assert [effect.message_id for effect in effects if isinstance(effect, RequestDsn)] == [asked]
+    assert unasked in {effect.message_id for effect in effects if isinstance(effect, AddContent)}
 
 
 def test_requests_survive_compaction_and_the_loss_of_the_index(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
 
 def test_a_replay_of_many_takes_requests_along(tmp_path: Path) -> None:
     """Also those whose delivery filled a batch, so that they are left alone for the next."""
-    effect = {"do": "dsn-request", "message": "m", "ret": None, "envid": "E", "items": [["a@b.test", "NEVER", None]]}
+    effect = RequestDsn("m", None, "E", (DsnRecipient("a@b.test", "NEVER", None),))
     with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
         bulk = Bulk(connection)
         assert bulk.take(effect)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapter.store.effects import FlagChange
 from adapter.store.flags import Flag, format_uids, join_keywords, parse_uids
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
-from adapter.transport.operations.messages import How
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.messages import message
@@ -28,7 +28,13 @@ def inbox(store: Transport) -> int:
 
 
 def change(
-    store: Transport, inbox: int, uids: list[int], how: How, flags: int = 0, *keywords: str, since: int | None = None
+    store: Transport,
+    inbox: int,
+    uids: list[int],
+    how: FlagChange,
+    flags: int = 0,
+    *keywords: str,
+    since: int | None = None,
 ) -> op.FlagsChanged:
     return store.run(op.ChangeFlags(ADA, inbox, uids, how, flags, keywords, since))
 
@@ -125,7 +131,7 @@ def test_keywords(store: Transport, inbox: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["set", "add"])
-def test_what_is_reported_is_what_is_stored(store: Transport, inbox: int, how: How) -> None:
+def test_what_is_reported_is_what_is_stored(store: Transport, inbox: int, how: FlagChange) -> None:
     for given_keywords in (["foo", "Foo"], ["Foo", "foo"], ["b", "A", "a", "B"]):
         result = change(store, inbox, [1], how, R, *given_keywords)
         row = rows(store)[0]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from adapter.store.disk import Directories
+from adapter.store.effects import Dequeue, DequeuedRow
 from adapter.store.journal import Journal
 from adapter.store.locks import duty_lock
 from adapter.store.queries import outbox
@@ -170,8 +171,8 @@ def test_the_journal_remembers_how_it_ended(tmp_path: Path) -> None:
         sent = send(transport)
         transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed", "250 2.0.0 taken")]))
     with closing(Directories(str(tmp_path / "s"))) as directories, closing(Journal(directories)) as journal:
-        [effect] = [each for record in journal.records(0) for each in record.effects if each["do"] == "dequeue"]
-    assert effect["items"] == [[sent.queued[DAVE], sent.message_id, DAVE, "relayed", "250 2.0.0 taken"]]
+        [effect] = [each for record in journal.records(0) for each in record.effects if isinstance(each, Dequeue)]
+    assert effect.rows == (DequeuedRow(sent.queued[DAVE], sent.message_id, DAVE, "relayed", "250 2.0.0 taken"),)
 
 
 # --- collection ------------------------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def refusal(root: Path, **options: float) -> MailError:
+def refusal(root: Path, lock_timeout: float = 30.0) -> MailError:
     """One line that says what is wrong."""
     with pytest.raises(MailError) as caught:
-        Transport.open(root, **options)
+        Transport.open(root, lock_timeout=lock_timeout)
     assert "\n" not in str(caught.value)
     assert str(root) in str(caught.value) or "index.sqlite" in str(caught.value) or "maintenance" in str(caught.value)
     return caught.value

@@ -25,7 +25,7 @@ from adapter.store import disk
 from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
 from adapter.transport.operations.base import AnyOperation
-from adapter.transport.transport import Transport
+from adapter.transport.transport import PROGRAM, Transport
 from adapter.transport.writer import _Job
 from protocol.errors import MailError
 from tests.system.crash.lab.scenarios import Scenario
@@ -218,7 +218,7 @@ def perform(transport: Transport, scenario: Scenario, done: Callable[[int, Any],
             for number in range(len(scenario.actions)):
                 done(number, error)
             return
-        jobs = [_Job(operation) for operation in operations]
+        jobs = [_Job(operation, PROGRAM) for operation in operations]
         transport._writer._commit(jobs)
         for number, job in enumerate(jobs):
             done(number, job.future.exception(timeout=0) or job.future.result())

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from adapter.store.effects import FlagChange
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
 from adapter.transport.operations.base import AnyOperation
-from adapter.transport.operations.messages import How
 from adapter.transport.staging import INLINE_BYTES
 from adapter.transport.transport import Transport
 from protocol.smtp.commands import Ret
@@ -75,7 +75,7 @@ def deliver_spooled(octets: bytes, recipients: Sequence[str]) -> Action:
     return action
 
 
-def flags(folder: str, chosen: Sequence[int], how: How, bits: int, keywords: Sequence[str] = ()) -> Action:
+def flags(folder: str, chosen: Sequence[int], how: FlagChange, bits: int, keywords: Sequence[str] = ()) -> Action:
     return lambda transport: op.ChangeFlags(ADA, folder_id(transport, ADA, folder), chosen, how, bits, keywords)
 
 

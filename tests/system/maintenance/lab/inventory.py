@@ -6,11 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-from pybase64 import b64decode
-
 from adapter.content import front_matter
-from adapter.store import layout
+from adapter.store import journal, layout
+from adapter.store.effects import AddContent
+from adapter.store.journal import JournalDamaged
 from adapter.store.queries import mailboxes
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -81,18 +80,12 @@ def readable_digests(root: Path) -> set[str]:
 def _carried(line: bytes) -> set[str]:
     """Digests of the content in a record; a torn one carries nothing that counts."""
     try:
-        effects = orjson.loads(line)["effects"]
-    except (ValueError, KeyError, TypeError):
+        contents = [effect for effect in journal.decode(line).effects if isinstance(effect, AddContent)]
+    except JournalDamaged:
         return set()
-    texts = [effect["text"].encode() for effect in effects if effect["do"] == "content" and effect["text"] is not None]
-    blobs = [
-        b64decode(blob[2])
-        for effect in effects
-        if effect["do"] == "content"
-        for blob in effect["blobs"]
-        if blob[2] is not None
-    ]
-    return {hashlib.sha256(each).hexdigest() for each in (*texts, *blobs)}
+    files = [content.file.encode() for content in contents if content.file is not None]
+    blobs = [blob.data.raw for content in contents for blob in content.blobs if blob.data is not None]
+    return {hashlib.sha256(each).hexdigest() for each in (*files, *blobs)}
 
 
 def taken_away(before: Inventory, readable: set[str], root: Path, *, moved: bool) -> list[str]:

@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 from adapter.store import layout
+from adapter.store.effects import LostPlace, MarkDamaged, MarkLost, Unproject, UnprojectedRow
 from adapter.transport import operations as op
-from adapter.transport.apply import damage, projections
-from adapter.transport.apply.outbox import RelayRecipient
+from adapter.transport.operations import RelayRecipient
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.loss_records import Emit
@@ -80,11 +80,9 @@ def lose_some(transport: Transport, kept: Path) -> None:
     place = folder(transport, LOSSES, CAROL)
     damaged, lost = rows(transport, LOSSES, CAROL)
     part = transport.index.query("SELECT sha256 FROM message_attachments WHERE message_id = ?", (damaged.message_id,))
-    where = (place.id, lost.uid, lost.internal_date, lost.saved_at, lost.flags, lost.keywords)
-    taken_out = projections.removal(place, place.highestmodseq + 1, [(lost.uid, lost.message_id)])
-    transport.run(
-        Emit((damage.effect(damaged.message_id, part[0][0]), taken_out, damage.loss(lost.message_id, [where])))
-    )
+    where = LostPlace(place.id, lost.uid, lost.internal_date, lost.saved_at, lost.flags, lost.keywords)
+    taken_out = Unproject.out_of(place, place.highestmodseq + 1, (UnprojectedRow(lost.uid, lost.message_id),))
+    transport.run(Emit((MarkDamaged(damaged.message_id, part[0][0]), taken_out, MarkLost(lost.message_id, (where,)))))
     for parts in (
         (*layout.blob_directory(part[0][0]), part[0][0]),
         (*layout.message_directory(lost.message_id), layout.message_name(lost.message_id)),

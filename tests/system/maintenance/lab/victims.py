@@ -13,9 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import orjson
-
-from adapter.store import layout, names
+from adapter.store import journal, layout, names
+from adapter.store.effects import AddContent
 from adapter.store.journal import PADDING
 from tests.support.messages import message
 from tests.support.stores import ADA, deliver, id_of, new_store
@@ -272,18 +271,18 @@ class Victims:
     def owner(self, place: Place) -> str:
         return names.address_of_entry(place.directory)
 
-    def _journaled(self) -> tuple[dict[str, bytes], dict[str, str]]:
+    def _journaled(self) -> tuple[dict[str, bytes], set[str]]:
         """What the journal holds: canonical files by message, and the hashes of blobs."""
         texts: dict[str, bytes] = {}
-        data: dict[str, str] = {}
+        blobs: set[str] = set()
         for segment in self.segments():
             for line in records(segment)[1:]:
-                for effect in orjson.loads(line)["effects"]:
-                    if effect["do"] == "content":
-                        if effect["text"] is not None:
-                            texts[effect["id"]] = effect["text"].encode()
-                        data |= {blob[0]: blob[2] for blob in effect["blobs"] if blob[2] is not None}
-        return texts, data
+                for effect in journal.decode(line).effects:
+                    if isinstance(effect, AddContent):
+                        if effect.file is not None:
+                            texts[effect.message_id] = effect.file.encode()
+                        blobs |= {blob.sha256 for blob in effect.blobs if blob.data is not None}
+        return texts, blobs
 
 
 def records(segment: Path) -> list[bytes]:
