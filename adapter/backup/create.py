@@ -104,7 +104,7 @@ class _BackupRun:
             return False
 
     def _was_removed(self, location: Location) -> bool:
-        """Whether the store has removed the content since; otherwise it is lost and another round cannot find it."""
+        """Return True if the store has removed the content since; if not, it is lost and another round is useless."""
         return not _is_referenced(self._transport.index.query, *location)
 
     def _remove_unreferenced(self, query: Query) -> None:
@@ -190,7 +190,7 @@ def _locations(query: Query) -> Iterator[Location]:
 
 
 def _is_referenced(query: Query, parts: layout.Parts, name: str) -> bool:
-    """Whether an index names the content file."""
+    """Return True if an index names the content file."""
     if parts[:1] == layout.ATTACHMENTS:
         return contents.has_blob(query, name)
     return contents.has_message(query, name.removesuffix(".md"))

@@ -1,4 +1,4 @@
-"""What a backup holds: its manifest ``backup.json``, and the walk over its files.
+"""The manifest of a backup, ``backup.json``, and the walk over its files.
 
 The manifest is written last. A directory without it is not a backup.
 """
@@ -23,7 +23,7 @@ class Manifest:
     version: int  # format version of the store
     seq: int  # the last journal record in the backup
     taken: str  # time of the backup
-    credentials: bool  # whether passwords are included
+    credentials: bool  # True if passwords are included
     files: int  # number of files, without the manifest
     octets: int
     links: int

@@ -37,7 +37,7 @@ def _pipeline_options(command: Callable[..., None]) -> Callable[..., None]:
 @root_option
 @_pipeline_options
 def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
-    """Report everything that is wrong with the store and change nothing. Mail may be served meanwhile.
+    """Report everything that is wrong with the store and change nothing. Mail may be served.
 
     Exit status: 0 no findings, 1 findings, including losses, conflicts and unreadable files.
     """

@@ -1,4 +1,4 @@
-"""Certificates: whether they are valid, for how long, for which names, and whether key and chain belong to them."""
+"""Check certificates: validity, names, key and chain."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from adapter.doctor import ports
 from adapter.doctor.findings import Finding, bad, ok, warn
 from adapter.net import networks
 
-_SOON = datetime.timedelta(days=14)
-_SHORTEST = 2048  # bits of an RSA key, at least
+_EXPIRES_SOON = datetime.timedelta(days=14)
+_MIN_RSA_BITS = 2048
 
 
 def certificates(settings: Settings) -> Iterator[Finding]:
     tls = settings.tls
     if not tls.certificate:
-        yield from _without(settings)
+        yield from _without_certificate(settings)
         return
     hostname = settings.server.hostname or socket.getfqdn()
     yield from _pair(tls.certificate, tls.key, hostname)
@@ -32,65 +32,71 @@ def certificates(settings: Settings) -> Iterator[Finding]:
         yield from _pair(pair.certificate, pair.key, name)
 
 
-def _without(settings: Settings) -> Iterator[Finding]:
-    places = ports.listed(settings, ("imap", "submission", "smtp"))
-    if any(not place.path and not networks.is_loopback(place.host) for place in places):
-        yield warn("certificate", "there is none, and not only loopback is served", "set certificate and key in [tls]")
+def _without_certificate(settings: Settings) -> Iterator[Finding]:
+    endpoints = ports.configured_endpoints(settings, ("imap", "submission", "smtp"))
+    if any(not endpoint.path and not networks.is_loopback(endpoint.host) for endpoint in endpoints):
+        yield warn(
+            "certificate",
+            "none, but not only loopback is served",
+            "set certificate and key in [tls]",
+        )
 
 
 def _pair(certificate: str, key: str, name: str) -> Iterator[Finding]:
-    what = f"certificate {certificate}"
+    check = f"certificate {certificate}"
     try:
         with open(certificate, "rb") as file:
             chain = x509.load_pem_x509_certificates(file.read())
         with open(key or certificate, "rb") as file:
             private = load_pem_private_key(file.read(), None)
     except OSError as error:
-        yield bad(what, f"{error.filename}: {error.strerror}", "let the user that markpost runs as read it")
+        yield bad(check, f"{error.filename}: {error.strerror}", "make it readable for the user that runs markpost")
         return
     except (ValueError, TypeError) as error:
-        yield bad(what, f"not a PEM certificate with its key: {error}", "set certificate and key in [tls] to PEM files")
+        yield bad(
+            check, f"not a PEM certificate with its key: {error}", "set certificate and key in [tls] to PEM files"
+        )
         return
     leaf = chain[0]
-    problems = [*_validity(what, leaf), *_key(what, leaf, private), *_names(what, leaf, name), *_chain(what, chain)]
+    problems = [*_validity(check, leaf), *_key(check, leaf, private), *_names(check, leaf, name), *_chain(check, chain)]
     yield from problems
     if not problems:
         days = (leaf.not_valid_after_utc - _now()).days
-        yield ok(what, f"valid for {days} days, for {', '.join(_dns_names(leaf))}")
+        yield ok(check, f"valid for {days} days, for {', '.join(_dns_names(leaf))}")
 
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def _validity(what: str, leaf: x509.Certificate) -> Iterator[Finding]:
-    renew = "renew it; the new one is read without a restart"
+def _validity(check: str, leaf: x509.Certificate) -> Iterator[Finding]:
+    renew = "renew it; the new one is loaded without a restart"
     if leaf.not_valid_before_utc > _now():
-        yield bad(what, f"not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC", "set the clock, or wait")
+        yield bad(check, f"not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC", "set the clock, or wait")
     if leaf.not_valid_after_utc <= _now():
-        yield bad(what, f"expired on {leaf.not_valid_after_utc:%Y-%m-%d}", renew)
-    elif leaf.not_valid_after_utc - _now() < _SOON:
-        yield warn(what, f"expires on {leaf.not_valid_after_utc:%Y-%m-%d}", renew)
+        yield bad(check, f"expired on {leaf.not_valid_after_utc:%Y-%m-%d}", renew)
+    elif leaf.not_valid_after_utc - _now() < _EXPIRES_SOON:
+        yield warn(check, f"expires on {leaf.not_valid_after_utc:%Y-%m-%d}", renew)
 
 
-def _key(what: str, leaf: x509.Certificate, private: object) -> Iterator[Finding]:
+def _key(check: str, leaf: x509.Certificate, private: object) -> Iterator[Finding]:
     public = private.public_key()  # type: ignore[attr-defined]
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if leaf.public_key().public_bytes(*form) != public.public_bytes(*form):
-        yield bad(what, "the key belongs to another certificate", "set key in [tls] to the key it was made for")
-    if isinstance(public, rsa.RSAPublicKey) and public.key_size < _SHORTEST:
-        yield warn(what, f"an RSA key of {public.key_size} bits is weak", "make a new one of 2048 bits, or ECDSA")
+        yield bad(check, "the key belongs to another certificate", "set key in [tls] to the key of this certificate")
+    if isinstance(public, rsa.RSAPublicKey) and public.key_size < _MIN_RSA_BITS:
+        yield warn(check, f"an RSA key of {public.key_size} bits is weak", "create one of 2048 bits, or an ECDSA key")
 
 
-def _names(what: str, leaf: x509.Certificate, wanted: str) -> Iterator[Finding]:
+def _names(check: str, leaf: x509.Certificate, hostname: str) -> Iterator[Finding]:
     names = _dns_names(leaf)
-    wanted = wanted.lower().rstrip(".")
-    above = "*." + wanted.partition(".")[2]
-    if wanted not in names and above not in names:
+    hostname = hostname.lower().rstrip(".")
+    wildcard = "*." + hostname.partition(".")[2]
+    if hostname not in names and wildcard not in names:
         yield warn(
-            what,
-            f"not for {wanted} but for {', '.join(names) or 'no name at all'}",
-            "get one for the name that clients are told, or set [server] hostname",
+            check,
+            f"not for {hostname} but for {', '.join(names) or 'no name at all'}",
+            "get a certificate for the name that clients use, or set [server] hostname",
         )
 
 
@@ -99,16 +105,16 @@ def _dns_names(leaf: x509.Certificate) -> list[str]:
         extension = leaf.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
     except x509.ExtensionNotFound:
         return []
-    assert isinstance(extension, x509.SubjectAlternativeName)  # noqa: S101 - that is what the OID means
+    assert isinstance(extension, x509.SubjectAlternativeName)  # noqa: S101 - implied by the OID
     return [name.lower() for name in extension.get_values_for_type(x509.DNSName)]
 
 
-def _chain(what: str, chain: list[x509.Certificate]) -> Iterator[Finding]:
+def _chain(check: str, chain: list[x509.Certificate]) -> Iterator[Finding]:
     if len(chain) == 1 and chain[0].issuer != chain[0].subject:
         yield warn(
-            what,
-            "the certificate of its issuer is not in the file, and many clients do not look for it",
+            check,
+            "the certificate of its issuer is not in the file, and many clients do not fetch it",
             "use the full chain (fullchain.pem)",
         )
     if any(lower.issuer != upper.subject for lower, upper in itertools.pairwise(chain)):
-        yield bad(what, "the certificates in it do not follow one another", "put the server's first, then its issuer's")
+        yield bad(check, "the certificates are not in chain order", "put the server's first, then its issuer's")

@@ -1,4 +1,4 @@
-"""Messages in files of their own: line ends, dates, and directories of ``.eml`` files."""
+"""``.eml`` files: single messages, directories of them, their line ends and dates."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from protocol.mime.headers import parse_headers
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-_HEADER_BYTES = 1 << 16
+_MAX_HEADER_BYTES = 1 << 16
 SUFFIX = ".eml"
 
 
 def with_crlf(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same octets with every bare LF as CRLF, as mail travels."""
+    """Replace every bare LF by CRLF."""
     after_cr = False
     for chunk in chunks:
-        fixed = _BARE_LF.sub(b"\r\n", chunk)
+        converted = _BARE_LF.sub(b"\r\n", chunk)
         if after_cr and chunk.startswith(b"\n"):
-            fixed = fixed[1:]
+            converted = converted[1:]
         after_cr = chunk.endswith(b"\r") if chunk else after_cr
-        yield fixed
+        yield converted
 
 
 def header_date(head: bytes) -> int | None:
-    """What the Date field at the start of a message says, in seconds; None if it says nothing usable."""
+    """Parse the Date field in the first octets of a message; seconds, or None if it is missing or invalid."""
     blank = _BLANK_LINE.search(head)
     raw = parse_headers(head, 0, blank.end() if blank else len(head)).first("date")
     moment = parse_date(raw) if raw is not None else None
@@ -38,25 +38,25 @@ def header_date(head: bytes) -> int | None:
 
 
 def single(path: str) -> Source:
-    """One message in one file."""
+    """Return a file with one message as a source."""
     item = _item(path, names.INBOX)
     return Source((names.INBOX,), item.octets, partial(iter, [item]))
 
 
 def directory(path: str) -> Source:
-    """Every ``.eml`` file below a directory; its subdirectories are folders. In the order of their names."""
-    found: list[tuple[str, str]] = []
+    """Return all ``.eml`` files below a directory, sorted by name; subdirectories are folders."""
+    messages: list[tuple[str, str]] = []
     folders = {names.INBOX: None}
-    for where, below, files in os.walk(path):
-        below.sort()
-        messages = sorted(name for name in files if name.lower().endswith(SUFFIX))
-        if messages:
-            inner = os.path.relpath(where, path)
+    for directory_path, subdirectories, files in os.walk(path):
+        subdirectories.sort()
+        entries = sorted(name for name in files if name.lower().endswith(SUFFIX))
+        if entries:
+            inner = os.path.relpath(directory_path, path)
             folder = names.INBOX if inner == "." else tidy_folder(inner.split(os.sep))
             folders[folder] = None
-            found += [(os.path.join(where, name), folder) for name in messages]
-    octets = sum(os.lstat(name).st_size for name, _ in found)
-    return Source(tuple(folders), octets, lambda: (_item(name, folder) for name, folder in found))
+            messages += [(os.path.join(directory_path, name), folder) for name in entries]
+    octets = sum(os.lstat(name).st_size for name, _ in messages)
+    return Source(tuple(folders), octets, lambda: (_item(name, folder) for name, folder in messages))
 
 
 def contains_messages(path: str) -> bool:
@@ -65,11 +65,11 @@ def contains_messages(path: str) -> bool:
 
 def _item(path: str, folder: str) -> Item:
     try:
-        head = next(read_file(path, _HEADER_BYTES), b"")
+        head = next(read_file(path, _MAX_HEADER_BYTES), b"")
         date = header_date(head)
         status = os.lstat(path)
     except (SourceError, OSError):
-        return Item(path, folder, 0, lambda: read_file(path))  # says what is wrong when it is read
+        return Item(path, folder, 0, lambda: read_file(path))  # reading the chunks reports the error
     if date is None:
         date = int(status.st_mtime)
     return Item(path, folder, status.st_size, lambda: with_crlf(read_file(path)), date)

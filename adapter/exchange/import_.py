@@ -1,8 +1,8 @@
-"""Import: mail from Maildir, mbox or ``.eml`` files into the folders of an account.
+"""Import mail from Maildir, mbox or ``.eml`` files into the folders of an account.
 
-Every message is one operation: it is there whole, with flags and date, or not at all, whenever the import stops. Many
-operations wait at once, so that they share commits. A message that cannot be read is reported and passed over; trouble
-with the store itself ends the import.
+Each message is one operation: whenever the import stops, the message is complete, with flags and date, or absent. Many
+operations are in flight at once, so that they share commits. An unreadable message is reported and skipped. An error
+of the store itself ends the import.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from adapter.transport.staging import Staged
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 
-_WAITING_MESSAGES = 256
-_WAITING_OCTETS = 32 << 20
-#: Years of four digits: IMAP knows no others.
+_MAX_PENDING_MESSAGES = 256
+_MAX_PENDING_OCTETS = 32 << 20
+#: The years 1000 to 9999: IMAP dates have four digits.
 _FIRST_DATE, _LAST_DATE = -30_610_224_000, 253_402_300_799
 
 Progress = Callable[[int], None]
@@ -33,21 +33,21 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did so far."""
+    """Progress of an import."""
 
     messages: int = 0
     octets: int = 0
     folders: set[str] = field(default_factory=set)
-    failed: list[tuple[str, str]] = field(default_factory=list)  # label, why
+    failed: list[tuple[str, str]] = field(default_factory=list)  # label, reason
 
 
 def find_source(path: str, address: str) -> Source:
-    """What lies at ``path``, by its looks. Raises :class:`SourceError`."""
+    """Detect the format of the source at ``path``. Raises :class:`SourceError`."""
     try:
         if not os.path.isdir(path):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise SourceError(f"{path} is neither a file nor a directory")
-            path = os.path.realpath(path)  # whoever names a link means what it leads to
+            path = os.path.realpath(path)  # the user may name a link; links inside a source are refused
             return mbox.single(path) if mbox.is_mbox(path) else eml.single(path)
         if maildir.is_maildir(path):
             return maildir.source(path)
@@ -60,37 +60,37 @@ def find_source(path: str, address: str) -> Source:
             return eml.directory(path)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
-    raise SourceError(f"{path} is no Maildir, has no .mbox and no .eml file")
+    raise SourceError(f"{path} has no mail: it is not a Maildir and contains no .mbox or .eml files")
 
 
 class Importer:
-    """Imports one source into one account; ``done`` tells how far it is, also after an exception."""
+    """Imports one source into one account; ``done`` is the progress, also after an exception."""
 
     def __init__(self, transport: Transport, source: Source, address: str, below: str | None = None) -> None:
         self._transport = transport
         self._source = source
         self._address = names.normalise_address(address)
         self._below = names.normalise_folder(below) if below else None
-        self._waiting: deque[tuple[Item, Staged, Future[list[op.Placed]]]] = deque()
-        self._waiting_octets = 0
+        self._pending: deque[tuple[Item, Staged, Future[list[op.Placed]]]] = deque()
+        self._pending_octets = 0
         self.done = Imported()
 
     def run(self, progress: Progress = lambda octets: None) -> Imported:
-        """Import everything; ``progress`` hears how many octets of the source are dealt with."""
+        """Import everything; ``progress`` is called with the number of source octets processed."""
         self._make_folders()
         try:
             for item in self._source.items():
                 self._submit(item)
                 progress(item.octets)
-                while len(self._waiting) > _WAITING_MESSAGES or self._waiting_octets > _WAITING_OCTETS:
-                    self._settle()
+                while len(self._pending) > _MAX_PENDING_MESSAGES or self._pending_octets > _MAX_PENDING_OCTETS:
+                    self._collect_result()
         finally:
-            while self._waiting:
-                self._settle()
+            while self._pending:
+                self._collect_result()
         return self.done
 
     def target(self, folder: str) -> str:
-        """Where a folder of the source goes: its INBOX, and what has no folder, goes to ``below`` itself."""
+        """Map a folder of the source to a folder here: INBOX becomes ``below`` itself, other folders go below it."""
         if self._below is None:
             return folder
         return self._below if folder == names.INBOX else names.normalise_folder(f"{self._below}/{folder}")
@@ -112,7 +112,7 @@ class Importer:
 
     def _submit(self, item: Item) -> None:
         date = item.date if item.date is not None and _FIRST_DATE <= item.date <= _LAST_DATE else None
-        # Filed under the day it arrived, which the internal date tells better than the clock.
+        # Store the message under the day of its internal date, not under today.
         arrived = date * 1_000_000 if date is not None and 0 <= date <= time.time() else None
         spool = self._transport.spool()
         with spool:
@@ -125,12 +125,12 @@ class Importer:
             staged = spool.stage(arrived)
         appended = op.AppendItem(staged, item.flags, item.keywords, date)
         future = self._transport.submit(op.Append(self._address, self.target(item.folder), [appended]))
-        self._waiting.append((item, staged, future))
-        self._waiting_octets += staged.content.size
+        self._pending.append((item, staged, future))
+        self._pending_octets += staged.content.size
 
-    def _settle(self) -> None:
-        item, staged, future = self._waiting.popleft()
-        self._waiting_octets -= staged.content.size
+    def _collect_result(self) -> None:
+        item, staged, future = self._pending.popleft()
+        self._pending_octets -= staged.content.size
         try:
             placed = future.result()
         except MailError as error:

@@ -1,12 +1,12 @@
 """Maildir with Maildir++ folders, as Dovecot and Courier keep it.
 
-A folder ``Work/Plans`` is the directory ``.Work.Plans`` beside INBOX's ``cur``, ``new`` and ``tmp``; names are in
-modified UTF-7, and a dot or backslash within a name is written ``\\2e`` or ``\\5c``. A message is a file; its name ends
-in ``:2,`` and letters: flags in capitals, keywords in small letters that ``dovecot-keywords`` explains. The internal
-date is the time of last modification. ``dovecot-uidlist`` tells the order of messages, and lets Dovecot keep the UIDs.
+A folder ``Work/Plans`` is the directory ``.Work.Plans`` next to INBOX's ``cur``, ``new`` and ``tmp``. Names are in
+modified UTF-7; a dot or backslash within a name is written ``\\2e`` or ``\\5c``. Each message is a file. Its name ends
+in ``:2,`` and letters: capitals are flags, small letters are keywords, which ``dovecot-keywords`` lists. The
+modification time is the internal date. ``dovecot-uidlist`` has the order of messages and lets Dovecot keep the UIDs.
 
-Files exported from here have names ending in ``.markpost`` and hold exact octets. In any other file a bare LF stands
-for CRLF, which is how Maildirs are commonly stored.
+Files exported by Markpost have names ending in ``.markpost`` and hold exact octets. In other files a bare LF is read as
+CRLF, because Maildirs are commonly stored that way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LETTERS = {"D": Flag.DRAFT, "F": Flag.STARRED, "R": Flag.ANSWERED, "S": Flag.RE
 _PASSED = "P"
 _KEYWORDS = "dovecot-keywords"
 _UIDLIST = "dovecot-uidlist"
-_OURS = re.compile(r"\.markpost(?:,[^:]*)?\Z")
+_EXPORTED_NAME = re.compile(r"\.markpost(?:,[^:]*)?\Z")
 _SPLIT_NAME = re.compile(r"(.*?)(?:[:;!]2,([A-Za-z]*).*)?\Z", re.DOTALL)
 _ESCAPED = re.compile(r"\\([0-9A-Fa-f]{2})")
 _UIDLIST_LINE = re.compile(r"(\d{1,10}) [^:]*:(.+)\Z")
@@ -39,7 +39,7 @@ _MAX_KEYWORDS = 26
 
 
 def folder_directory(name: str) -> str:
-    """The directory of a folder, relative to the Maildir; empty for INBOX."""
+    """Return the directory of a folder, relative to the Maildir; empty for INBOX."""
     if name == names.INBOX:
         return ""
     levels = (level.replace("\\", "\\5c").replace(".", "\\2e") for level in name.split(names.DELIMITER))
@@ -47,7 +47,7 @@ def folder_directory(name: str) -> str:
 
 
 def folder_name(entry: str) -> str:
-    """The folder a Maildir++ directory stands for."""
+    """Return the folder of a Maildir++ directory."""
     levels = map(files.decode_level, os.fsencode(entry).split(b"."))
     return tidy_folder(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), level) for level in levels)
 
@@ -60,7 +60,7 @@ def is_maildir(path: str) -> bool:
 
 
 def source(path: str) -> Source:
-    """Everything a Maildir holds."""
+    """Return a Maildir with all its folders as a source."""
     full_names = files.read_full_names(path)
     directories = {names.INBOX: [path]}
     for entry in sorted(os.listdir(path)):
@@ -80,7 +80,7 @@ def source(path: str) -> Source:
 def _messages(directory: str, folder: str, shown: str) -> Iterator[Item]:
     keywords = _read_keywords(directory)
     uids = _read_uidlist(directory)
-    found = []
+    files_in_order = []
     for part in ("cur", "new"):
         try:
             entries = list(os.scandir(os.path.join(directory, part)))
@@ -93,19 +93,19 @@ def _messages(directory: str, folder: str, shown: str) -> Iterator[Item]:
             unique, letters = match.groups()
             stamp = re.match(r"\d{1,12}", unique)
             order = (unique not in uids, uids.get(unique, 0), int(stamp[0]) if stamp else 0, unique)
-            found.append((order, unique, letters or "", part, entry))
-    found.sort(key=lambda each: each[0])
-    for _, unique, letters, part, entry in found:
+            files_in_order.append((order, unique, letters or "", part, entry))
+    files_in_order.sort(key=lambda each: each[0])
+    for _, unique, letters, part, entry in files_in_order:
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            status = None  # moved or removed meanwhile, which reading it will say
+            status = None  # moved or removed by another process; reading it reports the error
         flags, words = _read_letters(letters, keywords)
         yield Item(
             label=os.path.normpath(os.path.join(shown, part, entry.name)),
             folder=folder,
             octets=status.st_size if status and stat.S_ISREG(status.st_mode) else 0,
-            chunks=_reader(entry.path, exact=bool(_OURS.search(unique))),
+            chunks=_reader(entry.path, exact=bool(_EXPORTED_NAME.search(unique))),
             date=int(status.st_mtime) if status else None,
             flags=flags,
             keywords=words,
@@ -154,7 +154,7 @@ def _lines(directory: str, name: str) -> list[str]:
 
 @dataclass(slots=True)
 class FolderWriter:
-    """Writes one folder; ``finish`` when all its messages are there."""
+    """Writes one folder; call ``finish`` after the last message."""
 
     directory: str
     folder: Folder
@@ -173,10 +173,12 @@ class FolderWriter:
             files.write(os.path.join(directory, "maildirfolder"), ())
         for name in ("tmp", "new", "cur"):
             files.make_directory(os.path.join(directory, name))
-        # A Maildir knows 26 keywords for each folder: the most used ones get a letter.
-        used = [word for word, _ in Counter(word for row in rows for word in row.keywords.split()).most_common()]
-        letters = {word: chr(ord("a") + number) for number, word in enumerate(used[:_MAX_KEYWORDS])}
-        return cls(directory, folder, letters, tuple(used[_MAX_KEYWORDS:]), [])
+        # A Maildir folder has letters for 26 keywords: the most frequent ones get them.
+        by_frequency = [
+            word for word, _ in Counter(word for row in rows for word in row.keywords.split()).most_common()
+        ]
+        letters = {word: chr(ord("a") + number) for number, word in enumerate(by_frequency[:_MAX_KEYWORDS])}
+        return cls(directory, folder, letters, tuple(by_frequency[_MAX_KEYWORDS:]), [])
 
     def add(self, row: Row, octets: Iterable[bytes]) -> None:
         unique = f"{row.internal_date}.U{row.uid}_{row.message_id}.markpost,S={row.size}"

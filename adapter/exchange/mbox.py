@@ -1,12 +1,12 @@
 """mbox: many messages in one file, in the mboxrd dialect.
 
-A message starts with a ``From `` line (sender and date) after a blank line; within it, lines that are ``From `` after
-any number of ``>`` have one ``>`` more. Flags and keywords are header fields: Status, X-Status and X-Keywords as mutt
-and Dovecot write them, X-Mozilla-Status as Thunderbird does; they are taken off on import.
+A message starts with a ``From `` line (sender and date) after a blank line. Body lines that consist of ``From `` after
+any number of ``>`` get one more ``>``. Flags and keywords are header fields: Status, X-Status and X-Keywords as mutt
+and Dovecot write them, X-Mozilla-Status as Thunderbird does; import removes them.
 
-An exported message starts with such fields, the last of them ``X-Markpost-Octets: <size> <crlf|raw>``: what follows is
-the message with its line ends as LF (``crlf``), or as it is where it has others (``raw``), and it has that many octets.
-So it comes back exactly.
+An exported message starts with such fields. The last one is ``X-Markpost-Octets: <size> <crlf|raw>``: the message
+follows with LF for each CRLF (``crlf``), or unchanged if it contains a bare LF (``raw``), and has that many octets. The
+import restores it to the octet.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from adapter.store.queries.mailboxes import Folder, Row
 from protocol.mime.headers import parse_headers
 
 SUFFIX = ".mbox"
-#: A message is held in memory while its lines are unquoted.
-MAX_MESSAGE = 256 << 20
+#: Bound on memory: a message is unquoted in memory.
+MAX_MESSAGE_BYTES = 256 << 20
 _FROM = b"From "
-_MAX_FROM_LINE = 1000
+_MAX_FROM_LINE_BYTES = 1000
 _QUOTED = re.compile(rb"^>(?=>*From )", re.MULTILINE)
 _TO_QUOTE = re.compile(rb"^(?=>*From )", re.MULTILINE)
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -42,7 +42,9 @@ _DATE = re.compile(
 _MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
-_OURS = re.compile(rb"(?:(?:Status|X-Status|X-Keywords): [^\n]*\n){0,3}X-Markpost-Octets: (\d{1,15}) (crlf|raw)\n")
+_OUR_FIELDS = re.compile(
+    rb"(?:(?:Status|X-Status|X-Keywords): [^\n]*\n){0,3}X-Markpost-Octets: (\d{1,15}) (crlf|raw)\n"
+)
 _STATUS = {"R": Flag.READ}
 _X_STATUS = {"A": Flag.ANSWERED, "F": Flag.STARRED, "D": Flag.DELETED, "T": Flag.DRAFT}
 _MOZILLA = {0x0001: Flag.READ, 0x0002: Flag.ANSWERED, 0x0004: Flag.STARRED}
@@ -68,21 +70,21 @@ def single(path: str, folder: str = names.INBOX) -> Source:
 
 
 def directory(path: str) -> Source:
-    """Every ``.mbox`` file in a directory is a folder."""
+    """Return a directory of ``.mbox`` files as a source; each file is a folder."""
     full_names = files.read_full_names(path)
-    found = {}
+    folders = {}
     for entry in sorted(os.listdir(path)):
         file = os.path.join(path, entry)
         if entry.endswith(SUFFIX) and os.path.isfile(file) and not os.path.islink(file):
             name = full_names.get(entry) or names.folder_of_entry(entry.removesuffix(SUFFIX))
-            found[file] = tidy_folder(name.split(names.DELIMITER))
+            folders[file] = tidy_folder(name.split(names.DELIMITER))
 
     def items() -> Iterator[Item]:
-        for file, folder in found.items():
+        for file, folder in folders.items():
             yield from _items(file, folder)
 
-    octets = sum(os.path.getsize(file) for file in found)
-    return Source(tuple(found.values()), octets, items, files.read_subscriptions(path, names.DELIMITER.encode()))
+    octets = sum(os.path.getsize(file) for file in folders)
+    return Source(tuple(folders.values()), octets, items, files.read_subscriptions(path, names.DELIMITER.encode()))
 
 
 def contains_folders(path: str) -> bool:
@@ -96,7 +98,7 @@ def _items(path: str, folder: str) -> Iterator[Item]:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for number, (start, body, end) in enumerate(_split(data), 1):
                 label = f"{os.path.basename(path)}, message {number}"
-                if end - body > MAX_MESSAGE:
+                if end - body > MAX_MESSAGE_BYTES:
                     yield Item(label, folder, end - start, partial(_refuse, end - body))
                     continue
                 item = _item(label, folder, data[start:body], data[body:end])
@@ -105,11 +107,11 @@ def _items(path: str, folder: str) -> Iterator[Item]:
 
 
 def _refuse(size: int) -> Iterator[bytes]:
-    raise SourceError(f"{size} octets are too many for one message of an mbox")
+    raise SourceError(f"{size} octets; a message of an mbox may have {MAX_MESSAGE_BYTES}")
 
 
 def _split(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Where each message's From line starts, where the message starts, and where it ends."""
+    """Yield the offsets of each message: its From line, its first octet, its end."""
     start = 0
     while data[start : start + 1] in (b"\n", b"\r"):
         start += 1
@@ -126,7 +128,7 @@ def _split(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
 def _next_from(data: mmap.mmap, position: int) -> int:
     while (position := data.find(b"\nFrom ", position)) >= 0:
         blank = data[position - 1 : position] == b"\n" or data[position - 2 : position] == b"\n\r"
-        if blank and _DATE.search(data[position + 1 : position + _MAX_FROM_LINE].partition(b"\n")[0]):
+        if blank and _DATE.search(data[position + 1 : position + _MAX_FROM_LINE_BYTES].partition(b"\n")[0]):
             return position + 1
         position += 1
     return -1
@@ -141,11 +143,11 @@ def _without_blank_line(data: mmap.mmap, body: int, end: int) -> int:
 
 
 def _item(label: str, folder: str, from_line: bytes, raw: bytes) -> Item | None:
-    ours = _OURS.match(raw)
+    exported = _OUR_FIELDS.match(raw)
     fields_end = _HEADER_END.search(raw)
-    fields = parse_headers(raw, 0, ours.end() if ours else fields_end.end() if fields_end else len(raw))
-    if fields.first("x-imap") is not None and not ours:
-        return None  # a note of the IMAP server to itself, not mail
+    fields = parse_headers(raw, 0, exported.end() if exported else fields_end.end() if fields_end else len(raw))
+    if fields.first("x-imap") is not None and not exported:
+        return None  # an internal record of the UW IMAP server, not mail
 
     def text(name: str) -> str:
         return (fields.first(name) or b"").decode("latin-1")
@@ -162,11 +164,11 @@ def _item(label: str, folder: str, from_line: bytes, raw: bytes) -> Item | None:
         flags |= flag if mozilla & bit else 0
     if mozilla & _MOZILLA_FORWARDED:
         words.append(FORWARDED)
-    if ours:
-        message = _QUOTED.sub(b"", raw[ours.end() :])
-        if ours[2] == b"crlf":
+    if exported:
+        message = _QUOTED.sub(b"", raw[exported.end() :])
+        if exported[2] == b"crlf":
             message = message.replace(b"\n", b"\r\n")
-        message = message[: int(ours[1])]
+        message = message[: int(exported[1])]
     else:
         kept, at = [], 0
         for field in fields.fields:
@@ -212,7 +214,7 @@ def file_name(folder: str, shortened: dict[str, str]) -> str:
 
 
 class FolderWriter:
-    """Writes one folder."""
+    """Writes one folder; call ``finish`` after the last message."""
 
     def __init__(self, directory: str, folder: Folder, shortened: dict[str, str]) -> None:
         self._file = files.new_file(os.path.join(directory, file_name(folder.name, shortened)))

@@ -160,16 +160,16 @@ def test_backup_is_consistent_while_mail_is_delivered(tmp_path: Path) -> None:
         pass
     enough, acknowledged = channel(), channel()
     with running(_write, str(root), enough, acknowledged):
-        known, counted = -1, []
+        last_number, counted = -1, []
         for number in range(4):
-            while known < 25 * number:
-                known = acknowledged.get(timeout=PATIENCE)
+            while last_number < 25 * number:
+                last_number = acknowledged.get(timeout=PATIENCE)
             backup = _create(root, destination)
             restored = tmp_path / f"restored-{number}"
             restore.restore_backup(str(backup), str(restored))
             assert_layers_agree(restored, tmp_path / "scratch")
             with Transport.open(restored) as transport:
-                counted.append((known + 1, len(rows(transport, address=BOB))))
+                counted.append((last_number + 1, len(rows(transport, address=BOB))))
         enough.put("enough")
     assert all(there >= before for before, there in counted), counted
     assert counted[-1][1] > counted[0][1]

@@ -1,4 +1,4 @@
-"""``markpost init``, ``account`` and ``snapshot``, and how every command fails."""
+"""``markpost init``, ``account`` and ``snapshot``, and the failures that all commands share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cli(tmp_path: Path) -> Cli:
     return command
 
 
-def test_init(tmp_path: Path) -> None:
+def test_init_creates_a_store_in_an_empty_directory_only(tmp_path: Path) -> None:
     root = tmp_path / "new" / "store"
     result = CliRunner().invoke(main, ["init", "--root", str(root)])
     assert result.exit_code == 0
@@ -59,7 +59,7 @@ def test_init(tmp_path: Path) -> None:
     assert "is not empty" in again.stderr
 
 
-def test_account_with_password(cli: Cli) -> None:
+def test_account_add_sets_the_password(cli: Cli) -> None:
     assert "password set" in cli("account", "add", "Ada@Example.Test", "--password-stdin", stdin=f"{SECRET}\r\n").stdout
     with Credentials.open(cli.root) as credentials:
         assert credentials.verify(ADA, SECRET)
@@ -68,14 +68,14 @@ def test_account_with_password(cli: Cli) -> None:
     assert SECRET not in cli("account", "list").output
 
 
-def test_account_without_password_says_so(cli: Cli) -> None:
+def test_account_without_password_is_reported(cli: Cli) -> None:
     assert "without a password" in cli("account", "add", ADA).stdout
     assert "no password" in cli("account", "list").stdout
     assert cli.accounts()[ADA]["password"] is False
 
 
 @pytest.mark.parametrize("address", ["ada@@example.test", "ada lovelace@example.test", "ada@exa mple.test"])
-def test_a_slip_of_the_fingers_is_not_registered(cli: Cli, address: str) -> None:
+def test_invalid_address_is_not_registered(cli: Cli, address: str) -> None:
     assert cli("account", "add", address, status=1).stderr.count("\n") == 1
     assert cli.accounts() == {}
     cli("account", "add", '"ada lovelace"@example.test')
@@ -91,7 +91,7 @@ def test_a_bad_password_registers_nothing(cli: Cli, stdin: str | bytes) -> None:
     assert cli.accounts() == {}
 
 
-def test_modes_of_add(cli: Cli) -> None:
+def test_modes_of_account_add(cli: Cli) -> None:
     cli("account", "add", ADA, "--password-stdin", stdin=SECRET)
     refused = cli("account", "add", ADA, status=1)
     assert "already registered" in refused.stderr
@@ -103,7 +103,7 @@ def test_modes_of_add(cli: Cli) -> None:
     assert sorted((each["status"], each["messages"]) for each in listed) == [("active", 0), ("stashed", 1)]
 
 
-def test_passwd(cli: Cli) -> None:
+def test_passwd_replaces_the_password(cli: Cli) -> None:
     cli("account", "add", ADA)
     assert "--password-stdin" in cli("account", "passwd", ADA, status=1).stderr
     cli("account", "passwd", ADA, "--password-stdin", stdin="first")
@@ -114,7 +114,7 @@ def test_passwd(cli: Cli) -> None:
     assert "account add" in cli("account", "passwd", BOB, "--password-stdin", stdin="x", status=67).stderr
 
 
-def test_remove(cli: Cli) -> None:
+def test_modes_of_account_remove(cli: Cli) -> None:
     for address in (ADA, BOB):
         cli("account", "add", address, "--password-stdin", stdin=SECRET)
     cli("deliver", "--from", "x@y.test", "--to", ADA, "-", stdin="Subject: x\n\nx\n")
@@ -134,7 +134,7 @@ def test_remove(cli: Cli) -> None:
     assert cli.accounts()[BOB]["status"] == "stashed"
 
 
-def test_snapshot(cli: Cli) -> None:
+def test_snapshot_prints_the_last_record(cli: Cli) -> None:
     cli("account", "add", ADA)
     sequence = int(cli("snapshot").stdout)
     assert sequence > 0
@@ -154,7 +154,7 @@ def test_snapshot(cli: Cli) -> None:
         ["export", "--format", "mbox", "--to", "out"],
     ],
 )
-def test_no_store(tmp_path: Path, command: list[str]) -> None:
+def test_missing_store_is_a_temporary_failure_that_names_init(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for root in ("missing", "empty", "file"):
@@ -165,8 +165,8 @@ def test_no_store(tmp_path: Path, command: list[str]) -> None:
     assert list((tmp_path / "empty").iterdir()) == []
 
 
-def test_a_store_of_somebody_else(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It bounces no mail."""
+def test_unwritable_store_is_a_temporary_failure(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status is temporary, so that no mail bounces."""
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     result = cli("deliver", "--from", ADA, "--to", BOB, os.devnull, status=75)
     assert "is not writable for user" in result.stderr
@@ -184,17 +184,17 @@ def test_maintenance_is_temporary(cli: Cli) -> None:
     assert "maintenance" in cli("deliver", "--from", ADA, "--to", BOB, os.devnull, status=75).stderr
 
 
-def test_bad_address(cli: Cli) -> None:
+def test_bad_address_is_a_data_error(cli: Cli) -> None:
     assert cli("account", "add", "nobody", status=65).stderr.startswith("markpost: not an address: 'nobody'")
 
 
-def test_root_is_needed() -> None:
+def test_root_is_required() -> None:
     result = CliRunner().invoke(main, ["account", "list"], env={"MARKPOST_ROOT": None})
     assert result.exit_code == 2
     assert "MARKPOST_ROOT" in result.stderr
 
 
-def test_credentials_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_credentials_are_a_temporary_failure(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("account", "add", ADA)
     monkeypatch.setattr("adapter.accounts.credentials._LOCK_SECONDS", 0.05)
     directories = Directories(str(cli.root))
@@ -205,7 +205,7 @@ def test_credentials_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_command_has_help() -> None:
-    """Overviews say it in a line that is whole."""
+    """The overviews show complete lines."""
     overview = CliRunner().invoke(main, ["--help"])
     assert overview.exit_code == 0
     assert "account" in overview.stdout
@@ -216,7 +216,7 @@ def test_every_command_has_help() -> None:
             assert "..." not in text.partition("Commands:")[2]
 
 
-def test_a_command_that_is_none() -> None:
+def test_unknown_command_suggests_a_known_one() -> None:
     for word, hint in (("serv", "'serve'"), ("nonsense", "No such command")):
         result = CliRunner().invoke(main, [word])
         assert result.exit_code == 2
@@ -226,12 +226,12 @@ def test_a_command_that_is_none() -> None:
 # --- as a process ------------------------------------------------------------------------------------------------
 
 
-def test_as_a_process(tmp_path: Path) -> None:
+def test_commands_as_processes_with_ascii_locale_and_closed_streams(tmp_path: Path) -> None:
     def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "adapter.cli", *arguments, "--root", str(tmp_path / "store")]
         return subprocess.run(command, input=stdin, capture_output=True, cwd=REPOSITORY, timeout=60, env=environment)
 
-    # as in a locale that knows nothing but ASCII
+    # a locale with ASCII only
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
     def run_without_streams(*arguments: str) -> int:
@@ -252,10 +252,10 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert refused.stderr.count(b"\n") == 1
 
 
-def test_a_terminal_is_asked_for_the_password(cli: Cli) -> None:
+def test_password_is_read_from_the_terminal_without_echo(cli: Cli) -> None:
     command = [sys.executable, "-m", "adapter.cli", "account", "add", ADA, "--root", str(cli.root)]
     pid, terminal = pty.fork()
-    if pid == 0:  # the child, whose terminal this is
+    if pid == 0:  # the child process, with the terminal
         os.chdir(REPOSITORY)
         os.execv(command[0], command)
     shown = b""
@@ -266,7 +266,7 @@ def test_a_terminal_is_asked_for_the_password(cli: Cli) -> None:
     try:
         while chunk := os.read(terminal, 1024):
             shown += chunk
-    except OSError:  # how Linux tells that the other side is closed
+    except OSError:  # on Linux: the other side is closed
         pass
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown

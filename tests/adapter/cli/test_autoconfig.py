@@ -82,7 +82,7 @@ def test_records(config: str) -> None:
     ]
 
 
-def test_everything_at_once_with_the_usual_ports() -> None:
+def test_all_formats_with_the_standard_ports() -> None:
     shown = run("Ada@Example.org", "--host", "mx.example.org").stdout
     assert "https://autoconfig.example.org/mail/config-v1.1.xml" in shown
     assert "_imaps._tcp.example.org. 3600 IN SRV 0 1 993 mx.example.org." in shown
@@ -93,7 +93,7 @@ def test_everything_at_once_with_the_usual_ports() -> None:
     assert plistlib.loads(plist.encode())["PayloadContent"][0]["EmailAddress"] == ADA
 
 
-def test_flags_say_where_and_plain_connections_are_not_published() -> None:
+def test_flags_set_the_ports_and_plain_connections_are_not_published() -> None:
     given = (ADA, "--host", "h.test", "--imap", "127.0.0.1:1143", "--submission", "127.0.0.1:0")
     xml = run(*given, "--format", "thunderbird").stdout
     assert [server[:3] for server in servers(xml, "incomingServer")] == [("h.test", "1143", "plain")]
@@ -102,7 +102,7 @@ def test_flags_say_where_and_plain_connections_are_not_published() -> None:
     assert "h.test" not in run(*given, "--format", "srv").stdout
 
 
-def test_names_that_are_not_ascii_or_not_names() -> None:
+def test_international_and_invalid_names() -> None:
     shown = run("jörg@bücher.example", "--host", "mail.bücher.example").stdout
     assert "_imaps._tcp.xn--bcher-kva.example. 3600 IN SRV 0 1 993 mail.xn--bcher-kva.example." in shown
     assert "<string>jörg@bücher.example</string>" in shown

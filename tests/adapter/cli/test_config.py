@@ -1,4 +1,4 @@
-"""``markpost config check`` names every mistake with its place; ``show`` prints what is in force and why."""
+"""``markpost config``: ``check`` reports every mistake with its line, ``show`` prints each setting with its origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "markpost.toml"
 
 
-def test_a_right_configuration_has_no_mistakes(file: Path, tmp_path: Path) -> None:
+def test_valid_configuration_has_no_mistakes(file: Path, tmp_path: Path) -> None:
     tls = make_certificate(tmp_path)
     file.write_text(f'[tls]\ncertificate = "{tls.certificate}"\nkey = "{tls.key}"\n[listen]\nimaps = ["[::]:993"]\n')
     result = run("check", "--config", str(file))
@@ -35,13 +35,13 @@ def test_a_right_configuration_has_no_mistakes(file: Path, tmp_path: Path) -> No
     assert run("check", "--imap", "127.0.0.1:143").exit_code == 0
 
 
-def test_every_mistake_of_form_is_told_at_once(file: Path) -> None:
+def test_all_mistakes_of_syntax_are_reported_at_once(file: Path) -> None:
     file.write_text(
         '[limits]\nrecipients = -1\nidel = 5\n\n[smpt]\n[tls.names."a.test"]\nkey = "k"\n[domains]\ncatch_all = 3\n'
     )
     result = run("check", "--config", str(file), MARKPOST_LIMITS_HOPS="many", MARKPOST_LIMITS_EROORS="3")
     assert result.exit_code == 1
-    told = result.stderr.splitlines()
+    lines = result.stderr.splitlines()
     for place, text in (
         (f"{file}:2: ", "limits.recipients must be a whole number"),
         (f"{file}:3: ", "unknown setting 'limits.idel'; did you mean 'idle'?"),
@@ -51,12 +51,12 @@ def test_every_mistake_of_form_is_told_at_once(file: Path) -> None:
         ("environment MARKPOST_LIMITS_HOPS: ", "limits.hops must be a whole number, not 'many'"),
         ("environment MARKPOST_LIMITS_EROORS: ", "did you mean 'MARKPOST_LIMITS_ERRORS'?"),
     ):
-        assert any(line.startswith(place) and text in line for line in told), (place, told)
-    assert len(told) == 7
+        assert any(line.startswith(place) and text in line for line in lines), (place, lines)
+    assert len(lines) == 7
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         ('[limits]\nexempt = ["here"]\n', 2, "limits.exempt: 'here' is neither a network"),
         ('[aliases]\n"x@a.test" = ["y"]\n', 2, "'y' is not an address"),
@@ -79,15 +79,15 @@ def test_every_mistake_of_form_is_told_at_once(file: Path) -> None:
         ('[relay]\n\nport = = 1\n', 3, "Invalid value"),
     ],
 )  # fmt: skip
-def test_mistakes_of_meaning_have_a_line(file: Path, text: str, line: int, told: str) -> None:
+def test_mistakes_of_meaning_are_reported_with_their_line(file: Path, text: str, line: int, message: str) -> None:
     file.write_text(text)
     result = run("check", "--config", str(file))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"{file}:{line}: ")
-    assert told in result.stderr
+    assert message in result.stderr
 
 
-def test_show_says_where_each_value_comes_from(file: Path) -> None:
+def test_show_prints_the_origin_of_each_value(file: Path) -> None:
     file.write_text('[limits]\nidle = "5 min"\n[imap]\nfolders = 7\n[aliases]\n"a@x.test" = ["b@x.test"]\n')
     result = run("show", "--config", str(file), "--smtp", "127.0.0.1:25", MARKPOST_IMAP_FOLDERS="8")
     assert result.exit_code == 0, result.stderr
@@ -100,7 +100,7 @@ def test_show_says_where_each_value_comes_from(file: Path) -> None:
     assert "socket_mode = 0o660  # default" in shown
 
 
-def test_what_is_shown_can_be_read_back(file: Path, tmp_path: Path) -> None:
+def test_output_of_show_is_a_valid_configuration(file: Path, tmp_path: Path) -> None:
     file.write_text(
         '[limits]\nidle = 0.5\nmessage_size = 1000\n[account."a@x.test"]\nstorage = "1 GiB"\n[domains]\n'
         'catch_all = {"x.test" = "a@x.test"}\nlocal = ["ü.test", "quo\\"te"]\n'
@@ -125,7 +125,7 @@ def test_secrets_are_masked(file: Path) -> None:
     assert "hunter2" not in result.output
 
 
-def test_show_of_a_bad_file_is_one_line(file: Path) -> None:
+def test_show_of_an_invalid_file_fails_in_one_line(file: Path) -> None:
     file.write_text("[limits]\nidel = 1\nidlle = 2\n")
     result = run("show", "--config", str(file))
     assert result.exit_code == 1
@@ -134,7 +134,7 @@ def test_show_of_a_bad_file_is_one_line(file: Path) -> None:
     assert "(and 1 more: see markpost config check)" in result.stderr
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(file: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(file: Path) -> None:
     file.write_text("[imap]\nfolders = 1\nkeywords = 1\nkeyword_length = 1\n")
     environment = {"MARKPOST_IMAP_KEYWORDS": "2", "MARKPOST_IMAP_KEYWORD_LENGTH": "2", "MARKPOST_ROOT": "/mail"}
     loaded = loader.read(Settings, str(file), environment, {("imap", "keyword_length"): Flag("--length", 3)})
@@ -146,12 +146,12 @@ def test_flags_win_over_the_environment_and_that_over_the_file(file: Path) -> No
 
 
 @pytest.mark.parametrize("value", ["1.5.1", "-", "1e3", ""])
-def test_a_number_in_the_environment_that_is_none(value: str) -> None:
+def test_invalid_number_in_the_environment_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="MARKPOST_IMAP_FOLDERS"):
         loader.load(Settings, None, {"MARKPOST_IMAP_FOLDERS": value})
 
 
-def test_lines_of_keys() -> None:
+def test_each_key_has_its_line() -> None:
     text = (
         '''# a = 1
 a = """

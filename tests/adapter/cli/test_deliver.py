@@ -1,4 +1,4 @@
-"""``markpost deliver``: what is delivered, to whom, and the exit status a mail server acts on."""
+"""``markpost deliver``: content, recipients, and the exit status that a mail server acts on."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def deliver(root: Path, file: str, *to: str, sender: str = ADA, stdin: bytes = b
     return result
 
 
-def test_message_as_it_is_but_for_line_ends(root: Path, tmp_path: Path) -> None:
+def test_message_is_delivered_unchanged_but_for_line_ends(root: Path, tmp_path: Path) -> None:
     (tmp_path / "x.eml").write_bytes(b"Subject: x\nTo: someone\r\n\n\xff bare LF\n..\nno end")
     printed = deliver(root, str(tmp_path / "x.eml"), BOB, ADA).stdout.strip()
     with Store.open(root) as store:
-        [found] = store.mailbox(BOB).messages()
-        assert found.id == printed
-        mail = store.mailbox(BOB).read(found)
+        [delivered] = store.mailbox(BOB).messages()
+        assert delivered.id == printed
+        mail = store.mailbox(BOB).read(delivered)
         assert mail.octets() == b"Subject: x\r\nTo: someone\r\n\r\n\xff bare LF\r\n..\r\nno end"
         assert [each.id for each in store.mailbox(ADA).messages()] == [printed]
         [sent] = store.mailbox(ADA).messages("Sent")
@@ -48,7 +48,7 @@ def test_message_as_it_is_but_for_line_ends(root: Path, tmp_path: Path) -> None:
         assert sent.read
 
 
-def test_markdown_is_composed(root: Path, tmp_path: Path) -> None:
+def test_markdown_is_composed_into_a_message(root: Path, tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("---\nsubject: Grüße\ncc: Ada <ada@example.test>\n---\n\n# Hi\n\n*Bob*\n")
     deliver(root, str(tmp_path / "note.md"), BOB)
     with Store.open(root) as store:
@@ -71,14 +71,14 @@ def test_markdown_is_composed(root: Path, tmp_path: Path) -> None:
         (b"", ""),
     ],
 )
-def test_standard_input_is_told_by_its_looks(root: Path, stdin: bytes, subject: str) -> None:
+def test_format_of_standard_input_is_detected(root: Path, stdin: bytes, subject: str) -> None:
     deliver(root, "-", stdin=stdin)
     with Store.open(root) as store:
-        [found] = store.mailbox(BOB).messages()
-        assert found.subject == subject
+        [delivered] = store.mailbox(BOB).messages()
+        assert delivered.subject == subject
 
 
-def test_a_large_message(root: Path) -> None:
+def test_large_message_is_delivered(root: Path) -> None:
     octets = b"Subject: large\n\n" + b"line of text\r\n" * 500_000
     deliver(root, "-", stdin=octets)
     with Store.open(root) as store:
@@ -86,7 +86,7 @@ def test_a_large_message(root: Path) -> None:
         assert mail.octets() == octets.replace(b"large\n\n", b"large\r\n\r\n")
 
 
-def test_sender_from_elsewhere_and_null_sender(root: Path) -> None:
+def test_sender_elsewhere_and_null_sender_are_accepted(root: Path) -> None:
     for sender in ("someone@elsewhere.test", "", "<>"):
         deliver(root, "-", sender=sender, stdin=b"Subject: x\n\n")
     with Store.open(root) as store:
@@ -95,7 +95,7 @@ def test_sender_from_elsewhere_and_null_sender(root: Path) -> None:
     assert "--from" in deliver(root, "-", sender="", stdin=b"# Markdown\n", status=65).stderr
 
 
-def test_some_recipients_fail(root: Path) -> None:
+def test_failures_of_some_recipients_are_reported(root: Path) -> None:
     with Store.open(root) as store:
         store.add_mailbox("old@example.test")
         store.transport.run(op.Deregister("old@example.test"))
@@ -111,7 +111,7 @@ def test_some_recipients_fail(root: Path) -> None:
         assert len(store.mailbox(BOB).messages()) == 1
 
 
-def test_no_recipient_is_known(root: Path) -> None:
+def test_unknown_recipients_only_deliver_nothing(root: Path) -> None:
     result = deliver(root, "-", "nobody@example.test", stdin=b"Subject: x\n\n", status=67)
     assert result.stdout == ""
     with Store.open(root) as store:
@@ -119,7 +119,7 @@ def test_no_recipient_is_known(root: Path) -> None:
     assert list((root / "messages").glob("*/*")) == []
 
 
-def test_a_temporary_failure_of_one_is_what_counts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_temporary_failure_makes_the_status_temporary(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = op.Deliver.plan
 
     def failing(self: op.Deliver, context: object) -> op.Delivery:
@@ -147,20 +147,20 @@ def test_full_disk_is_temporary(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("to", "file", "status"),
     [("nobody", os.devnull, 65), (BOB, "/nonexistent/x.eml", 66), (BOB, "/", 66)],
 )
-def test_mistakes(root: Path, to: str, file: str, status: int) -> None:
+def test_wrong_arguments_have_their_status(root: Path, to: str, file: str, status: int) -> None:
     result = deliver(root, file, to, status=status)
     assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", [b"---\nsubject: [\n---\nx", b"---\nto: nonsense\n---\nx", b"caf\xe9"])
-def test_bad_markdown(root: Path, tmp_path: Path, text: bytes) -> None:
+def test_invalid_markdown_is_a_data_error(root: Path, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "x.md").write_bytes(text)
     result = deliver(root, str(tmp_path / "x.md"), status=65)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
 
 
-def test_a_mistyped_key_is_named(root: Path, tmp_path: Path) -> None:
+def test_unknown_front_matter_key_is_reported(root: Path, tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("---\nsubjct: News\n---\nx")
     assert deliver(root, str(tmp_path / "x.md"), status=65).stderr == (
         "markpost: front matter: unknown key 'subjct';"
@@ -170,7 +170,7 @@ def test_a_mistyped_key_is_named(root: Path, tmp_path: Path) -> None:
         assert store.mailbox(BOB).messages() == []
 
 
-def test_a_stored_message_is_delivered_as_it_was_exported(root: Path, tmp_path: Path) -> None:
+def test_exported_message_is_delivered_unchanged(root: Path, tmp_path: Path) -> None:
     with Store.open(root) as store:
         store.mailbox(ADA).send("text", to=BOB, attachments=[("plan.txt", b"plan")])
         mail = store.mailbox(BOB).read(store.mailbox(BOB).messages()[0])
@@ -185,7 +185,7 @@ def test_a_stored_message_is_delivered_as_it_was_exported(root: Path, tmp_path: 
         assert store.mailbox(BOB).read(store.mailbox(BOB).messages()[0]).octets() == octets
 
 
-def test_too_much_markdown(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_markdown_is_a_data_error(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapter.cli.deliver._MAX_MARKDOWN_BYTES", 1 << 20)
     (tmp_path / "x.md").write_bytes(b"x" * (1 << 20) + b"x")
     deliver(root, str(tmp_path / "x.md"), status=65)

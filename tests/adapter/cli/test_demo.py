@@ -1,4 +1,4 @@
-"""The demo: one command, and there is mail to read and a server to read it from; a second run keeps it."""
+"""The demo: one command serves sample mail; a second run keeps it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _start(directory: Path) -> tuple[subprocess.Popen[str], str]:
     screen = ""
     while not screen.endswith("ready\n"):
         line = process.stdout.readline()
-        assert line, "the demo ended before it was ready"
+        assert line, "the demo exited before it was ready"
         screen += line
     return process, screen
 
@@ -65,7 +65,7 @@ def _inbox(screen: str, directory: Path) -> int:
 
 
 def _commands(screen: str) -> list[str]:
-    """What the screen says to type."""
+    """Return the commands on the screen."""
     return re.findall(r"^      (\S(?:.*\\\n)?.*)$", screen, re.MULTILINE)
 
 
@@ -76,8 +76,8 @@ def _type(screen: str, start: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.needs("bash", "curl")
-def test_the_first_five_minutes(tmp_path: Path) -> None:
-    """What the screen says works as it is typed; Ctrl-C ends at once; a second run keeps the mail."""
+def test_commands_on_the_screen_work_as_typed(tmp_path: Path) -> None:
+    """Ctrl-C ends the demo at once, and a second run keeps the mail."""
     process, screen = _start(tmp_path)
     try:
         assert demo.PASSWORD in screen
@@ -92,11 +92,11 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
         assert _type(screen, "rm ").returncode == 0
         assert len(list(inbox.glob("*.md"))) == 5
         with _client(screen, tmp_path) as waiting:
-            waiting.select("INBOX")  # a client that stays connected keeps nobody waiting
+            waiting.select("INBOX")  # a connected client does not delay the shutdown
             _stop(process)
     finally:
         process.kill()
-    # What takes Spark long is only looked at: these are commands, and their options are right.
+    # check and repair take Spark too long: only their options are parsed.
     for line in _commands(screen):
         if re.match("markpost (check|repair) ", line):
             _, command, arguments = main.resolve_command(click.Context(main), shlex.split(line)[1:])
@@ -109,7 +109,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
         _stop(process)
 
 
-def test_a_start_that_was_interrupted_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_first_start_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -121,9 +121,9 @@ def test_a_start_that_was_interrupted_is_begun_again(tmp_path: Path, monkeypatch
         assert len(store.mailbox(demo.ADA).messages()) == 4
 
 
-def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # somebody else has it, which is as good
+        with contextlib.suppress(OSError):  # another process has the port, which serves as well
             taken.bind(("127.0.0.1", 1143))
             taken.listen()
         command = [sys.executable, "-m", "adapter.cli", "demo", "--dir", str(tmp_path)]
@@ -133,13 +133,13 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-#: What is different every time: names, times, digests.
+#: Ids, times and digests, which differ each time.
 _VARIES = re.compile(
     r"msg-\d{8}(T\d{6}Z-[0-9a-f]{20})?|\d{4}-\d\d-\d\dT[\d:]+Z|thr-[0-9a-f]+|<[0-9a-f]+\.\d+@|&lt;[0-9a-f]+\.\d+@"
 )
 
 
-def test_the_picture_shows_what_is_there(tmp_path: Path) -> None:
+def test_picture_in_the_readme_shows_the_current_format(tmp_path: Path) -> None:
     with Store.open(demo.prepare(str(tmp_path)).root) as store:
         drawn = readme_image.draw(store.mailbox(demo.ADA))
     kept = Path(readme_image.__file__).with_suffix(".svg").read_text()

@@ -38,7 +38,7 @@ def run(root: Path, *arguments: str, status: int = 0) -> Result:
 
 
 @pytest.mark.parametrize("form", ["maildir", "mbox"])
-def test_export_and_import(root: Path, tmp_path: Path, form: str) -> None:
+def test_export_and_import_of_an_account(root: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / "out"
     exported = run(root, "export", "--format", form, "--to", str(out))
     assert exported.stdout.startswith("exported 6 messages (")
@@ -76,7 +76,7 @@ def test_other_programs_read_the_export(root: Path, tmp_path: Path) -> None:
     assert plan_again.get_flags() == "RO"
 
 
-def test_mail_that_python_wrote(root: Path, tmp_path: Path) -> None:
+def test_mail_written_by_python_is_imported(root: Path, tmp_path: Path) -> None:
     box = mailbox.mbox(tmp_path / "old.mbox")
     message = mailbox.mboxMessage("Subject: From Python\n\nFrom here\n")
     message.set_flags("RF")
@@ -85,12 +85,12 @@ def test_mail_that_python_wrote(root: Path, tmp_path: Path) -> None:
     run(root, "import", "--from", str(tmp_path / "old.mbox"), "--address", ADA, "--folder", "Old/Mail")
     with Store.open(root) as store:
         ada = store.mailbox(ADA)
-        [found] = ada.messages("Old/Mail")
-        assert (found.subject, found.flags) == ("From Python", frozenset({"read", "starred"}))
-        assert ada.read(found).octets() == b"Subject: From Python\r\n\r\nFrom here\r\n"
+        [imported] = ada.messages("Old/Mail")
+        assert (imported.subject, imported.flags) == ("From Python", frozenset({"read", "starred"}))
+        assert ada.read(imported).octets() == b"Subject: From Python\r\n\r\nFrom here\r\n"
 
 
-def test_partly_unreadable_source(root: Path, tmp_path: Path) -> None:
+def test_unreadable_messages_of_a_source_are_reported(root: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "cur").mkdir(parents=True)
     (tmp_path / "in" / "cur" / "1.a.host:2,").write_bytes(b"Subject: fine\n\n")
     (tmp_path / "in" / "cur" / "2.b.host:2,").symlink_to("nowhere")
@@ -100,14 +100,14 @@ def test_partly_unreadable_source(root: Path, tmp_path: Path) -> None:
     assert "1 message of" in result.stderr
 
 
-def test_mistakes(root: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_in_one_line(root: Path, tmp_path: Path) -> None:
     def fails(status: int, *arguments: str) -> str:
         result = run(root, *arguments, status=status)
         assert result.stdout == ""
         assert result.stderr.count("\n") == 1
         return result.stderr
 
-    assert "no Maildir" in fails(66, "import", "--from", str(tmp_path), "--address", ADA)
+    assert "not a Maildir" in fails(66, "import", "--from", str(tmp_path), "--address", ADA)
     assert "No such file" in fails(66, "import", "--from", str(tmp_path / "missing"), "--address", ADA)
     (tmp_path / "x.eml").write_bytes(b"Subject: x\n\n")
     unknown = ["import", "--from", str(tmp_path / "x.eml"), "--address", "nobody@example.test"]
@@ -120,9 +120,11 @@ def test_mistakes(root: Path, tmp_path: Path) -> None:
     assert "outside" in fails(77, "export", "--format", "mbox", "--to", str(root / "o"))
 
 
-@pytest.mark.parametrize(("how", "told"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
-def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: Path, how: int, told: bool) -> None:
-    count = 10_000  # which takes many seconds, however late the signal comes
+@pytest.mark.parametrize(("signal_number", "prints_progress"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+def test_interrupted_import_leaves_complete_messages_only(
+    root: Path, tmp_path: Path, signal_number: int, prints_progress: bool
+) -> None:
+    count = 10_000  # enough for many seconds, however late the signal comes
     (tmp_path / "in" / "cur").mkdir(parents=True)
     originals = [b"Subject: %d\r\n\r\n" % number + b"text\r\n" * 50 for number in range(count)]
     for number, octets in enumerate(originals):
@@ -137,16 +139,16 @@ def test_an_import_that_is_cut_off_leaves_whole_messages(root: Path, tmp_path: P
     )
     inbox = root / "mailboxes" / ADA / "inbox"
     wait_until(lambda: process.poll() is not None or any(inbox.glob("*.md")))
-    process.send_signal(how)
+    process.send_signal(signal_number)
     printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     with Store.open(root) as store:
-        found = list(reversed(store.mailbox(ADA).messages()))
-        assert 0 < len(found) < count
-        assert [store.mailbox(ADA).read(each).octets() for each in found] == originals[: len(found)]
-        assert {each.flags for each in found} == {frozenset({"read", "starred"})}
-    if told:
-        # One may have been submitted when the signal came, and not yet be known to the importer.
-        known = int(printed.split()[1])
-        assert len(found) - known in (0, 1)
-        assert f"a second run imports {known} message" in errors
+        imported = list(reversed(store.mailbox(ADA).messages()))
+        assert 0 < len(imported) < count
+        assert [store.mailbox(ADA).read(each).octets() for each in imported] == originals[: len(imported)]
+        assert {each.flags for each in imported} == {frozenset({"read", "starred"})}
+    if prints_progress:
+        # One may have been submitted when the signal came, and not yet be reported to the importer.
+        reported = int(printed.split()[1])
+        assert len(imported) - reported in (0, 1)
+        assert f"a second run imports {reported} message" in errors

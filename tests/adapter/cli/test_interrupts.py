@@ -73,16 +73,16 @@ def test_blocking_read_is_interrupted_at_once() -> None:
 
 def test_other_threads_do_not_change_the_handler() -> None:
     before = signal.getsignal(signal.SIGINT)
-    found = []
+    handlers = []
 
     def work() -> None:
         with deferred_interrupts():
-            found.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert handlers == [before]
 
 
 def test_delivery_waiting_for_its_message_can_be_interrupted(tmp_path: Path) -> None:

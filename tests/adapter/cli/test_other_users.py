@@ -20,7 +20,7 @@ CONFIRMED = ("--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that belongs to nobody, which is a user."""
+    """A store of the user ``nobody``."""
     with new_store(tmp_path / "store", ADA):
         pass
     assert _run(tmp_path / "store", "account", "passwd", ADA, "--password-stdin").exit_code == 0
@@ -67,13 +67,13 @@ def _of_root(root: Path) -> list[Path]:
     return [path for path in (root, *root.rglob("*")) if path.lstat().st_uid == 0]
 
 
-def test_root_makes_no_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
+def test_root_creates_no_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
     with new_store(tmp_path / "own", ADA):
         pass
     assert _run(tmp_path / "own", "backup", str(tmp_path / "backups")).exit_code == 0
     place = tmp_path / "place"
     place.mkdir()
-    os.chown(place, 4711, 4712)  # who has no name
+    os.chown(place, 4711, 4712)  # a user without a name
     for command in (("init",), ("restore", str(tmp_path / "backups"))):
         refused = _run(place, *command)
         assert "belongs to user 4711: run this as that user (setpriv --reuid=4711 --regid=4712 " in refused.output
@@ -81,21 +81,21 @@ def test_root_makes_no_store_in_the_directory_of_another_user(tmp_path: Path) ->
     assert not any(place.iterdir())
 
 
-def test_root_goes_on_with_its_own_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
+def test_root_keeps_using_its_own_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA):
         pass
     os.chown(tmp_path / "store", NOBODY, NOBODY)
     assert _run(tmp_path / "store", "account", "add", "eve@example.test").exit_code == 0
 
 
-def test_root_may_look(root: Path) -> None:
+def test_root_may_run_read_only_commands(root: Path) -> None:
     assert "bad" not in _run(root, "doctor").output
     assert _run(root, "maintenance", "status").output == "online\n"
     assert _of_root(root) == []
 
 
 @pytest.mark.parametrize("name", ["journal/0000000000000001.jsonl", "index.sqlite"])
-def test_a_file_of_root_is_named_in_one_line(root: Path, name: str) -> None:
+def test_file_of_root_is_reported_in_one_line(root: Path, name: str) -> None:
     os.chown(root / name, 0, 0)
     (root / name).chmod(0o600)
 
@@ -105,25 +105,25 @@ def test_a_file_of_root_is_named_in_one_line(root: Path, name: str) -> None:
 
     line = "Permission denied; it has to belong to the store's user: see markpost doctor"
     assert as_nobody(root, deliver) == f"75 markpost: {os.path.basename(name)}: {line}\n"
-    told = as_nobody(root, lambda store: _run(store, "doctor").output)
-    assert f"{root / name} do not belong to user {NOBODY}" in told
+    output = as_nobody(root, lambda store: _run(store, "doctor").output)
+    assert f"{root / name} do not belong to user {NOBODY}" in output
 
 
 @pytest.mark.parametrize("name", ["mailboxes/ada@example.test", "messages", "credentials/passwd"])
-def test_doctor_finds_what_root_left(root: Path, name: str) -> None:
+def test_doctor_reports_files_of_root(root: Path, name: str) -> None:
     os.chown(root / name, 0, 0)
     assert f"{root / name} do not belong to user {NOBODY}" in _run(root, "doctor").output
 
 
-def test_whoever_can_only_read_is_told_where_a_check_can_write(tmp_path: Path) -> None:
+def test_check_of_a_read_only_store_names_the_scratch_option(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else 0o644)
-    told = as_nobody(root, lambda store: _run(store, "check").output)
-    assert told == (
+    output = as_nobody(root, lambda store: _run(store, "check").output)
+    assert output == (
         f"markpost: {root} belongs to user root and cannot be written: Permission denied;"
         " --scratch DIR names a directory for temporary files that can be\n"
     )

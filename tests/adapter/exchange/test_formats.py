@@ -1,4 +1,4 @@
-"""Maildir, mbox and .eml as formats, without a store: what is written comes back, what others wrote is understood."""
+"""The formats Maildir, mbox and .eml: exports are read back exactly, files of other programs are read."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def test_every_folder_has_a_maildir_directory(name: str) -> None:
         (".inbox.sub", "INBOX/sub"),
     ],
 )
-def test_foreign_maildir_directories(entry: str, name: str) -> None:
+def test_maildir_directories_of_other_programs_are_read(entry: str, name: str) -> None:
     assert maildir.folder_name(entry) == name
 
 
 @given(st.lists(folder_names(), max_size=6))
-def test_subscriptions_come_back(subscribed: list[str]) -> None:
+def test_exported_subscriptions_are_read_back(subscribed: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         files.write_subscriptions(directory, subscribed)
         assert files.read_subscriptions(directory, b".") == tuple(subscribed)
 
 
-def test_old_subscriptions(tmp_path: Path) -> None:
+def test_subscriptions_in_the_first_format_are_read(tmp_path: Path) -> None:
     (tmp_path / "subscriptions").write_text("Sent\nWork.Plans\n")
     assert files.read_subscriptions(str(tmp_path), b".") == ("Sent", "Work/Plans")
 
@@ -107,7 +107,7 @@ def items(source: Source) -> list[Item]:
         max_size=5,
     )
 )
-def test_mbox_comes_back_exactly(messages: list[tuple[bytes, int, str, int]]) -> None:
+def test_exported_mbox_is_read_back_exactly(messages: list[tuple[bytes, int, str, int]]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         writer = mbox.FolderWriter(directory, Folder(1, "reg-x", "x", "INBOX", "", 1), {})
         for uid, (message, flags, keywords, date) in enumerate(messages, 1):
@@ -156,7 +156,7 @@ Date: Mon, 5 Jan 2026 10:00:00 +0000
 last, without end"""
 
 
-def test_foreign_mbox(tmp_path: Path) -> None:
+def test_mbox_of_other_programs_is_read(tmp_path: Path) -> None:
     source = FOREIGN_MBOX.replace(b"after no blank line\n", b"after no blank line\n\n")
     (tmp_path / "Old Mail.mbox").write_bytes(source)
     one, two, last = items(mbox.directory(str(tmp_path)))
@@ -174,7 +174,7 @@ def test_foreign_mbox(tmp_path: Path) -> None:
     assert last.date == 1767607200
 
 
-def test_mbox_with_crlf(tmp_path: Path) -> None:
+def test_mbox_with_crlf_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(FOREIGN_MBOX.lstrip().replace(b"\n", b"\r\n"))
     source = find_source(str(tmp_path / "x"), ADA)
     assert octets(items(source)[0]).endswith(b">From quoted\r\n")
@@ -183,11 +183,11 @@ def test_mbox_with_crlf(tmp_path: Path) -> None:
     assert len(items(find_source(str(tmp_path / "link"), ADA))) == len(items(source))
 
 
-def test_message_too_large_for_an_mbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mbox, "MAX_MESSAGE", 20)
+def test_too_large_message_of_an_mbox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mbox, "MAX_MESSAGE_BYTES", 20)
     (tmp_path / "x").write_bytes(b"From a Mon Jan  5 10:00:00 2026\nSubject: a\n\n" + b"b" * 30)
     [item] = items(mbox.single(str(tmp_path / "x")))
-    with pytest.raises(SourceError, match="too many"):
+    with pytest.raises(SourceError, match="a message of an mbox may have 20"):
         octets(item)
 
 
@@ -200,7 +200,7 @@ def put(directory: Path, name: str, data: bytes, date: int = 1_700_000_000) -> N
     os.utime(directory / name, (date, date))
 
 
-def test_foreign_maildir(tmp_path: Path) -> None:
+def test_maildir_of_other_programs_is_read(tmp_path: Path) -> None:
     put(tmp_path / "cur", "1700000002.b.host,S=9:2,FSab", b"a: b\n\nc\n")
     put(tmp_path / "cur", "1700000001.a.host:2,RPTDz", b"1\r\n2\n3\r")
     put(tmp_path / "new", "1700000000.c.host", b"new", 1_600_000_000)
@@ -226,7 +226,7 @@ def test_foreign_maildir(tmp_path: Path) -> None:
     assert [(item.folder, octets(item)) for item in (work, plan)] == [("Work", b"work"), ("Work/Plans", b"plan")]
 
 
-def test_uidlist_tells_the_order(tmp_path: Path) -> None:
+def test_uidlist_decides_the_order(tmp_path: Path) -> None:
     for name in ("3.a.host:2,S", "2.b.host,S=5:2,", "1.c.host:2,"):
         put(tmp_path / "cur", name, name.encode())
     put(tmp_path, "dovecot-uidlist", b"3 V1 N9 Gabc\n4 :3.a.host\n7 W9 :2.b.host,S=5\n")
@@ -235,7 +235,7 @@ def test_uidlist_tells_the_order(tmp_path: Path) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(_MESSAGES, st.integers(0, _CLIENT_FLAGS), st.integers(-(2**31), 2**35)), max_size=4))
-def test_maildir_comes_back_exactly(messages: list[tuple[bytes, int, int]]) -> None:
+def test_exported_maildir_is_read_back_exactly(messages: list[tuple[bytes, int, int]]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         rows = [row(uid, len(octets), flags, "", date) for uid, (octets, flags, date) in enumerate(messages, 1)]
         writer = maildir.FolderWriter.create(directory, Folder(1, "reg-x", "x", "INBOX", "", 1), rows, {})
@@ -246,7 +246,7 @@ def test_maildir_comes_back_exactly(messages: list[tuple[bytes, int, int]]) -> N
         assert [(octets(item), item.flags, item.date) for item in back] == messages
 
 
-def test_maildir_has_room_for_the_most_used_keywords(tmp_path: Path) -> None:
+def test_most_frequent_keywords_get_the_letters_of_a_maildir(tmp_path: Path) -> None:
     rows = [row(uid, 0, 0, f"often k{uid}") for uid in range(1, 30)]
     writer = maildir.FolderWriter.create(str(tmp_path), Folder(1, "reg-x", "x", "INBOX", "", 1), rows, {})
     for each in rows:
@@ -268,7 +268,7 @@ def test_line_ends_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     assert b"".join(eml.with_crlf(chunks)) == b"".join(eml.with_crlf([whole])) == expected
 
 
-def test_directory_of_messages(tmp_path: Path) -> None:
+def test_subdirectories_of_eml_files_are_folders(tmp_path: Path) -> None:
     put(tmp_path, "b.eml", b"Date: Sun, 15 Nov 2026 23:06:01 +0000\n\nb")
     put(tmp_path, "a.EML", b"Subject: none\n\na")
     put(tmp_path, "readme.txt", b"not mail")
@@ -282,8 +282,8 @@ def test_directory_of_messages(tmp_path: Path) -> None:
     ]
 
 
-def test_sources_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no Maildir"):
+def test_path_without_mail_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="not a Maildir"):
         find_source(str(tmp_path), ADA)
     with pytest.raises(SourceError, match="No such file"):
         find_source(str(tmp_path / "missing"), ADA)
@@ -292,13 +292,13 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
         find_source(str(tmp_path / "pipe"), ADA)
 
 
-def test_an_export_of_several_accounts_is_a_source_for_one(tmp_path: Path) -> None:
+def test_export_of_several_accounts_is_a_source_for_each(tmp_path: Path) -> None:
     put(tmp_path / ADA / "cur", "1.x.host:2,", b"x")
     put(tmp_path / "bob@example.test" / "cur", "1.y.host:2,", b"y")
     assert [octets(item) for item in items(find_source(str(tmp_path), ADA))] == [b"x"]
 
 
-def test_names_too_long_for_a_file() -> None:
+def test_long_folder_names_are_shortened_and_restored() -> None:
     shortened: dict[str, str] = {}
     name = "/".join(["ü" * 60] * 3)
     file = mbox.file_name(name, shortened)

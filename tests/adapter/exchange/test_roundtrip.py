@@ -1,4 +1,4 @@
-"""Import of an export: octets, flags, keywords, folders, subscriptions, order and dates are what they were."""
+"""Export and import: octets, flags, keywords, folders, subscriptions, order and dates are preserved."""
 
 from __future__ import annotations
 
@@ -73,9 +73,10 @@ def everything(transport: Transport, address: str) -> dict[str, Any]:
         "subscribed": subscribed,
         **{
             name: [
-                (transport.content.octets(row.message_id), row.flags, row.keywords, row.internal_date) for row in found
+                (transport.content.octets(row.message_id), row.flags, row.keywords, row.internal_date)
+                for row in messages
             ]
-            for name, found in rows.items()
+            for name, messages in rows.items()
         },
     }
 
@@ -89,7 +90,7 @@ def bring_in(transport: Transport, path: Path, address: str, folder: str | None 
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_everything_comes_back(transport: Transport, tmp_path: Path, form: Format) -> None:
+def test_import_of_an_export_restores_everything(transport: Transport, tmp_path: Path, form: Format) -> None:
     fill(transport)
     before = everything(transport, ADA)
     progress: list[int] = []
@@ -103,15 +104,15 @@ def test_everything_comes_back(transport: Transport, tmp_path: Path, form: Forma
         other.run(op.Register(ADA))
         other.run(op.Subscribe(ADA, "Junk", on=False))
         source = find_source(str(tmp_path / "out"), ADA)
-        heard: list[int] = []
-        imported = Importer(other, source, ADA).run(heard.append)
+        import_progress: list[int] = []
+        imported = Importer(other, source, ADA).run(import_progress.append)
         assert (imported.messages, imported.octets, imported.failed) == (15, done.octets, [])
-        assert sum(heard) == pytest.approx(source.octets, abs=len(heard) * 2)
+        assert sum(import_progress) == pytest.approx(source.octets, abs=len(import_progress) * 2)
         assert everything(other, ADA) == before
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_one_account_below_a_folder_of_another(transport: Transport, tmp_path: Path, form: Format) -> None:
+def test_account_can_be_imported_below_a_folder_of_another(transport: Transport, tmp_path: Path, form: Format) -> None:
     fill(transport)
     export(transport, tmp_path / "out", form, ADA)
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == [ADA]
@@ -122,7 +123,7 @@ def test_one_account_below_a_folder_of_another(transport: Transport, tmp_path: P
     assert "From Ada/Work/Plans" in copied["subscribed"]
 
 
-def test_nothing_is_exported_over_anything(transport: Transport, tmp_path: Path) -> None:
+def test_export_refuses_existing_files_and_the_store(transport: Transport, tmp_path: Path) -> None:
     fill(transport)
     export(transport, tmp_path / "out", "maildir")
     with pytest.raises(MailError, match="not empty"):
@@ -143,7 +144,7 @@ def test_exported_files_are_private(transport: Transport, tmp_path: Path) -> Non
         assert all(os.stat(os.path.join(where, name)).st_mode & 0o077 == 0 for name in files)
 
 
-def test_a_lost_file_does_not_stop_the_export(transport: Transport, tmp_path: Path) -> None:
+def test_lost_file_does_not_stop_the_export(transport: Transport, tmp_path: Path) -> None:
     fill(transport)
     victim = next((tmp_path / "store").glob("messages/*/*.md"))
     victim.unlink()
@@ -153,7 +154,7 @@ def test_a_lost_file_does_not_stop_the_export(transport: Transport, tmp_path: Pa
     assert bring_in(transport, tmp_path / "out" / ADA, BOB).messages == 14
 
 
-def test_a_bad_message_does_not_stop_the_import(transport: Transport, tmp_path: Path) -> None:
+def test_unreadable_message_does_not_stop_the_import(transport: Transport, tmp_path: Path) -> None:
     (tmp_path / "in" / "cur").mkdir(parents=True)
     for number in range(3):
         (tmp_path / "in" / "cur" / f"{number}.x.host:2,S").write_bytes(b"Subject: x\n\n%d\n" % number)
@@ -170,20 +171,20 @@ def test_a_bad_message_does_not_stop_the_import(transport: Transport, tmp_path: 
     ]
 
 
-def test_imported_mail_is_filed_by_its_date(transport: Transport, tmp_path: Path) -> None:
+def test_imported_mail_is_stored_under_its_date(transport: Transport, tmp_path: Path) -> None:
     (tmp_path / "x.eml").write_bytes(b"Date: Sat, 14 Nov 2020 10:00:00 +0000\n\nold\n")
     bring_in(transport, tmp_path / "x.eml", BOB)
     assert [path.parent.name for path in (tmp_path / "store").glob("messages/*/*.md")] == ["2020-11-14"]
 
 
-def test_folders_made_by_an_import_are_subscribed(transport: Transport, tmp_path: Path) -> None:
+def test_folders_created_by_an_import_are_subscribed(transport: Transport, tmp_path: Path) -> None:
     (tmp_path / "in" / "cur").mkdir(parents=True)
     (tmp_path / "in" / ".New.Deep" / "cur").mkdir(parents=True)
     bring_in(transport, tmp_path / "in", BOB)
     assert "New/Deep" in everything(transport, BOB)["subscribed"]
 
 
-def test_trouble_with_the_store_ends_the_import_with_nothing_half_there(
+def test_store_error_ends_the_import_without_partial_messages(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [100, 200, 300, 400]
@@ -215,7 +216,7 @@ def test_trouble_with_the_store_ends_the_import_with_nothing_half_there(
     assert {len(row[0]) for row in everything(transport, BOB)["INBOX"]} <= set(sizes)
 
 
-def test_unknown_account(transport: Transport) -> None:
+def test_import_into_unknown_account_is_refused(transport: Transport) -> None:
     with pytest.raises(MailError) as caught:
         Importer(transport, Source((), 0, lambda: iter(())), "nobody@example.test").run()
     assert caught.value.reason is Reason.NO_SUCH_ADDRESS
@@ -223,7 +224,7 @@ def test_unknown_account(transport: Transport) -> None:
 
 @pytest.fixture
 def mail_home() -> Iterator[Path]:
-    """A directory outside this user's own: Dovecot reads no mail as root."""
+    """Return a directory of another user, because Dovecot refuses to read mail as root."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as home:
         os.chmod(home, 0o755)
@@ -233,7 +234,7 @@ def mail_home() -> Iterator[Path]:
 
 
 def doveadm(home: Path, *arguments: str, text: str = "") -> list[list[str]]:
-    """Rows of a table that Dovecot prints about the Maildir in ``home``."""
+    """Return the rows of the table that Dovecot prints about the Maildir in ``home``."""
     user = os.geteuid() or 65534
     if os.geteuid() == 0:
         for where, directories, files in os.walk(home):
@@ -255,7 +256,7 @@ def doveadm(home: Path, *arguments: str, text: str = "") -> list[list[str]]:
 
 @pytest.mark.needs("doveadm")
 def test_dovecot_reads_the_exported_maildir(transport: Transport, mail_home: Path) -> None:
-    """Its own view of flags, keywords, dates and UIDs is ours."""
+    """Dovecot shows the same flags, keywords, dates and UIDs."""
     fill(transport)
     export(transport, mail_home, "maildir", ADA)
     names = {
@@ -277,7 +278,7 @@ def test_dovecot_reads_the_exported_maildir(transport: Transport, mail_home: Pat
 
 
 @pytest.mark.needs("doveadm")
-def test_a_maildir_that_dovecot_wrote_is_understood(transport: Transport, mail_home: Path) -> None:
+def test_maildir_written_by_dovecot_is_read(transport: Transport, mail_home: Path) -> None:
     (mail_home / ADA).mkdir(mode=0o755)
     for folder in ("Entwürfe", "Work.Plans"):
         doveadm(mail_home, "mailbox", "create", "-s", folder)
@@ -288,15 +289,15 @@ def test_a_maildir_that_dovecot_wrote_is_understood(transport: Transport, mail_h
     doveadm(mail_home, "flags", "add", "\\Draft", "mailbox", "Entwürfe", "all")
     done = bring_in(transport, mail_home / ADA, BOB)
     assert (done.messages, done.failed) == (4, [])
-    found = everything(transport, BOB)
+    imported = everything(transport, BOB)
 
     def octets(subject: str) -> bytes:
         return message.format(subject).replace("\n", "\r\n").encode()
 
-    one, two = found["INBOX"]
+    one, two = imported["INBOX"]
     assert one[:3] == (octets("one"), Flag.READ | Flag.STARRED, "$Forwarded todo")
     assert two[:3] == (octets("two"), 0, "")
     assert abs(one[3] - time.time()) < 600
-    assert found["Entwürfe"][0][:2] == (octets("drei"), Flag.DRAFT)
-    assert found["Work/Plans"][0][0] == octets("four")
-    assert {"Entwürfe", "Work/Plans"} <= set(found["subscribed"])
+    assert imported["Entwürfe"][0][:2] == (octets("drei"), Flag.DRAFT)
+    assert imported["Work/Plans"][0][0] == octets("four")
+    assert {"Entwürfe", "Work/Plans"} <= set(imported["subscribed"])
