@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why an operation failed: (SMTP code, enhanced code, IMAP response code, public text)."""
+    """The reason of a failed operation: (SMTP code, enhanced code, IMAP response code, public text)."""
 
     # Temporary: the same request may succeed later.
     UNKNOWN = (451, "4.3.0", "SERVERBUG", "Temporary internal error, try again later")

@@ -1,8 +1,8 @@
 """Address lists (RFC 5322 section 3.4 with its obsolete forms), raw for ENVELOPE and decoded for people.
 
-Tolerant and linear: every octet is looked at a bounded number of times and nothing raises. Where the syntax
-breaks, what can be read as an address is, and the rest is dropped. So is what follows the first ten thousand: nobody
-reads them, and a header of commas and colons would become an ENVELOPE of many times its size.
+Tolerant and linear: every octet is read a bounded number of times and nothing raises. In broken syntax, each readable
+address is kept and the rest is dropped. The number of addresses is limited, because a header of commas and colons would
+become an ENVELOPE of many times its size.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from typing import NamedTuple
 
 from protocol.mime.charsets import decode_octets
-from protocol.mime.encoding import clean, decode_words
+from protocol.mime.encoding import decode_words, to_one_line
 
 
 class Address(NamedTuple):
     """RFC 3501 section 7.4.2, raw; a group is ``(None, None, name, None)`` … ``(None, None, None, None)``.
 
-    A part that is missing from a mailbox is empty and not None, since None means a group.
+    A missing part of a mailbox is empty, not None: None means a group.
     """
 
     name: bytes | None
@@ -27,14 +27,14 @@ class Address(NamedTuple):
 
 
 class Mailbox(NamedTuple):
-    """A person to read: decoded name (may be empty) and address."""
+    """A mailbox for people: decoded name (may be empty) and address."""
 
     name: str
     address: str
 
 
 _GROUP_END = Address(None, None, None, None)
-MOST = 10_000
+MAX_ADDRESSES = 10_000
 
 # The common forms, up to the next comma: [phrase | "quoted"] <local@domain>  or  local@domain
 _ATOM = rb"[^\x00-\x20\"(),:;<>@\[\\\]]"
@@ -42,7 +42,7 @@ _SIMPLE = re.compile(
     rb"[\s,]*+(?:(?>(?:\"([^\"\\\r\n]*+)\"|(" + _ATOM + rb"++(?>(?:[ \t]++" + _ATOM + rb"++)*)))?)[ \t]*+"
     rb"<(" + _ATOM + rb"++)@(" + _ATOM + rb"++)>|(" + _ATOM + rb"++)@(" + _ATOM + rb"++))\s*+(?:,|\Z)"
 )
-# An encoded word counts as one atom even if it holds what it must not (RFC 2047 section 5 (3)): many do.
+# An encoded word is one atom even with characters that it must not contain (RFC 2047 section 5 (3)): many do.
 _TOKEN = re.compile(
     rb"\s++|\"(?>(?:[^\"\\]++|\\.)*)\"?+|=\?[^?\s]++\?[bBqQ]\?[^?\s]*+\?=|\[[^\[\]]*+\]?+|"
     rb"[^\s\"(),:;<>@\[]++|.",
@@ -61,41 +61,41 @@ _PLAIN_LOCAL = re.compile(r"[^\s\"(),:;<>@\[\\\]]+\Z")
 
 
 def parse_addresses(raw: bytes) -> list[Address]:
-    """The mailboxes and groups of an address list, up to :data:`MOST`."""
-    found: list[Address] = []
+    """The mailboxes and groups of an address list, up to :data:`MAX_ADDRESSES`."""
+    addresses: list[Address] = []
     position, size = 0, len(raw)
     in_group = False
     quotes_close = False
-    while position < size and len(found) < MOST:
+    while position < size and len(addresses) < MAX_ADDRESSES:
         match = _SIMPLE.match(raw, position)
         if match is not None:
             quoted, phrase, local, domain, bare_local, bare_domain = match.groups()
             if bare_local is None:
-                found.append(Address(phrase if quoted is None else quoted, None, local, domain))
+                addresses.append(Address(phrase if quoted is None else quoted, None, local, domain))
             else:
-                found.append(Address(None, None, bare_local, bare_domain))
+                addresses.append(Address(None, None, bare_local, bare_domain))
             position = match.end()
             continue
         position = _SEPARATORS.match(raw, position).end()  # type: ignore[union-attr]
         if not quotes_close:
             raw = _blank_open_quote(raw, position)
             quotes_close = True
-        position, in_group = _parse_one(raw, position, in_group, found)
+        position, in_group = _parse_one(raw, position, in_group, addresses)
     if in_group:
-        found.append(_GROUP_END)
-    return found
+        addresses.append(_GROUP_END)
+    return addresses
 
 
 def _blank_open_quote(raw: bytes, position: int) -> bytes:
-    """A quote that nothing closes must not swallow the rest: it and those after it become spaces."""
+    """Blank an unclosed quote and all quotes after it, so that it does not swallow the rest."""
     match = _CLOSED_QUOTES.match(raw, position)
     if match is None or match.end() == len(raw):
         return raw
     return raw[: match.end()] + raw[match.end() :].replace(b'"', b" ")
 
 
-def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) -> tuple[int, bool]:
-    """One element of the list in any form, up to its comma; returns where to go on."""
+def _parse_one(raw: bytes, position: int, in_group: bool, addresses: list[Address]) -> tuple[int, bool]:
+    """Parse one element of the list, up to its comma; return the next position."""
     words: list[bytes] = []  # a space between two of them is b" "
     at: int | None = None  # index in ``words`` of what follows the "@"
     comment: bytes | None = None
@@ -113,7 +113,7 @@ def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) 
             continue
         if first == b"<":
             angle_match = _ANGLE.match(raw, position)
-            assert angle_match is not None  # noqa: S101 - it starts with what was just seen
+            assert angle_match is not None  # noqa: S101 - the token starts with "<"
             position = angle_match.end()
             if angle is None:
                 angle = _addr_spec(_phrase(words), angle_match[1], angle_match[2])
@@ -123,15 +123,15 @@ def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) 
             break
         if first == b";":
             if in_group:
-                _finish(words, at, comment, angle, found)
-                found.append(_GROUP_END)
+                _finish(words, at, comment, angle, addresses)
+                addresses.append(_GROUP_END)
                 return position, False
             break
         if angle is not None:
             continue
         if first == b":":
             if not in_group and at is None:
-                found.append(Address(None, None, _phrase(words) or b"", None))
+                addresses.append(Address(None, None, _phrase(words) or b"", None))
                 return position, True
         elif first == b"@":
             if at is None:
@@ -143,39 +143,39 @@ def _parse_one(raw: bytes, position: int, in_group: bool, found: list[Address]) 
                 words.append(b" ")
         else:
             words.append(token)
-    _finish(words, at, comment, angle, found)
+    _finish(words, at, comment, angle, addresses)
     return position, in_group
 
 
 def _finish(
-    words: list[bytes], at: int | None, comment: bytes | None, angle: Address | None, found: list[Address]
+    words: list[bytes], at: int | None, comment: bytes | None, angle: Address | None, addresses: list[Address]
 ) -> None:
-    """Turn what was read of one element into an address."""
+    """Build the address of one element."""
     if angle is not None:
-        found.append(angle if angle.name is not None or comment is None else angle._replace(name=comment))
+        addresses.append(angle if angle.name is not None or comment is None else angle._replace(name=comment))
         return
     if at is not None:
         start = _dotted_run(words, at - 1, -1) + 1
         end = _dotted_run(words, at, 1)
         local = b"".join(_unquote(word) for word in words[start:at] if word != b" ")
         domain = b"".join(word for word in words[at:end] if word != b" ")
-        # As between angle brackets, the last "@" counts.
+        # As in angle brackets, the last "@" counts.
         more, _, host = domain.rpartition(b"@")
         if more:
             local += b"@" + more
-        found.append(Address(_phrase(words[:start]) or comment, None, local, host))
+        addresses.append(Address(_phrase(words[:start]) or comment, None, local, host))
         return
     phrase = _phrase(words)
     if phrase is None:
         return
     if b" " in phrase:
-        found.append(Address(phrase, None, b"", b""))
+        addresses.append(Address(phrase, None, b"", b""))
     else:
-        found.append(Address(comment, None, phrase, b""))
+        addresses.append(Address(comment, None, phrase, b""))
 
 
 def _dotted_run(words: list[bytes], index: int, step: int) -> int:
-    """Where a local part or domain ends that stands beside an "@": at a space without a dot beside it."""
+    """The end of a local part or domain next to an "@": a space without an adjacent dot."""
     stop = len(words) if step > 0 else -1
     if index != stop and words[index] == b" ":
         index += step
@@ -200,7 +200,7 @@ def _unquote(word: bytes) -> bytes:
 
 
 def _read_comment(raw: bytes, position: int) -> tuple[int, bytes]:
-    """RFC 5322 section 3.2.2: comments nest. One that does not end goes to the end of the field."""
+    """RFC 5322 section 3.2.2: comments nest. An unclosed one extends to the end of the field."""
     depth = 0
     for match in _PARENTHESIS.finditer(raw, position):
         if match[0] == b"(":
@@ -217,7 +217,7 @@ def _comment_text(raw: bytes) -> bytes:
 
 
 def _addr_spec(name: bytes | None, route: bytes | None, spec: bytes) -> Address:
-    """What stands between angle brackets; RFC 5322 section 4.4 for the route."""
+    """The address in angle brackets; RFC 5322 section 4.4 for the route."""
     if b"(" in spec and b'"' not in spec:
         spec = _COMMENT.sub(b"", spec)
     local, at, domain = spec.rpartition(b"@")
@@ -230,17 +230,17 @@ def _addr_spec(name: bytes | None, route: bytes | None, spec: bytes) -> Address:
 
 
 def mailboxes(raw: bytes) -> list[Mailbox]:
-    """The people of an address list, groups flattened, as text."""
-    people = []
+    """The mailboxes of an address list as text, groups flattened."""
+    result = []
     for name, _, local, host in parse_addresses(raw):
         if local is None or host is None:
             continue
-        person = "" if name is None else decode_words(name)
-        address = clean(decode_octets(local))
+        display_name = "" if name is None else decode_words(name)
+        address = to_one_line(decode_octets(local))
         if host:
             if not _PLAIN_LOCAL.match(address):
                 address = '"' + address.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            address += "@" + clean(decode_octets(host))
-        if person or address:
-            people.append(Mailbox(person, address))
-    return people
+            address += "@" + to_one_line(decode_octets(host))
+        if display_name or address:
+            result.append(Mailbox(display_name, address))
+    return result

@@ -1,8 +1,8 @@
-"""Octets to text for any charset label a message may carry.
+"""Decode octets to text for any charset label of a message.
 
-Invariants: never raises, always linear, the result holds no lone surrogate (so it can be written as UTF-8).
-No label reaches the codec registry unless it is known beforehand: the registry remembers every unknown name
-for ever, and knows codecs that are quadratic (punycode) or not text at all (zlib).
+Invariants: never raises, always linear, the result has no lone surrogate (so it can be written as UTF-8). Only labels
+from an allowlist reach the codec registry: the registry remembers every unknown name for ever, and has codecs that are
+quadratic (punycode) or not text at all (zlib).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import codecs
 import re
 from encodings.aliases import aliases
 
-# ASCII is said of everything, so it says nothing.
+# "ascii" is treated as unknown: it labels text of every charset.
 _NOT_CHARSETS = frozenset(
     {
         "ascii",
@@ -31,12 +31,12 @@ _NOT_CHARSETS = frozenset(
         "zlib_codec",
     }
 )
-_KNOWN = {alias: module for alias, module in aliases.items() if module not in _NOT_CHARSETS}
-_KNOWN.update({module: module for module in tuple(_KNOWN.values())})
-_KNOWN.update({module: module for module in ("cp720", "cp737", "cp874", "koi8_u", "utf_8_sig")})  # have no alias
+_CODECS = {alias: module for alias, module in aliases.items() if module not in _NOT_CHARSETS}
+_CODECS.update({module: module for module in tuple(_CODECS.values())})
+_CODECS.update({module: module for module in ("cp720", "cp737", "cp874", "koi8_u", "utf_8_sig")})  # have no alias
 
-# Labels that Python does not know, and labels that mean a superset (WHATWG Encoding, section 4.2).
-_MEANT = {
+# Labels unknown to Python, and labels that mean a superset (WHATWG Encoding, section 4.2).
+_REPLACEMENTS = {
     "gb2312": "gb18030",
     "gb_2312_80": "gb18030",
     "gbk": "gb18030",
@@ -79,7 +79,7 @@ _MEANT = {
 }
 _LATIN_1 = frozenset({"latin_1", "cp1252"})
 _SEPARATORS = re.compile(r"[^a-z0-9.]+")
-_LONGEST_LABEL = 40
+_MAX_LABEL_CHARS = 40
 
 
 def _cp1252_hole(error: UnicodeError) -> tuple[str, int]:
@@ -92,11 +92,11 @@ codecs.register_error("markpost.cp1252", _cp1252_hole)
 
 
 def codec_of(charset: str | None) -> str | None:
-    """The Python codec for a charset label; None if the label is unknown or says nothing."""
-    if charset is None or len(charset) > _LONGEST_LABEL:
+    """The Python codec for a charset label; None if the label is unknown or uninformative."""
+    if charset is None or len(charset) > _MAX_LABEL_CHARS:
         return None
     label = _SEPARATORS.sub("_", charset.lower()).strip("_")
-    return _MEANT.get(label) or _KNOWN.get(label) or _KNOWN.get(label.replace(".", "_"))
+    return _REPLACEMENTS.get(label) or _CODECS.get(label) or _CODECS.get(label.replace(".", "_"))
 
 
 def decode_octets(raw: bytes) -> str:
@@ -108,7 +108,7 @@ def decode_octets(raw: bytes) -> str:
 
 
 def decode_charset(raw: bytes, charset: str | None) -> str:
-    """Decode ``raw`` as ``charset`` says, as well as can be done."""
+    """Decode ``raw`` by its charset label; fall back to :func:`decode_octets`."""
     codec = codec_of(charset)
     if codec is None:
         return decode_octets(raw)

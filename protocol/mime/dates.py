@@ -1,4 +1,4 @@
-"""Dates in header fields: RFC 5322 section 3.3, the obsolete forms of 4.3, and others that are in use."""
+"""Dates in header fields: RFC 5322 section 3.3, the obsolete forms of 4.3, and other common forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 _MONTHS = {name: number for number, name in enumerate(b"jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
-# RFC 5322 section 4.3; military letters are to be read as -0000.
+# RFC 5322 section 4.3; military letters are read as -0000.
 _ZONES = {b"est": -5, b"edt": -4, b"cst": -6, b"cdt": -5, b"mst": -7, b"mdt": -6, b"pst": -8, b"pdt": -7}
 _ZONES |= {
     b"cet": 1,
@@ -38,12 +38,12 @@ _ASCTIME = re.compile(
 # 2006-01-02T15:04:05zone
 _ISO = re.compile(rb"(\d{4})[-/](\d{1,2})[-/](\d{1,2})[T\s]\s*+" + _TIME + rb"\s*+" + _ZONE)
 _COMMENT = re.compile(rb"\([^()]*+\)")
-_LONGEST = 200
+_MAX_DATE_BYTES = 200
 
 
 def parse_date(raw: bytes) -> datetime | None:
-    """The moment a Date field names, with its zone; None if it names none."""
-    raw = raw[:_LONGEST].strip()
+    """Parse a Date field, with its zone; None if it has no valid date."""
+    raw = raw[:_MAX_DATE_BYTES].strip()
     match = _RFC5322.match(raw)
     if match is None and b"(" in raw:
         raw = _COMMENT.sub(b" ", raw).strip()
@@ -68,7 +68,7 @@ def parse_date(raw: bytes) -> datetime | None:
 def _moment(
     year: int, month: int, day: bytes, hour: bytes, minute: bytes, second: bytes | None, zone: timezone
 ) -> datetime | None:
-    # A leap second is the last one we can express.
+    # A leap second becomes second 59, the last one that datetime can express.
     seconds = min(int(second), 59) if second else 0
     try:
         return datetime(year, month, int(day), int(hour), int(minute), seconds, tzinfo=zone)

@@ -2,7 +2,7 @@
 
 Decoding is tolerant: garbage is skipped, nothing raises.
 
-Invariant: a limit gives the same octets as no limit, cut; at a cost that follows the limit, not the size.
+Invariant: a limit gives the same octets as no limit, truncated, at a cost that depends on the limit, not the size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BASE64_OCTETS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 _NOT_BASE64 = bytes(octet for octet in range(256) if octet not in _BASE64_OCTETS)
 _PADDING = re.compile(rb"=+")
 # RFC 2045 section 6.7 rule 3: white space at the end of a line was added in transport. Anchored at the start
-# of the run, so that a long run is looked at once.
+# of the run, so that a long run is scanned once.
 _LINE_PADDING = re.compile(rb"(?<![ \t])[ \t]++(?=\r?\n|\Z)")
 # RFC 2047 section 2, with the language of RFC 2231 section 5. White space in the text is wrong but common.
 _WORD = re.compile(rb"=\?([^?*\s]++)(?>(?:\*[^?\s]*+)?)\?([BbQq])\?([^?]*+)\?=")
@@ -42,7 +42,7 @@ def decode_base64(raw: bytes) -> bytes:
 
 
 def _decode_run(run: bytes) -> bytes:
-    """One run of alphabet characters without padding; a single character left over carries no octet."""
+    """Decode one run of alphabet characters without padding; a single surplus character encodes no octet."""
     loose = len(run) % 4
     if loose == 1:
         run = run[:-1]
@@ -52,12 +52,12 @@ def _decode_run(run: bytes) -> bytes:
 
 
 def decode_quoted_printable(raw: bytes) -> bytes:
-    """RFC 2045 section 6.7; an escape that is none stays as it is written."""
+    """RFC 2045 section 6.7; an invalid escape is kept unchanged."""
     return a2b_qp(_LINE_PADDING.sub(b"", raw))
 
 
 def decode_transfer(raw: Buffer, encoding: str, start: int, end: int, limit: int | None = None) -> bytes:
-    """The decoded octets of ``raw[start:end]``, at most ``limit``; unknown encodings stay as they are."""
+    """The decoded octets of ``raw[start:end]``, at most ``limit``; unknown encodings are returned unchanged."""
     if encoding == "base64":
         decoder = decode_base64
     elif encoding == "quoted-printable":
@@ -70,7 +70,7 @@ def decode_transfer(raw: Buffer, encoding: str, start: int, end: int, limit: int
     while start + window < end:
         head = bytes(raw[start : start + window])
         if encoding == "quoted-printable":
-            head = head[: head.rfind(b"\n") + 1]  # what follows the last whole line may decode otherwise
+            head = head[: head.rfind(b"\n") + 1]  # an incomplete line may decode differently
         decoded = decoder(head)
         if len(decoded) >= limit:
             return decoded[:limit]
@@ -82,8 +82,8 @@ def _drop_control(match: re.Match[str]) -> str:
     return " " if match[0] in _SPACES else ""
 
 
-def clean(text: str) -> str:
-    """One line without control characters: tabs and line ends become spaces, the rest goes."""
+def to_one_line(text: str) -> str:
+    """One line without control characters: tabs and line ends become spaces, the others are dropped."""
     if text.isprintable():
         return text
     return _CONTROLS.sub(_drop_control, text)
@@ -92,7 +92,7 @@ def clean(text: str) -> str:
 def decode_words(raw: bytes) -> str:
     """The text of a header value: encoded words decoded, raw 8-bit octets read as UTF-8 or Windows-1252."""
     if b"=?" not in raw:
-        return clean(decode_octets(raw))
+        return to_one_line(decode_octets(raw))
     pieces: list[str] = []
     charset = ""
     octets: list[bytes] = []  # decoded words of one charset: a character may be split between two of them
@@ -114,7 +114,7 @@ def decode_words(raw: bytes) -> str:
         pieces.append(decode_charset(b"".join(octets), charset))
     if position < len(raw):
         pieces.append(decode_octets(raw[position:]))
-    return clean("".join(pieces))
+    return to_one_line("".join(pieces))
 
 
 def _decode_word(encoding: bytes, text: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Header blocks (RFC 5322 section 2.2): fields with exact offsets, raw and decoded values.
 
-A block is kept as text (Latin-1, so one character is one octet) and read with one regular expression; the
-lookup table and the list of fields are built when first asked for. Lines that are no field (an mbox "From "
-line, garbage) are skipped and end nothing: only a blank line ends a block, and the scanner has found it.
+A block is kept as text (Latin-1, so one character is one octet) and read with one regular expression; the lookup table
+and the list of fields are built on first use. Lines that are not a field (an mbox "From " line, garbage) are skipped:
+only a blank line ends a block, and the parser has already located it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["HeaderBlock", "HeaderField", "decode_words", "parse_headers", "parse_parameters"]
 
-# A name, and a value that goes on while the next line starts with white space. Possessive: no backtracking.
+# A name, and a value that continues while the next line starts with white space. Possessive: no backtracking.
 _FIELD = re.compile(r"^([!-9;-~\x80-\xff]++)[ \t]*+:[ \t]*+([^\n]*+(?>(?:\n[ \t][^\n]*+)*))", re.MULTILINE)
 _BLANK = " \t\r\n"
 
 
 class HeaderField(NamedTuple):
-    """Where one field lies in the buffer; ``end`` leaves out the line end."""
+    """The position of one field in the buffer; ``end`` excludes the line end."""
 
     name: str
     lower: str
@@ -34,7 +34,7 @@ class HeaderField(NamedTuple):
 
 
 class HeaderBlock:
-    """The fields of one header block, in order; independent of the buffer once made."""
+    """The fields of one header block, in order; independent of the buffer."""
 
     __slots__ = ("_fields", "_index", "_start", "_text")
 
@@ -75,13 +75,13 @@ class HeaderBlock:
         return [_unfold(value) for key, value in _FIELD.findall(self._text) if key.lower() == lower]
 
     def text(self, name: str) -> str | None:
-        """The first value of a field as a person reads it."""
+        """The first value of a field, decoded for people."""
         raw = self.first(name)
         return None if raw is None else decode_words(raw)
 
 
 def _unfold(value: str) -> bytes:
-    """RFC 5322 section 2.2.3: the line ends go, the white space stays."""
+    """RFC 5322 section 2.2.3: remove line ends, keep white space."""
     if "\n" in value:
         value = value.replace("\r\n", "").replace("\n", "")
     return value.strip(_BLANK).encode("latin-1")
@@ -107,8 +107,8 @@ _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
 def parse_parameters(raw: bytes) -> tuple[str, dict[str, str]]:
     """``value; name=value; …`` as in Content-Type and Content-Disposition (RFC 2045 section 5.1, RFC 2231).
 
-    The value and the parameter names come in lower case. The first of equal names counts; an extended form
-    (``name*``) counts more than a plain one.
+    The value and the parameter names are lower-cased. The first of equal names wins; an extended form (``name*``) wins
+    over a plain one.
     """
     match = _VALUE.match(raw)
     assert match is not None  # noqa: S101 - the expression matches the empty string
@@ -152,7 +152,7 @@ def _token(raw: bytes) -> str:
 
 
 def _join_sections(sections: dict[int, tuple[bool, bytes]]) -> str | None:
-    """RFC 2231 sections 3 and 4: number 0, 1, … for as long as they follow each other."""
+    """RFC 2231 sections 3 and 4: join sections 0, 1, … up to the first gap."""
     if 0 not in sections:
         return None
     charset: bytes | None = None

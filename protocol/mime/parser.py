@@ -1,12 +1,12 @@
 """The part tree of a message (RFC 2045, 2046, 5322) with exact octet offsets, for any input.
 
 Invariants:
-- ``scan`` never raises and never recurses; it goes through the buffer once, whatever the boundaries are.
+- ``scan`` never raises and never recurses; it reads the buffer once, whatever the boundaries are.
 - ``start <= body <= end`` for every part; children lie within the body of their parent, in order, apart.
 - The line end before a delimiter line belongs to the delimiter, unless it ends the header block.
-- Only a blank line or a delimiter ends a header block. Where several open multiparts share a boundary, the
-  innermost one owns the line. What follows a closing delimiter is epilogue, up to a delimiter of an outer
-  multipart; so is what follows the last part that the limits allow.
+- Only a blank line or a delimiter ends a header block. If several open multiparts share a boundary, the innermost one
+  owns the line. All text after a closing delimiter is epilogue, up to a delimiter of an outer multipart; so is all text
+  after the last part that the limits allow.
 - A multipart or message beyond the limits, a multipart without a usable boundary and a message under a
   transfer encoding are leaves (no children).
 """
@@ -27,24 +27,24 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap.mmap"
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _BLANK_FIRST_LINE = re.compile(rb"\r?\n")
-# Only lines that start with "--" can be delimiters (RFC 2046 section 5.1.1); longer ones than this are none.
-_LONGEST_BOUNDARY = 900
+# Only lines that start with "--" can be delimiters (RFC 2046 section 5.1.1); longer boundaries are ignored.
+_MAX_BOUNDARY_BYTES = 900
 _DASHES = re.compile(rb"\n--([^\n]{1,1000}+)")
 _BLANK_LINE_OR_DASHES = re.compile(rb"\n(?:\r?\n|--([^\n]{1,1000}+))")
-_LONGEST_MATCH = 1010
-_FIRST_WINDOW, _LAST_WINDOW = 32 << 10, 256 << 10
+_MAX_MATCH_BYTES = 1010
+_FIRST_WINDOW_BYTES, _LAST_WINDOW_BYTES = 32 << 10, 256 << 10
 _LINE_END = re.compile(rb"\n")
 _PADDING = b" \t\r"
 _CR = 13
 _ENCODING = re.compile(rb"[\s\"]*+([^\s\";(]++)")
 _IDENTITY = frozenset({"7bit", "8bit", "binary"})
-# All header blocks together are parsed up to this many times the limit of one: it bounds the memory.
+# All header blocks together are parsed up to this multiple of the limit of one, which bounds the memory.
 _HEADER_BUDGET = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ParserLimits:
-    """What a message may make us keep; ``header_bytes`` is what is parsed of one header block."""
+    """Bounds on the tree of one message; ``header_bytes`` is the parsed part of one header block."""
 
     depth: int = 32
     parts: int = 1000
@@ -89,7 +89,7 @@ class _Delimiter(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A multipart that looks for its delimiters, at ``level`` in the list of unfinished parts."""
+    """A multipart without its closing delimiter yet, at ``level`` in the list of unfinished parts."""
 
     boundary: bytes
     level: int
@@ -127,7 +127,7 @@ class _Scan:
         self.limits = limits
         self.parts = 1
         self.header_budget = _HEADER_BUDGET * limits.header_bytes - min(root.body, limits.header_bytes)
-        self.unfinished = [root]  # from the root down to the part being read; a delimiter tells their ends
+        self.unfinished = [root]  # from the root down to the part being read; delimiters end them
         self.open: list[_Open] = []
         self.places: dict[bytes, list[int]] = {}  # boundary -> places in ``open``, the innermost last
 
@@ -148,7 +148,7 @@ class _Scan:
             child = self.pass_delimiter(delimiter)
 
     def enter(self, part: Part) -> int | None:
-        """Look into a part whose header block was read: where its only child starts, if it is a message."""
+        """Open a part after its header block; return the start of its only child, if it is a message."""
         if len(self.unfinished) > self.limits.depth or self.parts >= self.limits.parts:
             return None
         if part.type == "multipart":
@@ -161,7 +161,7 @@ class _Scan:
         return None
 
     def read_part(self, start: int) -> Part:
-        """The part that starts here; a blank line, a delimiter or the end of all ends its header block."""
+        """Read the part at ``start``; a blank line, a delimiter or the end of input ends its header block."""
         if self.open:
             event = self.find_delimiter(_BLANK_LINE_OR_DASHES, start - 1)
             if event is None:
@@ -201,19 +201,19 @@ class _Scan:
         return None
 
     def matches(self, pattern: re.Pattern[bytes], position: int) -> Iterator[tuple[int, re.Match[bytes]]]:
-        """Matches from ``position`` on, with what is to be added to their offsets.
+        """Matches from ``position`` on, with the base of their offsets.
 
-        A buffer that is not in memory is copied out in windows, small ones first: one search over all of a mapped file
-        would bring all of it into memory.
+        A buffer that is not in memory is copied in windows, small ones first: a search over a mapped file would load
+        all of it into memory.
         """
         if isinstance(self.buffer, bytes | bytearray):
             for match in pattern.finditer(self.buffer, position):
                 yield 0, match
             return
-        window = _FIRST_WINDOW
+        window = _FIRST_WINDOW_BYTES
         passed = position
         while position < self.size:
-            piece = bytes(self.buffer[position : position + window + _LONGEST_MATCH])
+            piece = bytes(self.buffer[position : position + window + _MAX_MATCH_BYTES])
             for match in pattern.finditer(piece, passed - position):
                 if match.start() >= window:
                     break
@@ -221,10 +221,10 @@ class _Scan:
                 passed = position + match.end()
             position += window
             passed = max(passed, position)
-            window = min(2 * window, _LAST_WINDOW)
+            window = min(2 * window, _LAST_WINDOW_BYTES)
 
     def pass_delimiter(self, delimiter: _Delimiter) -> int | None:
-        """End the parts inside the multipart of the delimiter; where its next child starts, if one does."""
+        """End the parts inside the multipart of the delimiter; return the start of its next child, if any."""
         end = delimiter.start
         if end > 0 and self.buffer[end - 1] == _CR:
             end -= 1
@@ -249,7 +249,7 @@ class _Scan:
 def _read_part(buffer: Buffer, start: int, body: int, end: int, header_bytes: int, *, in_digest: bool) -> Part:
     block = body
     if body - start > header_bytes:
-        # Only whole lines of a block that is too long.
+        # Of a block that is too long, only whole lines.
         block = start + bytes(buffer[start : start + header_bytes]).rfind(b"\n") + 1
     headers = parse_headers(buffer, start, block)
     kind, subtype = "text", "plain"
@@ -273,7 +273,7 @@ def _read_part(buffer: Buffer, start: int, body: int, end: int, header_bytes: in
 
 
 def _boundary(part: Part) -> bytes:
-    """The boundary of a multipart as it stands in the delimiter lines; empty if none can be used."""
+    """The boundary of a multipart as it appears in delimiter lines; empty if unusable."""
     text = part.params.get("boundary", "")
     if text.isascii():
         boundary = text.encode("ascii")
@@ -283,11 +283,11 @@ def _boundary(part: Part) -> bytes:
         if boundary not in raw:
             boundary = text.encode("cp1252", "replace")
     boundary = boundary.rstrip(_PADDING)
-    return boundary if len(boundary) <= _LONGEST_BOUNDARY else b""
+    return boundary if len(boundary) <= _MAX_BOUNDARY_BYTES else b""
 
 
 def _assign_numbers(root: Part) -> None:
-    """RFC 3501 section 6.4.5: parts of a multipart count; the message in a part has that part's number."""
+    """RFC 3501 section 6.4.5: parts of a multipart are numbered; the message in a part has that part's number."""
     for part in walk(root):
         if part.type == "multipart":
             prefix = part.number + "." if part.number else ""

@@ -1,6 +1,6 @@
 """Sections of a message (RFC 3501 section 6.4.5: ``BODY[section]<partial>``) as octet ranges of its buffer.
 
-Ranges are in order, apart and not empty, so a section of a large message is served without loading the rest.
+Ranges are in order, disjoint and not empty, so a section of a large message is served without loading the rest.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FIELD_NAME = re.compile(rb'([^\x00-\x20\x7f-\xff(){%*"\\]++)|"((?>(?:[^"\\\r\n]
 _ESCAPE = re.compile(rb"\\(.)")
 _LINE_END = re.compile(rb"\r?+\n?+")
 _CR, _LF = 13, 10
-# Names that a field can have (RFC 5322 3.6.8); others match nothing.
+# Valid field names (RFC 5322 3.6.8); others match nothing.
 _NAME = re.compile(r"[!-9;-~]+").fullmatch
-_LONGEST_PATTERN = 2048  # octets of names: patterns are remembered, and longer ones would take much memory
+_MAX_PATTERN_BYTES = 2048  # of names: compiled patterns are cached, and longer ones would take much memory
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What of which part: ``what`` is "", HEADER, HEADER.FIELDS, HEADER.FIELDS.NOT, TEXT or MIME."""
+    """A part number and ``what`` of it: "", HEADER, HEADER.FIELDS, HEADER.FIELDS.NOT, TEXT or MIME."""
 
     path: tuple[int, ...] = ()
     what: str = ""
@@ -44,7 +44,7 @@ class Section:
 
 
 def parse_section(spec: bytes) -> Section:
-    """What stands between the brackets; raises ProtocolError if it is no section."""
+    """Parse the text between the brackets; raises ProtocolError."""
     match = _SECTION.match(spec)
     assert match is not None  # noqa: S101 - the expression matches the empty string
     numbers, what = match.groups()
@@ -80,7 +80,7 @@ def _parse_field_names(spec: bytes, position: int) -> tuple[str, ...]:
 
 
 def find_part(root: Part, path: tuple[int, ...]) -> Part | None:
-    """The part a number means; part 1 of a message that is no multipart is the message's own body."""
+    """The part with a number; part 1 of a message that is not a multipart is the message's own body."""
     part = root
     is_whole_message = True
     for number in path:
@@ -98,7 +98,7 @@ def find_part(root: Part, path: tuple[int, ...]) -> Part | None:
 
 
 def section_ranges(buffer: Buffer, root: Part, section: Section) -> list[Range] | None:
-    """Where the octets of a section lie; None if the message has no such part."""
+    """The ranges of a section; None if the message has no such part."""
     part = find_part(root, section.path)
     if part is None:
         return None
@@ -118,10 +118,10 @@ def section_ranges(buffer: Buffer, root: Part, section: Section) -> list[Range] 
         return _ranges((part.start, part.body))
     if what == "TEXT":
         return _ranges((part.body, part.end))
-    wanted = _field_ranges(buffer, part, section.fields)
+    fields = _field_ranges(buffer, part, section.fields)
     if what == "HEADER.FIELDS":
-        return _ranges(*wanted, (_blank_line(buffer, part), part.body))
-    edges = [part.start, *(edge for pair in wanted for edge in pair), part.body]
+        return _ranges(*fields, (_blank_line(buffer, part), part.body))
+    edges = [part.start, *(edge for pair in fields for edge in pair), part.body]
     return _ranges(*zip(edges[::2], edges[1::2], strict=True))
 
 
@@ -134,7 +134,7 @@ def section_bytes(buffer: Buffer, root: Part, section: Section) -> bytes | None:
 
 
 def partial(ranges: list[Range], origin: int, length: int) -> list[Range]:
-    """RFC 3501 section 6.4.5: ``<origin.length>`` of what the ranges hold."""
+    """RFC 3501 section 6.4.5: ``<origin.length>`` of the concatenated ranges."""
     taken: list[Range] = []
     for start, end in ranges:
         if length <= 0:
@@ -151,7 +151,7 @@ def partial(ranges: list[Range], origin: int, length: int) -> list[Range]:
 
 
 def _ranges(*pairs: Range) -> list[Range]:
-    """The pairs without empty ones; those that touch become one."""
+    """Drop empty ranges and join adjacent ones."""
     joined: list[Range] = []
     for start, end in pairs:
         if start >= end:
@@ -166,16 +166,16 @@ def _ranges(*pairs: Range) -> list[Range]:
 def _field_ranges(buffer: Buffer, part: Part, names: tuple[str, ...]) -> list[Range]:
     """The fields of those names, with their line ends."""
     lower = {name.lower() for name in names}
-    found: list[Range] = []
+    ranges: list[Range] = []
     for one in part.headers.fields:
         if one.lower in lower:
             line_end = _LINE_END.match(buffer, one.end, part.body)
-            found.append((one.start, part.body if line_end is None else line_end.end()))
-    return found
+            ranges.append((one.start, part.body if line_end is None else line_end.end()))
+    return ranges
 
 
 def _blank_line(buffer: Buffer, part: Part) -> int:
-    """Where the blank line that ends the header block starts; the end of the block if there is none."""
+    """Start of the blank line that ends the header block; the end of the block if there is none."""
     start = part.body
     if start > part.start and buffer[start - 1] == _LF:
         start -= 1
@@ -187,14 +187,22 @@ def _blank_line(buffer: Buffer, part: Part) -> int:
 
 
 def header_fields(header: bytes, section: Section) -> bytes:
-    """The wanted (or unwanted) fields of a block, with the blank line that ends it (RFC 3501 6.4.5)."""
-    if section.what == "HEADER.FIELDS" and header.endswith(b"\n") and sum(map(len, section.fields)) <= _LONGEST_PATTERN:
+    """HEADER.FIELDS (or .NOT) of a header block, with the blank line that ends it (RFC 3501 6.4.5).
+
+    The result is that of :func:`section_bytes`. Clients request it for whole folders, so one regular expression finds
+    the fields instead of a parse of the whole block.
+    """
+    if (
+        section.what == "HEADER.FIELDS"
+        and header.endswith(b"\n")
+        and sum(map(len, section.fields)) <= _MAX_PATTERN_BYTES
+    ):
         pattern = _pattern(section.fields)
         if pattern is not None:
-            # Each with the line end before it: a literal first octet makes the search several times faster.
-            found = pattern.findall(b"\n" + header)
+            # Match each field with the line end before it: a literal first octet makes the search several times faster.
+            fields = pattern.findall(b"\n" + header)
             end = _final_blank_line(header)
-            return b"".join([*found, b"\n", end])[1:] if found else end
+            return b"".join([*fields, b"\n", end])[1:] if fields else end
     size = len(header)
     part = Part(0, size, size, "text", "plain", {}, "7bit", [], "", parse_headers(header, 0, size))
     return section_bytes(header, part, Section((), section.what, section.fields)) or b""
@@ -202,11 +210,11 @@ def header_fields(header: bytes, section: Section) -> bytes:
 
 @lru_cache(256)
 def _pattern(names: tuple[str, ...]) -> re.Pattern[bytes] | None:
-    """None if letters beyond ASCII are to be compared."""
+    """The pattern for fields of these names; None if a name is not ASCII."""
     if not all(name.isascii() for name in names):
         return None
-    known = "|".join(re.escape(name) for name in names if _NAME(name)) or "(?!)"
-    field = rf"\n(?:{known})[ \t]*+:[^\n]*+(?>(?:\n[ \t][^\n]*+)*)(?=\n)"
+    alternatives = "|".join(re.escape(name) for name in names if _NAME(name)) or "(?!)"
+    field = rf"\n(?:{alternatives})[ \t]*+:[^\n]*+(?>(?:\n[ \t][^\n]*+)*)(?=\n)"
     return re.compile(field.encode("ascii"), re.IGNORECASE)
 
 

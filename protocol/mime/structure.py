@@ -1,11 +1,11 @@
 """The values of IMAP's ENVELOPE, BODY and BODYSTRUCTURE (RFC 3501 section 7.4.2, RFC 9051 section 7.5.2).
 
 Every structure can be encoded as valid IMAP:
-- A multipart without children (no usable boundary, no delimiter, beyond limits) is shown as the text/plain
-  leaf that it reads as. RFC 2045 section 5.2 asks for that where the Content-Type is broken, the grammar has
-  no empty multipart, and a person can still see what the body holds.
-- A message that was not looked into (transfer-encoded, or beyond the limits) keeps its type, with an empty
-  envelope and an empty text part inside, since the grammar demands both.
+- A multipart without children (no usable boundary, no delimiter, beyond limits) is described as a text/plain leaf.
+  RFC 2045 section 5.2 requires that for a broken Content-Type, the grammar has no empty multipart, and people can
+  still read the body.
+- A message that was not parsed (transfer-encoded, or beyond the limits) keeps its type, with an empty envelope and an
+  empty text part, since the grammar requires both.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from protocol.mime.headers import HeaderBlock
     from protocol.mime.parser import Buffer, Part
 
-_CHUNK = 1 << 18
+_CHUNK_BYTES = 1 << 18
 _LANGUAGE = re.compile(rb"[^\s,()]++")
 _COMMENT = re.compile(rb"\([^()]*+\)")
 _DEFAULT_CHARSET = "us-ascii"
 
 
 class Envelope(NamedTuple):
-    """None is a field that is absent, ``b""`` one that is present but empty; absent addresses are ``[]``."""
+    """None is an absent field, ``b""`` an empty one; absent addresses are ``[]``."""
 
     date: bytes | None
     subject: bytes | None
@@ -47,7 +47,7 @@ EMPTY_ENVELOPE = Envelope(None, None, [], [], [], [], [], [], None, None)
 
 
 def envelope(headers: HeaderBlock) -> Envelope:
-    """The envelope of a message; Sender and Reply-To that are absent or empty are those of From."""
+    """The envelope of a message; an absent or empty Sender or Reply-To takes the value of From."""
     first = headers.first
     from_ = _addresses(first("from"))
     return Envelope(
@@ -96,17 +96,17 @@ class Structure:
 
 
 def structure(buffer: Buffer, part: Part) -> Structure:
-    """The structure of a part and all that is below it."""
+    """The structure of a part and all parts below it."""
     if not part.children:
         return _describe(buffer, part)
     parts = list(walk(part))
-    described = [_describe(buffer, one) for one in parts]
-    # The children of a part follow it, so going backwards every child is complete before its parent.
+    structures = [_describe(buffer, one) for one in parts]
+    # Children follow their part, so in reverse order every child is complete before its parent.
     waiting: list[Structure] = []
-    for one, made in zip(reversed(parts), reversed(described), strict=True):
+    for one, node in zip(reversed(parts), reversed(structures), strict=True):
         if one.children:
-            made.children = [waiting.pop() for _ in one.children]
-        waiting.append(made)
+            node.children = [waiting.pop() for _ in one.children]
+        waiting.append(node)
     return waiting[0]
 
 
@@ -161,7 +161,7 @@ def _empty_text() -> Structure:
 
 
 def count_lines(buffer: Buffer, start: int, end: int) -> int:
-    """The number of line ends; a piece at a time where the buffer is not plain octets."""
+    """The number of line ends; in chunks if the buffer is not in memory."""
     if isinstance(buffer, bytes | bytearray):
         return buffer.count(b"\n", start, end)
-    return sum(bytes(buffer[at : min(at + _CHUNK, end)]).count(b"\n") for at in range(start, end, _CHUNK))
+    return sum(bytes(buffer[at : min(at + _CHUNK_BYTES, end)]).count(b"\n") for at in range(start, end, _CHUNK_BYTES))

@@ -1,4 +1,4 @@
-"""What a part says: transfer encoding, charset and format=flowed undone. For reading and searching."""
+"""The text of a part: transfer encoding, charset and format=flowed decoded. For reading and searching."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def decode_text(buffer: Buffer, part: Part, limit: int | None = None) -> str:
     params = part.params
     charset = params.get("charset")
     raw = decode_body(buffer, part, limit)
-    is_cut = limit is not None and len(raw) == limit
-    text = _decode_cut(raw, charset) if is_cut else decode_charset(raw, charset)
+    is_truncated = limit is not None and len(raw) == limit
+    text = _decode_truncated(raw, charset) if is_truncated else decode_charset(raw, charset)
     text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
     if params.get("format", "").lower() == "flowed" and part.type == "text" and part.subtype == "plain":
         text = unflow(text, delete_space=params.get("delsp", "").lower() == "yes")
     return text
 
 
-def _decode_cut(raw: bytes, charset: str | None) -> str:
-    """Text that may have been cut within its last character, which is then left out."""
+def _decode_truncated(raw: bytes, charset: str | None) -> str:
+    """Decode text that may be truncated within its last character, which is then dropped."""
     if codec_of(charset) in (None, "utf_8"):
-        return decode_charset(raw[: len(raw) - _loose_utf8(raw[-3:])], charset)
+        return decode_charset(raw[: len(raw) - _incomplete_utf8(raw[-3:])], charset)
     return decode_charset(raw, charset).removesuffix(_REPLACEMENT)
 
 
-def _loose_utf8(tail: bytes) -> int:
-    """How many octets at the end are the start of a UTF-8 sequence that goes on (RFC 3629 section 3)."""
+def _incomplete_utf8(tail: bytes) -> int:
+    """Number of octets at the end that start an incomplete UTF-8 sequence (RFC 3629 section 3)."""
     for back in range(1, len(tail) + 1):
         octet = tail[-back]
         if octet & 0xC0 == 0x80:
@@ -64,7 +64,7 @@ def unflow(text: str, *, delete_space: bool) -> str:
         # Section 4.4: one space was stuffed in front.
         content = content.removeprefix(" ")
         is_signature = content == _SIGNATURE
-        # Section 4.5 for the depth. An empty line ends a paragraph, though its last line should not have flowed.
+        # Section 4.5 for the depth. An empty line ends a paragraph even if the line before it was flowed.
         if paragraph and (is_signature or not content or depth != paragraph_depth):
             lines.append(_quoted("".join(paragraph), paragraph_depth))
             paragraph.clear()

@@ -1,7 +1,7 @@
-"""Lines of Dovecot's authentication protocol: what we say to its auth process, and what it answers.
+"""Dovecot's authentication protocol: the lines sent to its auth process and the lines it returns.
 
-Two sockets speak it: the client socket proves passwords (AUTH), the userdb socket knows who exists (USER). A line is a
-command and parameters between tabs; what is in a parameter cannot end it, because tabs and line ends are escaped.
+Dovecot has two such sockets: the client socket verifies passwords (AUTH), the userdb socket looks up users (USER). A
+line is a command and parameters separated by tabs; tabs and line ends in a parameter are escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNESCAPE = {"0": "\0", "1": "\x01", "t": "\t", "r": "\r", "n": "\n"}
 
 
 class Line(NamedTuple):
-    """``words`` are what stands at a fixed place, ``named`` what has a name; a word alone has an empty value there."""
+    """``words`` are the parameters by position, ``named`` those of the form name=value; a flag has an empty value."""
 
     command: str
     words: tuple[str, ...]
@@ -25,34 +25,35 @@ class Line(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Of the request it answers; -1: of none."""
+        """The number of the request that this line answers; -1: none."""
         first = self.words[0] if self.words else ""
         return int(first) if first.isascii() and first.isdigit() and len(first) <= 10 else -1
 
     @property
     def temporary(self) -> bool:
-        """Whether a FAIL says nothing about the password."""
+        """True for a FAIL that does not concern the password."""
         return "temp" in self.named or self.named.get("code") == "temp_fail"
 
 
 def client_hello(number: int) -> bytes:
-    """``number`` must be one that no other client of the same Dovecot uses."""
+    """The first lines of a client; no other client of the same Dovecot may use ``number``."""
     return b"VERSION\t%d\t2\nCPID\t%d\n" % (MAJOR, number)
 
 
 def userdb_hello() -> bytes:
+    """The first line to the userdb socket."""
     return b"VERSION\t%d\t0\n" % MAJOR
 
 
 def auth(number: int, user: str, password: str, peer: str) -> bytes:
-    """Is this the password? ``peer`` is the client's IP address, if it has one. Raises ValueError.
+    """Ask to verify a password. ``peer`` is the client's IP address, if it has one. Raises ValueError.
 
-    The mechanism is PLAIN (RFC 4616), whose message separates its parts by NUL.
+    The mechanism is PLAIN (RFC 4616), which separates its fields by NUL.
     """
     if "\0" in user or "\0" in password:
         raise ValueError("NUL in a user name or password")
     response = base64.b64encode(f"\0{user}\0{password}".encode())
-    # We have our own delays for those who guess, and our own rules for connections without TLS.
+    # Markpost has its own delays after wrong passwords, and its own rules for connections without TLS.
     options = b"service=imap\tsecured\tnologin\tno-penalty"
     if peer:
         options += b"\trip=" + escape(peer).encode()
@@ -60,7 +61,7 @@ def auth(number: int, user: str, password: str, peer: str) -> bytes:
 
 
 def user(number: int, name: str) -> bytes:
-    """Does this user exist?"""
+    """Look up a user."""
     return b"USER\t%d\t%b\tservice=lmtp\n" % (number, escape(name).encode())
 
 
@@ -73,7 +74,7 @@ def unescape(text: str) -> str:
 
 
 def parse(line: bytes) -> Line:
-    """Whatever it is; a caller looks at the command. Octets that are no UTF-8 are replaced."""
+    """Parse any line; the caller checks the command. Invalid UTF-8 is replaced."""
     command, *parameters = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")
     named = {}
     for parameter in parameters[1:]:

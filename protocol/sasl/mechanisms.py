@@ -1,17 +1,17 @@
-"""SASL on the server's side (RFC 4422) without IO: PLAIN, LOGIN, SCRAM-SHA-256, OAUTHBEARER, XOAUTH2.
+"""Server side of SASL (RFC 4422) without IO: PLAIN, LOGIN, SCRAM-SHA-256, OAUTHBEARER, XOAUTH2.
 
-An exchange is driven by the edge (SMTP or IMAP)::
+The SMTP or IMAP session drives an exchange::
 
     exchange = start("PLAIN", config)           # None: no such mechanism
     step = exchange.step(initial_response)      # None: the client sent none
-    Challenge      send it, give the client's answer to step()
-    NeedPassword   check it off the event loop, then accept(user) or reject()
+    Challenge      send it, pass the client's response to step()
+    NeedPassword   verify it off the event loop, then accept(user) or reject()
     NeedToken      the same, for OAuth tokens
-    NeedScramKeys  look them up, then keys(keys, name); None for a user that does not exist
+    NeedScramKeys  look up the keys, then keys(keys, name); None for an unknown user
     Success, Failure   the end
 
-Invariants: nothing raises on what a client sends; input is bounded by MAX_LINE; an exchange that has ended stays
-ended; an unknown user and a wrong password look the same, in SCRAM down to a plausible, stable salt.
+Invariants: no input of a client raises; input is bounded by MAX_LINE_BYTES; an exchange that has ended stays ended; an
+unknown user and a wrong password are indistinguishable, in SCRAM down to a plausible, stable salt.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from enum import Enum, auto
 
 from protocol.sasl.scram import ScramKeys, keyed_hash
 
-#: Octets of one base64 line. RFC 4954 4.5 asks for 12288; OAuth tokens with many claims are longer.
-MAX_LINE = 1 << 16
-_MAX_USER = 512
+#: One base64 line. RFC 4954 4.5 requires 12288 octets; OAuth tokens with many claims are longer.
+MAX_LINE_BYTES = 1 << 16
+_MAX_USER_BYTES = 512
 
 
 class FailureCause(Enum):
     MALFORMED = auto()  # not base64, or not what the mechanism expects
     TOO_LONG = auto()
     CANCELLED = auto()  # the client sent "*"
-    REFUSED = auto()  # wrong credentials, whatever the cause
-    UNAVAILABLE = auto()  # the credentials could not be checked now
+    REFUSED = auto()  # wrong credentials, for any reason
+    UNAVAILABLE = auto()  # the credentials could not be checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NeedPassword:
 
 @dataclass(frozen=True, slots=True)
 class NeedToken:
-    """``user`` is who the client claims to be; empty if it leaves that to the token."""
+    """``user`` is the claimed user name; empty if the token alone names the user."""
 
     user: str
     token: str
@@ -94,8 +94,8 @@ def encode_line(challenge: bytes) -> bytes:
 
 
 def decode_line(line: bytes) -> bytes | Failure:
-    """A client's answer to a challenge, its line end removed."""
-    if len(line) > MAX_LINE:
+    """Decode a client's response to a challenge, without its line end."""
+    if len(line) > MAX_LINE_BYTES:
         return Failure(FailureCause.TOO_LONG)
     if line == b"*":
         return Failure(FailureCause.CANCELLED)
@@ -106,7 +106,7 @@ def decode_line(line: bytes) -> bytes | Failure:
 
 
 def decode_initial(line: bytes) -> bytes | Failure:
-    """An initial response: a single ``=`` stands for an empty one."""
+    """Decode an initial response; a single ``=`` means an empty one."""
     return b"" if line == b"=" else decode_line(line)
 
 
@@ -115,9 +115,8 @@ def decode_initial(line: bytes) -> bytes | Failure:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``nonce`` is fresh and random for each exchange, printable and without comma. ``secret`` is the server's
-    own and constant, also after a restart: the salts of unknown users are derived from it. ``iterations`` is what
-    new accounts get."""
+    """``nonce`` is fresh and random for each exchange, printable and without comma. ``secret`` is the server's and
+    survives a restart: the salts of unknown users are derived from it. ``iterations`` is that of new accounts."""
 
     nonce: str
     secret: bytes
@@ -128,7 +127,7 @@ class Config:
 
 
 class Exchange(ABC):
-    """One authentication. What is called out of turn ends it as a failure."""
+    """One authentication. A call out of order ends it as a failure."""
 
     __slots__ = ("_config", "_last", "_user")
 
@@ -138,40 +137,40 @@ class Exchange(ABC):
         self._user = ""
 
     def step(self, response: bytes | None) -> Step:
-        """The initial response (None if the client gave none), then the answer to each challenge."""
+        """Process the initial response (None if the client sent none), then the response to each challenge."""
         if self._last is not None and (response is None or not isinstance(self._last, Challenge)):
-            return self._answer(_MALFORMED)
-        if response is not None and len(response) > MAX_LINE:
-            return self._answer(Failure(FailureCause.TOO_LONG))
-        return self._answer(self._step(response))
+            return self._end_step(_MALFORMED)
+        if response is not None and len(response) > MAX_LINE_BYTES:
+            return self._end_step(Failure(FailureCause.TOO_LONG))
+        return self._end_step(self._step(response))
 
     def accept(self, user: str) -> Step:
-        """The password or token is good, and it is that of ``user``."""
+        """The password or token is valid and belongs to ``user``."""
         if not isinstance(self._last, NeedPassword | NeedToken):
-            return self._answer(_MALFORMED)
-        # A token that is good for one account must not open the other one the client asked for.
+            return self._end_step(_MALFORMED)
+        # A token for one account must not open another one that the client named.
         if isinstance(self._last, NeedToken) and self._last.user.casefold() not in ("", user.casefold()):
             return self.reject()
-        return self._answer(Success(user))
+        return self._end_step(Success(user))
 
     def reject(self, *, unavailable: bool = False) -> Step:
-        """The password or token is wrong; or what was asked for could not be had now."""
+        """The password or token is wrong, or could not be checked (``unavailable``)."""
         if unavailable:
-            return self._answer(Failure(FailureCause.UNAVAILABLE))
-        return self._answer(self._reject() if isinstance(self._last, NeedToken) else _REFUSED)
+            return self._end_step(Failure(FailureCause.UNAVAILABLE))
+        return self._end_step(self._reject() if isinstance(self._last, NeedToken) else _REFUSED)
 
     def keys(self, keys: ScramKeys | None, name: str) -> Step:
-        """The answer to NeedScramKeys; None if there is no such user.
+        """The keys that NeedScramKeys asked for; None for an unknown user.
 
-        ``name`` is the one spelling of the user's name by which keys are looked up: all spellings that lead to the
-        same account must give the same salt, whether or not the account exists.
+        ``name`` is the canonical user name: all spellings of the same account must give the same salt, whether or not
+        the account exists.
         """
-        ready = isinstance(self._last, NeedScramKeys)
-        return self._answer(self._challenge_with(keys, name) if ready else _MALFORMED)
+        is_expected = isinstance(self._last, NeedScramKeys)
+        return self._end_step(self._challenge_with(keys, name) if is_expected else _MALFORMED)
 
     @abstractmethod
     def _step(self, response: bytes | None) -> Step:
-        """Read what the client said; None: it has not said anything yet."""
+        """Process a response; None: the client has sent nothing yet."""
 
     def _reject(self) -> Step:
         return _REFUSED
@@ -179,7 +178,7 @@ class Exchange(ABC):
     def _challenge_with(self, keys: ScramKeys | None, name: str) -> Step:
         return _MALFORMED
 
-    def _answer(self, step: Step) -> Step:
+    def _end_step(self, step: Step) -> Step:
         self._last = step
         return step
 
@@ -190,7 +189,7 @@ def _name(raw: bytes) -> str | None:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return name if name and len(raw) <= _MAX_USER and name.isprintable() else None
+    return name if name and len(raw) <= _MAX_USER_BYTES and name.isprintable() else None
 
 
 def _sasl_name(raw: bytes) -> str | None:
@@ -230,7 +229,7 @@ class _Plain(Exchange):
 
 
 class _Login(Exchange):
-    """LOGIN, which no RFC defines: clients know it by these very prompts."""
+    """LOGIN, which no RFC defines: clients expect exactly these prompts."""
 
     __slots__ = ("_login",)
 
@@ -250,9 +249,9 @@ class _Login(Exchange):
 class _ScramSha256(Exchange):
     """RFC 5802 and RFC 7677, without channel binding."""
 
-    __slots__ = ("_bare", "_gs2", "_known", "_nonce", "_scram", "_server_first", "_verified")
+    __slots__ = ("_bare", "_gs2", "_nonce", "_scram", "_server_first", "_user_exists", "_verified")
 
-    # RFC 5802 section 7. "m=" (a mandatory extension) matches nowhere, as it should.
+    # RFC 5802 section 7. "m=" (a mandatory extension) never matches, as required.
     _FIRST = re.compile(
         rb"((?:[ny]|(p=)[A-Za-z0-9.-]+),(?:a=([^,]+))?,)(n=([^,]+),r=([!-+\--~]{1,1024})(?:,[A-Za-z]=[^,]*)*)"
     )
@@ -262,7 +261,7 @@ class _ScramSha256(Exchange):
         super().__init__(config)
         self._gs2 = self._bare = self._nonce = self._server_first = b""
         self._scram: ScramKeys | None = None
-        self._known = False
+        self._user_exists = False
         self._verified = False
 
     def _step(self, response: bytes | None) -> Step:
@@ -276,7 +275,7 @@ class _ScramSha256(Exchange):
 
     def _client_first(self, message: bytes) -> Step:
         match = self._FIRST.fullmatch(message)
-        # "p=" asks for channel binding, which is not offered; "y" says that the client has seen so (5802 6).
+        # "p=" requests channel binding, which is not offered; "y": the client noticed that (RFC 5802 6).
         if match is None or match[2]:
             return _MALFORMED
         user = _sasl_name(match[5])
@@ -287,8 +286,8 @@ class _ScramSha256(Exchange):
         return NeedScramKeys(user)
 
     def _challenge_with(self, keys: ScramKeys | None, name: str) -> Step:
-        self._known = keys is not None
-        decoy = self._decoy(name)  # made for every user: it takes the same time
+        self._user_exists = keys is not None
+        decoy = self._decoy(name)  # computed for every user, so that the time is the same
         self._scram = keys or decoy
         self._server_first = b"r=%s,s=%s,i=%d" % (
             self._nonce,
@@ -298,7 +297,7 @@ class _ScramSha256(Exchange):
         return Challenge(self._server_first)
 
     def _decoy(self, name: str) -> ScramKeys:
-        """Keys of an unknown user, which no password fits."""
+        """Keys for an unknown user; no password matches them."""
         user = name.encode("utf-8", "surrogatepass")
         salt, key = (keyed_hash(self._config.secret, label + user) for label in (b"salt:", b"key:"))
         return ScramKeys(salt[:16], self._config.iterations, key, key)
@@ -312,8 +311,8 @@ class _ScramSha256(Exchange):
         auth_message = b",".join((self._bare, self._server_first, match[1]))
         signature = keyed_hash(self._scram.stored_key, auth_message)
         client_key = bytes(a ^ b for a, b in zip(base64.b64decode(match[4]), signature))
-        right = hmac.compare_digest(hashlib.sha256(client_key).digest(), self._scram.stored_key)
-        if not (right and self._known):
+        is_valid = hmac.compare_digest(hashlib.sha256(client_key).digest(), self._scram.stored_key)
+        if not (is_valid and self._user_exists):
             return _REFUSED
         self._verified = True
         # Sent as a challenge: neither SMTP nor IMAP can carry data with the success itself.
@@ -321,7 +320,7 @@ class _ScramSha256(Exchange):
 
 
 class _Bearer(Exchange):
-    """What the two OAuth mechanisms share: a list of key=value fields between 0x01 octets."""
+    """Common part of the OAuth mechanisms: a list of key=value fields separated by 0x01 octets."""
 
     __slots__ = ("_refused",)
 
@@ -341,7 +340,7 @@ class _Bearer(Exchange):
 
     @abstractmethod
     def _read(self, response: bytes) -> Step:
-        """Find user and token in the client's first words."""
+        """Extract user and token from the initial response."""
 
     def _token(self, user: str | None, fields: bytes) -> Step:
         if user is None:
@@ -353,7 +352,7 @@ class _Bearer(Exchange):
         return _MALFORMED if match is None else NeedToken(user, match[1].decode("ascii"))
 
     def _reject(self) -> Step:
-        # RFC 7628 3.2.2: the error goes out as a challenge, the client answers with nothing, then it has failed.
+        # RFC 7628 3.2.2: the error is sent as a challenge; after the client's empty response the exchange fails.
         self._refused = True
         return Challenge(b'{"status":"invalid_token","schemes":"bearer"}')
 
@@ -373,7 +372,7 @@ class _OAuthBearer(_Bearer):
 
 
 class _XOAuth2(_Bearer):
-    """The same before it was a standard: ``user=`` is a field, and there is no other header."""
+    """The predecessor of OAUTHBEARER: ``user=`` is a field, and there is no GS2 header."""
 
     __slots__ = ()
 
@@ -394,6 +393,6 @@ MECHANISMS: dict[str, type[Exchange]] = {
 
 
 def start(mechanism: str, config: Config) -> Exchange | None:
-    """An exchange by the name of its mechanism, in any case; None if there is none of that name."""
+    """Start an exchange of the named mechanism (case-insensitive); None: unknown."""
     kind = MECHANISMS.get(mechanism.upper())
     return None if kind is None else kind(config)

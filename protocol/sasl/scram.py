@@ -1,4 +1,4 @@
-"""What a server keeps of a password for SCRAM-SHA-256 (RFC 5802 section 3), stored as RFC 5803 writes it."""
+"""Stored keys for SCRAM-SHA-256 (RFC 5802 section 3) in the format of RFC 5803, and SASLprep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What the server keeps instead of the password."""
+    """The keys that the server stores instead of the password."""
 
     salt: bytes
     iterations: int
@@ -31,9 +31,9 @@ _STORED = re.compile(
 
 
 def scram_keys(password: str, salt: bytes, iterations: int) -> str:
-    """``SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey``. Slow on purpose; not for the event loop.
+    """Derive ``SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey``. Slow by design: never call it on the event loop.
 
-    Raises ValueError for a password SASLprep forbids, fewer than 4096 iterations (RFC 7677 section 4) or a salt
+    Raises ValueError for a password that SASLprep forbids, fewer than 4096 iterations (RFC 7677 section 4) or a salt
     shorter than 16 octets.
     """
     if not 4096 <= iterations < 100_000_000 or not 16 <= len(salt) <= 64:
@@ -45,7 +45,7 @@ def scram_keys(password: str, salt: bytes, iterations: int) -> str:
 
 
 def parse_scram_keys(text: str) -> ScramKeys | None:
-    """The stored form, or None if it is not one."""
+    """Parse the stored form; None if it is invalid."""
     match = _STORED.fullmatch(text)
     if match is None:
         return None
@@ -57,7 +57,7 @@ def parse_scram_keys(text: str) -> ScramKeys | None:
 
 
 def saslprep(text: str) -> str:
-    """RFC 4013; raises ValueError for what it prohibits. Characters newer than its Unicode 3.2 may pass."""
+    """RFC 4013; raises ValueError for prohibited characters. Characters newer than its Unicode 3.2 may pass."""
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
     )
@@ -74,12 +74,12 @@ def saslprep(text: str) -> str:
         or stringprep.in_table_c9(char)
         for char in prepared
     ):
-        raise ValueError("empty, or has a character that is not allowed")
+        raise ValueError("password is empty or has a prohibited character")
     if any(map(stringprep.in_table_d1, prepared)) and (
         any(map(stringprep.in_table_d2, prepared))
         or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))
     ):
-        raise ValueError("mixes writing directions")
+        raise ValueError("password mixes writing directions")
     return prepared
 
 

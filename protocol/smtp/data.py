@@ -89,7 +89,7 @@ class Intake:
 
     @property
     def refusal(self) -> Reply | None:
-        """Why the message cannot be accepted; final after :meth:`finish`."""
+        """The reply that refuses the message, if any; final after :meth:`finish`."""
         return self._refusal
 
     def take(self, piece: bytes) -> bytes:

@@ -14,7 +14,7 @@ from protocol.smtp import replies
 #: RFC 5321 4.5.3.1.4 requires 512 octets, and every extension adds some (DSN alone 600).
 MAX_COMMAND_LINE = 4096
 #: RFC 4954 section 4: an initial response is as long as any other.
-MAX_AUTH_LINE = mechanisms.MAX_LINE + 64
+MAX_AUTH_LINE = mechanisms.MAX_LINE_BYTES + 64
 
 _VERB = re.compile(rb"[A-Za-z]{1,16}")
 

@@ -111,7 +111,7 @@ def _parse(header: bytes) -> HeaderBlock:
 
 
 def authors(header: bytes) -> list[str] | None:
-    """All addresses in whose name the message is sent, at least From (RFC 6409 6.1 requires a check).
+    """The addresses that a reader shows as the author, at least From (RFC 6409 6.1 requires a check).
 
     None: there is no From, or the fields are ambiguous and a reader could show an address that is not checked here.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.mime.addresses import MOST, Address, Mailbox, mailboxes, parse_addresses
+from protocol.mime.addresses import MAX_ADDRESSES, Address, Mailbox, mailboxes, parse_addresses
 
 
 def a(name: bytes | None, mailbox: bytes | None, host: bytes | None, route: bytes | None = None) -> Address:
@@ -87,4 +87,4 @@ def test_people_are_decoded_and_groups_flattened() -> None:
 
 @pytest.mark.parametrize("raw", [b"a@x.test, ", b"a:;", b"G: b c <a@x.test>,"])
 def test_a_list_without_end_is_cut(raw: bytes) -> None:
-    assert MOST <= len(parse_addresses(raw * (MOST + 1000))) <= MOST + 2
+    assert MAX_ADDRESSES <= len(parse_addresses(raw * (MAX_ADDRESSES + 1000))) <= MAX_ADDRESSES + 2

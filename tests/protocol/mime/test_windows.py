@@ -24,6 +24,6 @@ def _shape(part: Part) -> list[tuple[int, int, int, str, str]]:
 def test_windows_change_nothing(octets: bytes, first: int, growth: int) -> None:
     message = b"Content-Type: multipart/mixed; boundary=a\r\n\r\n" + octets
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(parser, "_FIRST_WINDOW", first)
-        patched.setattr(parser, "_LAST_WINDOW", first * growth)
+        patched.setattr(parser, "_FIRST_WINDOW_BYTES", first)
+        patched.setattr(parser, "_LAST_WINDOW_BYTES", first * growth)
         assert _shape(scan(memoryview(message))) == _shape(scan(message))

@@ -49,8 +49,8 @@ def test_base64_lines() -> None:
     assert mechanisms.decode_line(b"*") == Failure(FailureCause.CANCELLED)
     for bad in (b"AGE", b"A GE=", b"\xff", b"AGE=AGE="):
         assert mechanisms.decode_line(bad) == MALFORMED
-    assert mechanisms.decode_line(b"A" * mechanisms.MAX_LINE) == b"\x00" * (mechanisms.MAX_LINE * 3 // 4)
-    assert mechanisms.decode_line(b"A" * (mechanisms.MAX_LINE + 4)) == Failure(FailureCause.TOO_LONG)
+    assert mechanisms.decode_line(b"A" * mechanisms.MAX_LINE_BYTES) == b"\x00" * (mechanisms.MAX_LINE_BYTES * 3 // 4)
+    assert mechanisms.decode_line(b"A" * (mechanisms.MAX_LINE_BYTES + 4)) == Failure(FailureCause.TOO_LONG)
     assert mechanisms.encode_line(b"Username:") == b"VXNlcm5hbWU6"
     assert mechanisms.encode_line(b"Password:") == b"UGFzc3dvcmQ6"
 
@@ -219,7 +219,7 @@ def test_stored_keys() -> None:
     for bad in ("", "x", text[:-1], text + "=", text.replace("4096", "0096"), text.replace("W22Z", "W22")):
         assert stored.parse_scram_keys(bad) is None
     for arguments in (("", SALT, 4096), ("x", SALT, 4095), ("x", b"short", 4096), ("\x07", SALT, 4096)):
-        with pytest.raises(ValueError, match=r"SCRAM needs|not allowed|mixes"):
+        with pytest.raises(ValueError, match=r"SCRAM needs|prohibited|mixes"):
             stored.scram_keys(*arguments)
 
 
@@ -231,7 +231,7 @@ def test_saslprep_as_in_rfc_4013() -> None:
     assert stored.saslprep("a\u00a0b") == "a b"
     assert stored.saslprep("🔑") == "🔑"
     for bad in ("\u0007", "\u0627\u0031", "", "\u00ad"):
-        with pytest.raises(ValueError, match=r"SCRAM needs|not allowed|mixes"):
+        with pytest.raises(ValueError, match=r"SCRAM needs|prohibited|mixes"):
             stored.saslprep(bad)
 
 

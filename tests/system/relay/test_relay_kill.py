@@ -92,7 +92,7 @@ async def test_killed_again_and_again(transport: Transport) -> None:
 
 
 async def test_one_relays_and_the_other_takes_over(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_TAKE_OVER", 0.05)
+    monkeypatch.setattr(relay, "_TAKE_OVER_SECONDS", 0.05)
     async with Sink() as first_sink, Sink() as second_sink:
         with Transport.open(transport.root) as beside:
             async with relaying(transport, settings(first_sink)):
