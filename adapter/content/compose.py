@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from adapter.content import front_matter
 from adapter.content.encodings import base64_lines, quoted_printable
 from adapter.content.encodings.quoted_printable import Quoting
-from adapter.content.markdown_to_html import markdown_to_html
+from adapter.content.html.markdown_to_html import markdown_to_html
 from adapter.content.parts import safe_name
 from protocol.errors import MailError, Reason
 from protocol.idna import to_ascii

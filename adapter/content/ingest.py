@@ -20,8 +20,8 @@ from adapter.content import front_matter
 from adapter.content.blobs import LARGE_PART_BYTES, BlobDraft, BlobDrafts, BlobSink, BlobWriter, release_pages
 from adapter.content.encodings.codings import CHUNK_BYTES
 from adapter.content.front_matter import AttachmentMeta, CanonicalFile, FrontMatter
-from adapter.content.html_to_markdown import CUT_MARK, MAX_HTML_CHARACTERS, html_to_markdown
-from adapter.content.parts import Leaves, classify, encode_outline
+from adapter.content.html.html_to_markdown import CUT_MARK, MAX_HTML_CHARACTERS, html_to_markdown
+from adapter.content.parts import Leaves, classify, encode_outline, image_names
 from adapter.content.segment import MAX_BODY_BYTES, Segmented, Segmenter
 from adapter.content.summary import ThreadKeys, default_thread, summarise_headers
 from adapter.content.wire import BLOB, Recipe, Segment, segment_octets
@@ -191,7 +191,8 @@ def _derived_body(octets: Buffer, leaves: Leaves, segmented: Segmented) -> bytes
     if part is None or part.body >= part.end:
         return b""
     if part is leaves.html:
-        return _clip(html_to_markdown(decode_text(octets, part, MAX_HTML_CHARACTERS + 4)), _MAX_DERIVED_BYTES, "")
+        html = decode_text(octets, part, MAX_HTML_CHARACTERS + 4)
+        return _clip(html_to_markdown(html, image_names(leaves)), _MAX_DERIVED_BYTES, "")
     limit = EXCERPT_BYTES if part.end - part.body > MAX_BODY_BYTES else _MAX_DERIVED_BYTES
     # A character of the file can take up to four octets of the message (a line ending in UTF-16).
     return _clip(decode_text(octets, part, 4 * limit + 4), limit, _blob_of(part, segmented))

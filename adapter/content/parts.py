@@ -135,6 +135,16 @@ def _is_blank(buffer: Buffer, part: Part) -> bool:
     return part.end - part.body < 4096 and not decode_body(buffer, part).strip(_BLANKS)
 
 
+def image_names(leaves: Leaves) -> dict[str, str]:
+    """The file names of the images that an HTML part can show, by Content-ID."""
+    names = {}
+    for part, name in leaves.all:
+        identifier = part.headers.first("content-id") if name and part.type == "image" else None
+        if identifier is not None:
+            names[decode_words(identifier).strip().strip("<>")] = name
+    return names
+
+
 # -- the outline ------------------------------------------------------------------------------------------------
 
 _NO_HEADERS = parse_headers(b"", 0, 0)

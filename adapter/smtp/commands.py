@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from adapter.accounts.recipients import Target
-from adapter.content import html_alternative
+from adapter.content.html import html_alternative
 from adapter.net.networks import UNIX
 from adapter.sessions.admission import Stage
 from adapter.smtp.delivery import Origin, deliver, final_replies

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from adapter.content import front_matter, html_alternative, wire
+from adapter.content import front_matter, wire
+from adapter.content.html import html_alternative
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.operations.base import Plan
 from adapter.transport.operations.delivery import FindTwin, Twin

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from adapter.api import Store
 from adapter.config.schema import Account, Settings
-from adapter.content.html_alternative import add_html, remove_html
+from adapter.content.html.html_alternative import add_html, remove_html
 from adapter.store.flags import Flag
 from adapter.store.quotas import Quota
 from adapter.transport import operations as op

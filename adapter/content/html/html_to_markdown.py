@@ -3,19 +3,24 @@
 ``html_to_markdown`` processes any HTML in a single pass over the tags, without building a tree: the cost is linear,
 nesting is free, and no input raises. (Building a tree first, sanitised or not, is quadratic in the nesting depth and
 thirty times slower.) The result contains no scripts, styles, hidden text or HTML: a ``<`` that could start a tag is
-escaped. Links keep targets with a permitted scheme; images become their alternative text; table rows become lines with
-``|`` between cells.
+escaped. Links keep targets with a permitted scheme; images become their alternative text or their name; table rows
+become lines with ``|`` between cells.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import unescape
+from urllib.parse import unquote
+
+from adapter.content.html.hints import may_hide_text
+from adapter.content.html.visibility import EverythingDrawn, Visibility
 
 #: HTML beyond this many characters is truncated.
 MAX_HTML_CHARACTERS = 512 * 1024
 CUT_MARK = "[…]"
+_NO_NAMES: Mapping[str, str] = {}
 
 _Open = Callable[["_Converter", str, str], None]
 _Close = Callable[["_Converter", str], None]
@@ -30,15 +35,31 @@ _BROKEN = re.compile(r"<[^<]*+")
 _QUOTE_FAILURES = 16
 _SKIPPED = {
     name: re.compile(rf"</{name}[^>]*+>", re.IGNORECASE)
-    for name in ("script", "style", "title", "textarea", "template", "svg", "math", "select", "object")
+    for name in (
+        "script",
+        "style",
+        "title",
+        "textarea",
+        "template",
+        "svg",
+        "math",
+        "select",
+        "object",
+        "iframe",
+        "noframes",
+        "noembed",
+        "datalist",
+        "audio",
+        "video",
+        "canvas",
+    )
 }
 _ATTRIBUTE = r"""(?:\A|[\s"'/]){}\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++))"""
 _HREF = re.compile(_ATTRIBUTE.format("href"), re.IGNORECASE)
+_SRC = re.compile(_ATTRIBUTE.format("src"), re.IGNORECASE)
 _ALT = re.compile(_ATTRIBUTE.format("alt"), re.IGNORECASE)
-_HIDDEN = re.compile(r"display\s*+:\s*+none|mso-hide\s*+:\s*+all", re.IGNORECASE)
-_VOID = frozenset(
-    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"]
-)
+#: Elements that are content themselves: layout happens around text that is not drawn, these do not.
+_CONTENT = frozenset(("img", "hr", "a", "pre"))
 _PARAGRAPHS = ("p", "dl", "table", "form", "figure")
 _LINES = (
     *("div", "section", "article", "header", "footer", "main", "nav", "aside"),
@@ -47,8 +68,11 @@ _LINES = (
 _EMPHASIS = {"b": "**", "strong": "**", "i": "*", "em": "*", "del": "~~", "s": "~~", "strike": "~~"}
 _EMPHASIS |= dict.fromkeys(("code", "kbd", "samp", "tt"), "`")
 _SPACE = re.compile(r"[ \t\r\n\f\xa0]+")
+# Joiners between letters that need them (Persian, Indic scripts, emoji) stay.
 _INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]"
+    "[\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]|[\u200c\u200d](?![^\x00-\u024f\u2000-\u206f])"
+    "|(?<![^\x00-\u024f\u2000-\u206f])[\u200c\u200d]"
 )
 # Characters that could start a tag or a link, alone or joined with the following text. An address is left unescaped.
 _MARKUP = re.compile(r"<(?=[a-zA-Z/!?]|\Z)(?![a-zA-Z0-9._+-]{1,64}@[a-zA-Z0-9.-]{1,255}>)|\](?=\(|\Z)")
@@ -60,17 +84,21 @@ _MAX_ROW_CHARACTERS = 200
 _TRAILING = re.compile(r"(?<![ \t])[ \t]++$", re.MULTILINE)
 
 
-def html_to_markdown(html: str) -> str:
-    """Convert an HTML document to Markdown; input after ``MAX_HTML_CHARACTERS`` is cut off."""
+def html_to_markdown(html: str, image_names: Mapping[str, str] = _NO_NAMES) -> str:
+    """Convert an HTML document to Markdown; input after ``MAX_HTML_CHARACTERS`` is cut off.
+
+    ``image_names``: the file names of inline images by Content-ID, for those without alternative text.
+    """
     if len(html) <= MAX_HTML_CHARACTERS:
-        return _Converter().convert(html)
-    return _Converter().convert(html[:MAX_HTML_CHARACTERS]) + f"\n{CUT_MARK}\n"
+        return _Converter(image_names).convert(html)
+    return _Converter(image_names).convert(html[:MAX_HTML_CHARACTERS]) + f"\n{CUT_MARK}\n"
 
 
 class _Converter:
     """Streaming converter: emits Markdown tag by tag. Line breaks and blanks are deferred until the next text."""
 
-    def __init__(self) -> None:
+    def __init__(self, image_names: Mapping[str, str]) -> None:
+        self.image_names = image_names
         self.out: list[str] = []
         self.breaks = 2  # line breaks to write before the next text (ignored at the start of the document)
         self.space = False
@@ -91,13 +119,13 @@ class _Converter:
         position, size = 0, len(html)
         last_end = html.rfind(">")
         failures = 0
-        hidden, hidden_depth = "", 0
+        visibility = Visibility(html) if may_hide_text(html) else EverythingDrawn()
         pattern = _TAG
         opening, closing = _OPEN, _CLOSE
         while position <= last_end:
             match = pattern.match(html, position)
             if match is None:
-                position, is_tag = self.no_tag(html, position, hidden)
+                position, is_tag = self.no_tag(html, position, visibility.is_drawn)
                 failures += is_tag
                 if failures > _QUOTE_FAILURES:
                     pattern = _PLAIN_TAG
@@ -105,35 +133,28 @@ class _Converter:
             position = match.end()
             text, slash, name, attributes = match.groups()
             name = name.lower()
-            if hidden:
-                if name == hidden:
-                    hidden_depth += -1 if slash else 1
-                    if not hidden_depth:
-                        hidden = ""
-                continue
-            if text:
+            if text and visibility.is_drawn:
                 self.text(text)
             if slash:
-                if name in closing:
+                if not visibility.close(name).is_removed and name in closing:
                     closing[name](self, name)
             elif name in _SKIPPED:
                 end = _SKIPPED[name].search(html, position)
                 position = size if end is None else end.end()
-            elif ("none" in attributes or "mso-hide" in attributes) and _HIDDEN.search(attributes):
-                if name not in _VOID:
-                    hidden, hidden_depth = name, 1
-            elif name in opening:
-                opening[name](self, name, attributes)
-        if not hidden and position < size:
+            else:
+                style = visibility.open(name, attributes)
+                if name in opening and not style.is_removed and (name not in _CONTENT or style.is_drawn):
+                    opening[name](self, name, attributes)
+        if visibility.is_drawn and position < size:
             self.text(html[position:])
         return self.finish()
 
-    def no_tag(self, html: str, position: int, hidden: str) -> tuple[int, bool]:
+    def no_tag(self, html: str, position: int, is_drawn: bool) -> tuple[int, bool]:
         """Handle text and text that only resembles a tag; return where to continue, and whether it is a broken tag."""
         start = html.find("<", position)
         if start < 0:
             start = len(html)
-        if start > position and not hidden:
+        if start > position and is_drawn:
             self.text(html[position:start])
         if html.startswith("<!--", start):
             return html.find("-->", start + 4) + 3 if html.find("-->", start + 4) >= 0 else len(html), False
@@ -142,7 +163,7 @@ class _Converter:
             return html.find(">", start) + 1 or len(html), False
         loose = _LOOSE.match(html, start) or _BROKEN.match(html, start)
         end = len(html) if loose is None else loose.end()
-        if not hidden:
+        if is_drawn:
             self.text(html[start:end])
         return end, following.isalpha()
 
@@ -168,6 +189,8 @@ class _Converter:
             self.space = True
         if "<" in stripped or "]" in stripped:
             stripped = _MARKUP.sub(r"\\\g<0>", stripped)
+        if "|" in stripped and (self.row_length >= 0 or self.cell_due):
+            stripped = stripped.replace("|", "\\|")
         self.write(stripped)
         self.space = words[-1] == " "
 
@@ -263,9 +286,12 @@ class _Converter:
         self.heading = "#" * int(name[1]) + " "
 
     def open_image(self, name: str, attributes: str) -> None:
-        alt = _value(_ALT, attributes)
-        if alt.strip():
-            self.text(" " + alt + " ")
+        alt = _value(_ALT, attributes).strip()
+        if not alt and self.image_names:
+            source = _value(_SRC, attributes).strip()
+            alt = self.image_names.get(unquote(source[4:]), "") if source[:4].lower() == "cid:" else ""
+        if alt:
+            self.text(f" {alt} ")
 
     def open_rule(self, name: str, attributes: str) -> None:
         self.end_line(2)

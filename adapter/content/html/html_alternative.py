@@ -10,7 +10,7 @@ import base64
 import re
 import secrets
 
-from adapter.content.markdown_to_html import markdown_to_html
+from adapter.content.html.markdown_to_html import markdown_to_html
 from protocol.mime.headers import parse_headers
 from protocol.mime.parser import scan
 from protocol.mime.text import decode_text

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.content.html_to_markdown import MAX_HTML_CHARACTERS, html_to_markdown
-from adapter.content.markdown_to_html import MAX_MARKDOWN_CHARACTERS, markdown_to_html
+from adapter.content.html.html_to_markdown import MAX_HTML_CHARACTERS, html_to_markdown
+from adapter.content.html.markdown_to_html import MAX_MARKDOWN_CHARACTERS, markdown_to_html
 
 
 @pytest.mark.parametrize(
