@@ -1,8 +1,8 @@
-"""Flags as bits: the flags of a message are one integer, those of a folder one table.
+"""Flags as bits: one integer for the flags of a message, one table for those of a folder.
 
-A mask makes STORE an ``|`` or ``& ~``, SEARCH an ``&``, and FETCH FLAGS one dictionary look-up that gives
-the encoded list. Keywords are known to the table in the order they first came and in that spelling; they only
-ever grow, so a mask never changes its meaning. Names are compared without regard to case (RFC 3501 9).
+With masks STORE is ``|`` or ``& ~``, SEARCH is ``&``, and FETCH FLAGS is one dictionary look-up of the encoded list.
+The table holds keywords in the order and spelling of their first use and never removes one, so a mask never changes its
+meaning. Names are case-insensitive (RFC 3501 9).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SYSTEM = {
 }
 SYSTEM_FLAGS = ("\\Seen", "\\Answered", "\\Flagged", "\\Deleted", "\\Draft")
 
-#: Keywords a folder may have; beyond that a new one is refused.
+#: Keywords a folder may have; further ones are refused.
 KEYWORD_LIMIT = 1024
 
-# Combinations kept encoded. Real folders have dozens; the bound is for hostile ones.
+# Encoded combinations in the cache. Real folders have dozens; the limit is for hostile ones.
 _ENCODED_LIMIT = 4096
 
 
@@ -44,13 +44,13 @@ class _Encoded(dict[int, bytes]):
     def __missing__(self, mask: int) -> bytes:
         if len(self) >= _ENCODED_LIMIT:
             self.clear()
-        found = [name for bit, name in enumerate(self._names) if mask >> bit & 1]
-        encoded = self[mask] = b"(" + b" ".join(found) + b")"
+        names = [name for bit, name in enumerate(self._names) if mask >> bit & 1]
+        encoded = self[mask] = b"(" + b" ".join(names) + b")"
         return encoded
 
 
 def with_recent(encoded: bytes) -> bytes:
-    r"""The encoded flags of a message that is recent to the session: ``(\Recent \Seen)``."""
+    r"""Add ``\Recent`` to encoded flags: ``(\Recent \Seen)``."""
     return b"(\\Recent)" if encoded == b"()" else b"(\\Recent " + encoded[1:]
 
 
@@ -67,7 +67,7 @@ class FlagTable:
             self._add(keyword)
 
     def __len__(self) -> int:
-        """How many flags there are; grows with every keyword, so it tells whether a session is up to date."""
+        """The number of flags; it grows with every keyword, so a session compares it to see if it is up to date."""
         return len(self._names)
 
     @property
@@ -75,20 +75,20 @@ class FlagTable:
         return [name.decode("ascii") for name in self._names[len(SYSTEM_FLAGS) :]]
 
     def bit(self, name: str) -> int:
-        r"""The bit of a flag; 0 if the folder does not have it (a keyword never used, ``\Recent``)."""
+        r"""Return the bit of a flag; 0 if the folder does not have it (an unused keyword, ``\Recent``)."""
         return self._bits.get(name.lower(), 0)
 
     def mask(self, names: Iterable[str]) -> int:
-        r"""The mask of these flags; keywords not yet known are added, ``\Recent`` is left out.
+        r"""Return the mask of these flags. Adds new keywords to the table and ignores ``\Recent``.
 
-        MailError LIMIT if the folder has too many keywords; nothing is added then.
+        Raises MailError LIMIT, and adds nothing, if the folder would have too many keywords.
         """
-        wanted = list(names)
-        new = {name.lower() for name in wanted if not name.startswith("\\")} - self._bits.keys()
+        flags = list(names)
+        new = {name.lower() for name in flags if not name.startswith("\\")} - self._bits.keys()
         if len(self._names) - len(SYSTEM_FLAGS) + len(new) > KEYWORD_LIMIT:
             raise MailError(Reason.LIMIT, "too many keywords in folder")
         mask = 0
-        for name in wanted:
+        for name in flags:
             if name.lower() in new and name.lower() not in self._bits:
                 self._add(name)
             mask |= self.bit(name)
@@ -103,11 +103,11 @@ class FlagTable:
 
     # RFC 3501 7.1, PERMANENTFLAGS
     def permanent_flags(self, read_only: bool) -> bytes:
-        r"""The list of the PERMANENTFLAGS code: all, and ``\*`` while new keywords can be made."""
+        r"""Return the list of the PERMANENTFLAGS code: all flags, and ``\*`` while keywords can be added."""
         if read_only:
             return b"()"
-        room = len(self._names) - len(SYSTEM_FLAGS) < KEYWORD_LIMIT
-        return b"(" + b" ".join([*self._names, b"\\*"] if room else self._names) + b")"
+        has_room = len(self._names) - len(SYSTEM_FLAGS) < KEYWORD_LIMIT
+        return b"(" + b" ".join([*self._names, b"\\*"] if has_room else self._names) + b")"
 
     def _add(self, keyword: str) -> None:
         self._bits[keyword.lower()] = 1 << len(self._names)

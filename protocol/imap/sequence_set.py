@@ -1,8 +1,8 @@
 """Sequence sets (RFC 3501 9, sequence-set; RFC 5182 2.1, ``$``) and arithmetic on sets of numbers.
 
-A set as the client wrote it is a :class:`SequenceSet`. Once ``*`` is known it becomes *spans*: inclusive
-ranges, ascending, disjoint and not adjacent. No function here expands a range: cost follows the number of
-ranges and of messages that exist, never the numbers written (``1:4294967295`` is one range).
+A :class:`SequenceSet` is a set as the client sent it. Resolved against a mailbox, which gives ``*`` its value, it
+becomes *spans*: inclusive ranges, ascending, disjoint and not adjacent. No function here expands a range: the cost
+depends on the number of ranges and of existing messages, never on the numbers sent (``1:4294967295`` is one range).
 """
 
 from __future__ import annotations
@@ -12,37 +12,42 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from protocol.errors import ProtocolError
-from protocol.imap.search.keys import STAR, Ranges
 
 LARGEST = 0xFFFFFFFF
+
+#: ``*`` in a range: the largest number in use (RFC 3501 9, seq-number). Zero is never a valid number itself.
+STAR = 0
+
+#: The ranges of a sequence set, in the order sent; either end may be the larger (RFC 3501 9, seq-range).
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 #: Inclusive ranges: ascending, disjoint, not adjacent.
 Spans: TypeAlias = list[tuple[int, int]]
 
 
 class SequenceSet(NamedTuple):
-    """A set as written. ``saved`` is ``$``: no ranges, the caller puts its saved result in place."""
+    """A set as the client sent it. ``saved`` is ``$``: no ranges, the caller replaces it by the saved result."""
 
     ranges: Ranges
     saved: bool = False
 
     def resolve(self, largest: int) -> Spans:
-        """The members from 1 to ``largest``, which is what ``*`` means (0 if there are no messages)."""
-        found: list[tuple[int, int]] = []
+        """Return the members from 1 to ``largest``, the value of ``*`` (0 if there are no messages)."""
+        spans: list[tuple[int, int]] = []
         for first, last in self.ranges:
             low, high = first or largest, last or largest
             if low > high:
                 low, high = high, low
             if low <= largest and largest:
-                found.append((low, min(high, largest)))
-        return found if len(found) < 2 else merge(found)
+                spans.append((low, min(high, largest)))
+        return spans if len(spans) < 2 else merge(spans)
 
     def positions(self, count: int) -> list[range]:
-        """As message numbers of a mailbox with ``count`` messages: the zero-based positions, ascending."""
+        """Resolve message numbers in a mailbox with ``count`` messages to zero-based positions, ascending."""
         return [range(low - 1, high) for low, high in self.resolve(count)]
 
     def uid_positions(self, uids: Sequence[int]) -> list[range]:
-        """As UIDs of a mailbox that has ``uids`` (ascending): the zero-based positions, ascending."""
+        """Resolve UIDs in a mailbox with these ``uids`` (ascending) to zero-based positions, ascending."""
         return span_positions(self.resolve(uids[-1]), uids) if uids else []
 
 
@@ -51,7 +56,7 @@ SAVED = SequenceSet((), saved=True)
 
 # RFC 3501 9 sequence-set, seq-range, seq-number; RFC 5182 2.1 for "$"
 def parse_set(text: bytes) -> SequenceSet:
-    """Read a whole sequence set; ProtocolError if it is not one."""
+    """Parse a sequence set. Raises ProtocolError."""
     if text == b"$":
         return SAVED
     if text.isdigit():
@@ -74,7 +79,7 @@ def _seq_number(text: bytes) -> int:
 
 
 def merge(ranges: Iterable[tuple[int, int]]) -> Spans:
-    """The spans that cover the same numbers as ``ranges`` (each low to high, in any order)."""
+    """Return the spans that cover the same numbers as ``ranges`` (each low to high, in any order)."""
     spans: Spans = []
     for low, high in sorted(ranges):
         if spans and low <= spans[-1][1] + 1:
@@ -86,7 +91,7 @@ def merge(ranges: Iterable[tuple[int, int]]) -> Spans:
 
 
 def spans_of(numbers: Sequence[int]) -> Spans:
-    """The spans of strictly ascending ``numbers``; a run costs the logarithm of its length."""
+    """Return the spans of strictly ascending ``numbers``; the cost of a run is logarithmic in its length."""
     spans: Spans = []
     start, count = 0, len(numbers)
     while start < count:
@@ -104,36 +109,36 @@ def spans_of(numbers: Sequence[int]) -> Spans:
 
 
 def span_positions(spans: Spans, numbers: Sequence[int]) -> list[range]:
-    """Where the members of ``spans`` stand in ascending ``numbers``: non-empty ranges of positions."""
-    found: list[range] = []
+    """Return the positions of the members of ``spans`` in ascending ``numbers``, as non-empty ranges."""
+    positions: list[range] = []
     start = 0
     for low, high in spans:
         first = bisect_left(numbers, low, start)
         start = bisect_right(numbers, high, first)
         if first < start:
-            found.append(range(first, start))
-    return found
+            positions.append(range(first, start))
+    return positions
 
 
 def intersect(left: Spans, right: Spans) -> Spans:
-    """The numbers in both."""
-    found: Spans = []
-    mine = theirs = 0
-    while mine < len(left) and theirs < len(right):
-        low = max(left[mine][0], right[theirs][0])
-        high = min(left[mine][1], right[theirs][1])
+    """Return the numbers in both."""
+    common: Spans = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        low = max(left[i][0], right[j][0])
+        high = min(left[i][1], right[j][1])
         if low <= high:
-            found.append((low, high))
-        if left[mine][1] < right[theirs][1]:
-            mine += 1
+            common.append((low, high))
+        if left[i][1] < right[j][1]:
+            i += 1
         else:
-            theirs += 1
-    return found
+            j += 1
+    return common
 
 
 def subtract(left: Spans, right: Spans) -> Spans:
-    """The numbers in ``left`` that are not in ``right``."""
-    found: Spans = []
+    """Return the numbers in ``left`` that are not in ``right``."""
+    rest: Spans = []
     start = 0
     for low, high in left:
         while start < len(right) and right[start][1] < low:
@@ -141,17 +146,17 @@ def subtract(left: Spans, right: Spans) -> Spans:
         index = start
         while index < len(right) and right[index][0] <= high:
             if low < right[index][0]:
-                found.append((low, right[index][0] - 1))
+                rest.append((low, right[index][0] - 1))
             low = right[index][1] + 1
             index += 1
         start = max(start, index - 1)
         if low <= high:
-            found.append((low, high))
-    return found
+            rest.append((low, high))
+    return rest
 
 
 def missing(spans: Spans, numbers: Sequence[int]) -> Spans:
-    """The members of ``spans`` that are not in ascending ``numbers`` (RFC 7162 3.2.5: what vanished)."""
+    """Return the members of ``spans`` that are not in ascending ``numbers`` (RFC 7162 3.2.5: vanished UIDs)."""
     return subtract(spans, spans_of(numbers))
 
 
@@ -166,5 +171,5 @@ def format_spans(spans: Iterable[tuple[int, int]]) -> bytes:
 
 
 def format_set(numbers: Sequence[int]) -> bytes:
-    """The shortest set of strictly ascending ``numbers``; empty for none."""
+    """Format strictly ascending ``numbers`` as the shortest sequence set; empty for none."""
     return format_spans(spans_of(numbers))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.imap.commands.model import Append, AppendMessage, Replace
-from protocol.imap.search.keys import STAR
+from protocol.imap.sequence_set import STAR
 from protocol.imap.wire.events import CommandLine, LiteralStart
 from protocol.imap.wire.lexer import PLAIN, CommandError, Dialect, Lexer
 

@@ -65,7 +65,7 @@ KEYS: Final[Mapping[str, SearchKey]] = {
 # RFC 3501 6.4.4 sequence-set; RFC 5182 2.1 "$"
 def sequence_key(lexer: Lexer) -> SearchKey | None:
     """The key that is a set of message numbers, if that is next."""
-    if not lexer.sees(_SET_START):
+    if not lexer.next_matches(_SET_START):
         return None
     messages = lexer.sequence_set()
     if messages.saved:

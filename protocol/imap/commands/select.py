@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from protocol.imap.commands.model import QResync, Select, SeqMatch
-from protocol.imap.search.keys import STAR
-from protocol.imap.sequence_set import SequenceSet
+from protocol.imap.sequence_set import STAR, SequenceSet
 from protocol.imap.wire.lexer import CommandError, Lexer
 
 

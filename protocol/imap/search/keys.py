@@ -1,8 +1,8 @@
-r"""Search criteria as data: what the parser builds and ``search_program`` compiles.
+r"""Search criteria as data: built by the parser, compiled by :mod:`protocol.imap.search.program`.
 
-Every node is an immutable value. Text is decoded from the command's CHARSET already (RFC 3501 6.4.4), names
-of header fields and of flags are compared without regard to case, and both spellings of a key (``SEEN``,
-``UNSEEN``) are one node, with or without :class:`Not` around it:
+Every node is an immutable value. Text is decoded from the command's CHARSET (RFC 3501 6.4.4), names of header fields
+and flags are case-insensitive, and both spellings of a key (``SEEN``, ``UNSEEN``) are one node, with or without
+:class:`Not` around it:
 
 ===============================  ==========================================================================
 ``ALL``                          ``All()``
@@ -26,22 +26,18 @@ from datetime import date
 from enum import Enum
 from typing import TypeAlias
 
-#: ``*`` in a range: the largest number in use (RFC 3501 9, seq-number). Zero is never a valid number itself.
-STAR = 0
-
-#: The ranges of a sequence set, in the order written; either end may be the larger (RFC 3501 9, seq-range).
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
+from protocol.imap.sequence_set import Ranges
 
 
 class DateField(Enum):
-    """Which date a :class:`DateKey` looks at (RFC 3501 6.4.4)."""
+    """The date that a :class:`DateKey` compares (RFC 3501 6.4.4)."""
 
     INTERNAL = "internal"
     SENT = "sent"
 
 
 class When(Enum):
-    """How a message's date must lie to the key's date, time and timezone disregarded (RFC 3501 6.4.4)."""
+    """The comparison of a message's date with the key's, without time and timezone (RFC 3501 6.4.4)."""
 
     BEFORE = "before"
     ON = "on"
@@ -118,7 +114,7 @@ class SavedKey:
 
 @dataclass(frozen=True, slots=True)
 class SaveDateSupported:
-    """SAVEDATESUPPORTED (RFC 8514 4.3): all messages of a folder that keeps save dates, else none."""
+    """SAVEDATESUPPORTED (RFC 8514 4.3): all messages of a folder that stores save dates, else none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,7 @@ class SizeKey:
 
 @dataclass(frozen=True, slots=True)
 class HeaderKey:
-    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text asks for the field alone."""
+    """HEADER, FROM, TO, CC, BCC, SUBJECT (RFC 3501 6.4.4): an empty text matches every message with the field."""
 
     name: str
     text: str
@@ -172,9 +168,9 @@ class ResultKey:
 
 @dataclass(frozen=True, slots=True)
 class ModSeqKey:
-    """MODSEQ (RFC 7162 3.1.5): mod-sequence of at least this value.
+    """MODSEQ (RFC 7162 3.1.5): a mod-sequence of at least this value.
 
-    The parser checks entry name and type and drops them: one mod-sequence covers all metadata of a message.
+    The parser validates and drops entry name and type: one mod-sequence covers all metadata of a message.
     """
 
     modseq: int

@@ -1,4 +1,4 @@
-"""What the framer tells the edge, and the limits it keeps (RFC 3501 2.2, RFC 7888)."""
+"""The events of the framer, and its limits (RFC 3501 2.2, RFC 7888)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one command is taken in. Replace ``Framer.limits`` when the session logs in or out."""
+    """Size limits of one command. The session replaces ``Framer.limits`` when it logs in or out."""
 
     line: int  #: octets of one run of text
     literal: int  #: octets of one argument literal
-    command: int  #: octets kept for one command, text and argument literals together
+    command: int  #: octets buffered for one command, text and argument literals together
     message: int | None  #: octets of one message literal; None if no literal is a message
-    drain: int  #: octets of a refused command that are skipped to stay in sync; beyond, the stream is broken
+    drain: int  #: octets of a refused command that are skipped to stay in sync; more is a fatal error
     non_sync: int | None = None  #: octets of one non-synchronising literal: 4096 under LITERAL- (RFC 7888 5)
 
 
@@ -29,16 +29,16 @@ class Literal(NamedTuple):
     binary: bool
 
 
-#: Text, Literal, text, …: begins and ends with text, which may be empty. Markers and line ends are gone.
+#: Text, Literal, text, …: begins and ends with text, which may be empty. Markers and line ends are removed.
 Pieces: TypeAlias = tuple[bytes | Literal, ...]
 
 
 class NeedData(NamedTuple):
-    """Nothing more can be said before more octets arrive."""
+    """More octets are needed."""
 
 
 class CommandLine(NamedTuple):
-    """A whole command: what follows its name, or the last of its message literals."""
+    """A complete command: the text and literals after its name, or after the last of its message literals."""
 
     tag: bytes
     name: str  #: upper case; UID commands as "UID FETCH"
@@ -46,15 +46,15 @@ class CommandLine(NamedTuple):
 
 
 class LiteralStart(NamedTuple):
-    """The peer wants to send ``size`` octets; answer with ``accept`` or ``refuse``."""
+    """The peer announces a literal of ``size`` octets; call ``accept`` or ``refuse``."""
 
     tag: bytes
     name: str
     size: int
     sync: bool  #: the peer waits for a "+" line before it sends them
     binary: bool  #: literal8
-    message: bool  #: they will come as LiteralChunk
-    pieces: Pieces  #: for a message: what stands between the command's name (or the last message) and it
+    message: bool  #: a message literal: its octets follow as LiteralChunk
+    pieces: Pieces  #: for a message literal: the arguments since the command's name or the previous message
 
 
 class LiteralChunk(NamedTuple):
@@ -65,7 +65,7 @@ class LiteralChunk(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A command was skipped: answer ``tag status [code] text``. The tag is "*" if none could be read."""
+    """A command was skipped: respond ``tag status [code] text``. The tag is "*" if it could not be parsed."""
 
     tag: bytes
     status: str
@@ -74,7 +74,7 @@ class Refused(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The line asked for by ``expect_line``, without its line end."""
+    """The line requested by ``expect_line``, without its line end."""
 
     data: bytes
 

@@ -1,18 +1,17 @@
-"""Bytes in, IMAP commands out (RFC 3501 2.2, RFC 9051 2.2), without I/O.
+"""Framing: bytes in, IMAP commands out (RFC 3501 2.2, RFC 9051 2.2), without I/O.
 
-``feed`` what the peer sent, then call ``next_event`` until it returns NEED_DATA. A command is runs of text
-with literals between them; every octet is looked at once, nothing is parsed again after a literal.
+Call ``feed`` with received octets, then ``next_event`` until it returns NEED_DATA. A command is runs of text
+with literals between them; every octet is scanned once, nothing is parsed again after a literal.
 
-- Every literal is announced by a :class:`LiteralStart`, which must be answered by ``accept`` (after sending
-  the ``+`` line if it is synchronising) or by ``refuse`` before the next event.
-- Literals that are arguments are kept and come with the :class:`CommandLine`. Literals that are messages
-  (APPEND, REPLACE) are never kept: their octets come as :class:`LiteralChunk`, and the text before each comes
-  with its announcement.
-- What breaks a limit ends in :class:`Refused`, once all of the command has gone by: send it as the tagged
-  answer and go on. ProtocolError means that the stream can not be followed any longer: say BYE and close.
+- Every literal is announced by a :class:`LiteralStart`. The caller must call ``accept`` (and send the ``+`` line if the
+  literal is synchronising) or ``refuse`` before it asks for the next event.
+- Argument literals are buffered and part of the :class:`CommandLine`. Message literals (APPEND, REPLACE) are never
+  buffered: their octets are returned as :class:`LiteralChunk`, and the text before each with its announcement.
+- A command that exceeds a limit ends in :class:`Refused`, once all of it is skipped: send it as the tagged response and
+  continue. ProtocolError is fatal: send BYE and close.
 
-Invariants: after NEED_DATA the buffer holds less than one line or one argument literal; the same octets give
-the same events however they are cut, but for the cuts between the chunks of one literal.
+Invariants: after NEED_DATA the buffer holds less than one line or one argument literal; the events depend only on the
+octets, not on how they were split, except for the boundaries between the chunks of one literal.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ from protocol.imap.wire.events import (
 class _State(IntEnum):
     COMMAND = 0  # at the start of a command
     TEXT = 1  # in the text after a literal
-    OFFERED = 2  # a literal is announced, the edge has not answered
+    OFFERED = 2  # a literal is announced and neither accepted nor refused
     COLLECT = 3  # in an argument literal
     STREAM = 4  # in a message literal
     SKIP_TEXT = 5  # in the text of a refused command
     SKIP_LITERAL = 6  # in a literal of a refused command
-    SKIP_LINE = 7  # in a line that was asked for and is too long
-    REFUSED = 8  # all of a refused command has gone by
-    LINE = 9  # the next line was asked for
-    BROKEN = 10  # the stream can not be followed
+    SKIP_LINE = 7  # in a requested line that is too long
+    REFUSED = 8  # all of a refused command is skipped
+    LINE = 9  # the next line is requested
+    BROKEN = 10  # the peer sent too much to skip
 
 
 #: RFC 3501 9 tag; command names are atoms. A tag is echoed, so its length is bounded.
@@ -59,7 +58,7 @@ _TAG_ALONE = re.compile(_TAG + rb"(?: |\Z)")
 #: RFC 3501 9 literal; RFC 7888 8 for "+"; RFC 3516 7 for "~"
 _MARKER = re.compile(rb"(~?)\{([0-9]{1,20})(\+?)\}\Z")
 _MARKER_ROOM: Final = 32
-#: Commands with message literals: how many arguments stand before the mailbox name, itself perhaps a literal.
+#: Commands with message literals: the number of arguments before the mailbox name, which may be a literal itself.
 MESSAGE_COMMANDS: Final = {"APPEND": 0, "REPLACE": 1, "UID REPLACE": 1}
 _NO_REFUSAL: Final = Refused(b"*", "BAD", None, "")
 
@@ -71,7 +70,7 @@ def _name(name: bytes, uid: bool) -> str:
 
 
 class Framer:
-    """One connection's incoming half."""
+    """The framing of one connection's input."""
 
     __slots__ = (
         "_buffer",
@@ -100,19 +99,19 @@ class Framer:
         self._tag = b"*"
         self._name = ""
         self._pieces: list[bytes | Literal] = []
-        self._kept = 0  # octets in _pieces, with room for the markers
+        self._kept = 0  # octets in _pieces, markers included
         self._literals = 0  # announced in this command
-        self._literal: LiteralStart | None = None  # the last one announced
+        self._literal: LiteralStart | None = None  # announced last
         self._remaining = 0  # octets of the literal not yet consumed
         self._skipped = 0  # octets skipped in this command
 
     @property
     def buffered(self) -> int:
-        """Octets fed and not consumed: stop reading from the peer while there are many."""
+        """Octets fed and not consumed; the caller stops reading while there are many."""
         return len(self._buffer) - self._start
 
     def feed(self, data: bytes) -> None:
-        """Take in octets. They are adopted, not copied, when all before them is consumed."""
+        """Add received octets, without a copy if all previous ones are consumed."""
         if self._start == len(self._buffer):
             self._buffer, self._start, self._searched = data, 0, 0
             return
@@ -123,46 +122,46 @@ class Framer:
         self._buffer += data
 
     def take_buffered(self) -> bytes:
-        """Remove and return what is not consumed: to be dropped at STARTTLS, to be inflated at COMPRESS."""
+        """Remove and return the unconsumed octets: STARTTLS discards them, COMPRESS inflates them."""
         rest = bytes(self._buffer[self._start :])
         self._buffer, self._start, self._searched = b"", 0, 0
         return rest
 
     def expect_line(self) -> None:
-        """The next event is a Line: IDLE waits for DONE, AUTHENTICATE for a response. Once per line."""
+        """Return the next line as a Line: DONE of IDLE, a response in AUTHENTICATE. Call it once per line."""
         if self._state is not _State.COMMAND:
             raise RuntimeError("expect_line in the middle of a command")
         self._state = _State.LINE
 
     def accept(self) -> None:
-        """Take the announced literal."""
+        """Accept the announced literal."""
         if self._state is not _State.OFFERED or self._literal is None:
             raise RuntimeError("no literal to accept")
         self._state = _State.STREAM if self._literal.message else _State.COLLECT
 
     def refuse(self, status: str, text: str, code: str | None = None) -> None:
-        """Refuse the command at its announced literal, or within a message literal that is coming in."""
+        """Refuse the command at its announced literal, or within a message literal that is being received."""
         if self._state not in (_State.OFFERED, _State.STREAM) or self._literal is None:
             raise RuntimeError("no literal to refuse")
         self._refusal = Refused(self._tag, status, code, text)
         if self._state is _State.OFFERED and self._literal.sync:
-            self._state = _State.REFUSED  # RFC 3501 7.5: without a "+" line nothing more of the command comes
+            self._state = _State.REFUSED  # RFC 3501 7.5: without a "+" line the client sends no more of the command
         else:
             self._skip_literal()
 
     def next_event(self) -> Event:
-        """The next thing that happened; ProtocolError if the stream can not be followed any longer."""
+        """Return the next event. Raises ProtocolError if the peer sent more than can be skipped."""
         event: Event | None = NEED_DATA if self._start == len(self._buffer) and self._state is _State.COMMAND else None
         while event is None:
             event = _STEPS[self._state](self)
         if event is NEED_DATA and self._start:
-            self._let_go()
+            self._release_consumed()
         return event
 
     # --- reading ---
 
-    def _let_go(self) -> None:
-        """Keep nothing that is consumed: there may be thousands of idle connections."""
+    def _release_consumed(self) -> None:
+        """Free consumed octets: there may be thousands of idle connections."""
         if self._start == len(self._buffer):
             self._buffer = b""
         elif isinstance(self._buffer, bytearray):
@@ -173,9 +172,9 @@ class Framer:
         self._start = 0
 
     def _read_line(self, limit: int) -> bytes | None:
-        """The next line without its end, None if it is not complete; _TooLong once it is sure to be too long.
+        """Return the next line without its end, None if it is incomplete. Raises _TooLong as soon as that is certain.
 
-        A lone LF ends a line too: no client means anything else by it.
+        A lone LF ends a line, too: no client means anything else by it.
         """
         end = self._buffer.find(b"\n", self._searched)
         if (len(self._buffer) if end < 0 else end) - self._start > limit + 1:
@@ -188,7 +187,7 @@ class Framer:
         return line[:-1] if line.endswith(b"\r") else line
 
     def _skip_line(self) -> bytes | None:
-        """Skip a line of any length: None if it is not complete, else enough of its end to hold a marker."""
+        """Skip a line of any length; None if it is incomplete, else its end, which may hold a marker."""
         end = self._buffer.find(b"\n", self._searched)
         stop = len(self._buffer) if end < 0 else end
         kept = max(self._start, stop - _MARKER_ROOM)
@@ -203,13 +202,13 @@ class Framer:
         return self._read_line(_MARKER_ROOM)
 
     def _consume(self, size: int) -> bytes:
-        """The next octets. All of a bytes object is the object itself: a large literal is not copied here."""
+        """Return the next octets, without a copy if they are a whole bytes object, as with large literals."""
         stop = self._start + size
         data = bytes(self._buffer[self._start : stop])
         self._start = self._searched = stop
         return data
 
-    # --- one step for each state; None means that there is more to do ---
+    # --- one step for each state; None: continue with the next step ---
 
     def _step_command(self) -> Event | None:
         try:
@@ -239,7 +238,7 @@ class Framer:
         return NEED_DATA if line is None else self._text(line)
 
     def _step_offered(self) -> Event | None:
-        raise RuntimeError("the announced literal is not answered")
+        raise RuntimeError("the announced literal was neither accepted nor refused")
 
     def _step_collect(self) -> Event | None:
         if self.buffered < self._remaining:
@@ -299,12 +298,12 @@ class Framer:
         return Line(line)
 
     def _step_broken(self) -> Event | None:
-        raise ProtocolError("Far too much data in a command")
+        raise ProtocolError("Command is far too long")
 
     # --- the parts of a command ---
 
     def _begin(self, line: bytes) -> bytes | None:
-        """Start a command: read tag and name and return what follows; None if they can not be read."""
+        """Parse tag and name of a command and return the rest of the line; None if they are invalid."""
         self._pieces = []
         self._kept = self._literals = self._skipped = 0
         head = _HEAD.match(line)
@@ -319,7 +318,7 @@ class Framer:
         return None
 
     def _text(self, text: bytes) -> Event | None:
-        """A run of text is whole: a literal follows, or the command ends here."""
+        """Handle a complete run of text: a literal follows, or the command ends."""
         marker = _MARKER.search(text) if text.endswith(b"}") else None
         if marker is not None:
             text = text[: marker.start()]
@@ -335,7 +334,7 @@ class Framer:
         return CommandLine(self._tag, self._name, pieces)
 
     def _announce(self, size: int, *, sync: bool, binary: bool) -> Event | None:
-        """Announce a literal, or refuse it at once if it breaks a limit."""
+        """Announce a literal, or refuse it at once if it exceeds a limit."""
         limits = self.limits
         message = self._is_message()
         pieces = tuple(self._pieces) if message else ()
@@ -374,7 +373,7 @@ class Framer:
         self._state = _State.SKIP_TEXT
 
     def _skipped_text(self, line: bytes) -> None:
-        """A line of a refused command has gone by: go on if more of the command is sure to come."""
+        """Continue after a skipped line of a refused command: more of the command follows if it announces a literal."""
         marker = _MARKER.search(line)
         if marker is None or not marker[3]:
             self._state = _State.REFUSED

@@ -1,8 +1,8 @@
-"""Tokens of a command that is made of text and literals (RFC 3501 9, RFC 9051 9).
+"""Tokens of a command, which consists of text and literals (RFC 3501 9, RFC 9051 9).
 
-A parser asks for what the grammar has next and gets a value or a :class:`CommandError`. Each octet is passed
-once and nothing recurses; runs of spaces count as one and spaces at the end or inside parentheses are
-overlooked, since clients send them and they can mean nothing else. Error texts never repeat what was sent.
+A parser calls the method for the next token of the grammar and gets a value or a :class:`CommandError`. Each octet is
+scanned once and nothing recurses. Runs of spaces count as one, and spaces at the end or inside parentheses are ignored:
+clients send them, and they have no other meaning. Error texts never repeat input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CommandError(ProtocolError):
-    """The command can not be run: answer ``tag status [code] text``."""
+    """A refusal of the command: respond ``tag status [code] text``."""
 
     def __init__(self, text: str, status: str = "BAD", code: str | None = None) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class CommandError(ProtocolError):
 
 
 class MailboxNameError(CommandError):
-    """A string that cannot be the name of a mailbox: ``NO [CANNOT]``, since BAD makes clients give up (RFC 5530 3)."""
+    """An invalid mailbox name: ``NO [CANNOT]``, since some clients disconnect on BAD (RFC 5530 3)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, "NO", "CANNOT")
@@ -40,7 +40,7 @@ class MailboxNameError(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the session has enabled (RFC 5161) as far as it changes what commands mean."""
+    """The enabled extensions (RFC 5161) that change the meaning of commands and responses."""
 
     rev2: bool = False  #: IMAP4rev2 (RFC 9051 6.3.1)
     utf8: bool = False  #: strings and mailbox names are UTF-8 (RFC 6855 3, RFC 9051 5.1); true under rev2
@@ -83,12 +83,12 @@ _LARGEST_UNSIGNED_64: Final = (1 << 64) - 1
 
 
 def settable(flags: list[str]) -> tuple[str, ...]:
-    """Each flag once, without ``\\Recent``: clients send it back though they can not set it (RFC 3501 2.3.2)."""
+    """Remove duplicates and ``\\Recent``, which clients send back although they cannot set it (RFC 3501 2.3.2)."""
     return tuple(flag for flag in dict.fromkeys(flags) if flag != "\\Recent")
 
 
 class Lexer:
-    """A place in the text and literals of one command."""
+    """A position in the text and literals of one command."""
 
     __slots__ = ("_index", "_pieces", "_position", "_text", "dialect")
 
@@ -100,7 +100,7 @@ class Lexer:
         text = pieces[0]
         self._text = text if isinstance(text, bytes) else b""
 
-    # --- where we are ---
+    # --- position ---
 
     @property
     def at_literal(self) -> bool:
@@ -108,13 +108,13 @@ class Lexer:
 
     @property
     def at_end(self) -> bool:
-        """Nothing is left but spaces."""
+        """Only spaces are left."""
         if self._index + 1 < len(self._pieces):
             return False
         return self._position == len(self._text) or _ONLY_SPACES.match(self._text, self._position) is not None
 
     def take_plain_rest(self, limit: int) -> bytes | None:
-        """Pass and return all that is left, if it is at most ``limit`` octets and no literal is in it."""
+        """Consume and return the rest of the command if it is at most ``limit`` octets without a literal."""
         if self._index + 1 < len(self._pieces) or len(self._text) - self._position > limit:
             return None
         rest = self._text[self._position :]
@@ -129,18 +129,17 @@ class Lexer:
         return self._text.startswith(octets, self._position)
 
     def skip(self, octets: bytes) -> bool:
-        """Pass these octets if they are next."""
+        """Consume these octets if they are next."""
         if self._text.startswith(octets, self._position):
             self._position += len(octets)
             return True
         return False
 
-    def sees(self, pattern: re.Pattern[bytes]) -> bool:
-        """Whether the pattern matches here."""
+    def next_matches(self, pattern: re.Pattern[bytes]) -> bool:
         return pattern.match(self._text, self._position) is not None
 
     def skip_match(self, pattern: re.Pattern[bytes]) -> bool:
-        """Pass what the pattern matches here, if it does."""
+        """Consume a match of the pattern, if there is one here."""
         match = pattern.match(self._text, self._position)
         if match is not None:
             self._position = match.end()
@@ -157,7 +156,7 @@ class Lexer:
         self.skip_match(_SPACES)
 
     def match(self, pattern: re.Pattern[bytes], what: str) -> re.Match[bytes]:
-        """Pass what the pattern matches here, which must be in one run of text."""
+        """Consume a match of the pattern, in one run of text. Raises CommandError if there is none here."""
         match = pattern.match(self._text, self._position)
         if match is None:
             raise CommandError(f"Expected {what}")
@@ -171,11 +170,11 @@ class Lexer:
         return self.match(_ATOM, what)[0]
 
     def keyword(self, what: str = "a keyword") -> str:
-        """An atom that the grammar names: upper case."""
+        """Consume an atom that is a keyword of the grammar; return it in upper case."""
         return self.match(_ATOM, what)[0].upper().decode("ascii")
 
     def skip_keyword(self, keyword: bytes) -> bool:
-        """Pass this atom if it is next, in any case."""
+        """Consume this atom, in any case, if it is next."""
         match = _ATOM.match(self._text, self._position)
         if match is None or match[0].upper() != keyword:
             return False
@@ -192,7 +191,7 @@ class Lexer:
 
     # RFC 3501 9 string, quoted, literal; RFC 3516 4.4 literal8
     def string(self, what: str = "a string") -> bytes:
-        """The octets of a quoted string or literal, which may be UTF-8 in any dialect; never NUL in text."""
+        """Consume a quoted string or literal, which may be UTF-8 in any dialect; NUL only in a literal8."""
         if self.at_literal:
             return self._literal()
         quoted = self.match(_QUOTED, what)[1]
@@ -216,7 +215,7 @@ class Lexer:
         return self.string(what)
 
     def text(self, octets: bytes) -> str:
-        """Octets of a string as text, by RFC 6855 3 and RFC 9051 4.3: UTF-8 or nothing."""
+        """Decode the octets of a string as UTF-8 (RFC 6855 3, RFC 9051 4.3)."""
         try:
             return octets.decode("utf-8")
         except UnicodeDecodeError:
@@ -239,16 +238,15 @@ class Lexer:
 
     # RFC 7162 7 mod-sequence-value, mod-sequence-valzer
     def modseq(self) -> int:
-        """A mod-sequence; zero is accepted everywhere, as "from the beginning".
+        """Consume a mod-sequence; zero is accepted everywhere, as "from the beginning".
 
-        RFC 4551 had 64 bits: a value above what RFC 7162 allows is beyond every mod-sequence and means the same as
-        the largest one.
+        RFC 4551 had 64 bits: a value above the limit of RFC 7162 exceeds every mod-sequence, as the limit does.
         """
         return min(self.number(0, _LARGEST_UNSIGNED_64), _LARGEST_64)
 
     # RFC 3501 9 sequence-set; RFC 5182 5 "$"
     def sequence_set(self, *, spaced: bool = False) -> SequenceSet:
-        """``spaced``: with a space on either side."""
+        """``spaced``: with a space before and after."""
         text = self.match(_SPACED_SET, "a sequence set")[1] if spaced else self.match(_SET, "a sequence set")[0]
         try:
             return parse_set(text)
@@ -257,12 +255,12 @@ class Lexer:
 
     # RFC 9394 4 partial-range
     def partial_range(self) -> tuple[int, int]:
-        """Two numbers of the same sign, the one nearer to zero first."""
-        minus, first, minus_too, last = self.match(_PARTIAL, "a range").groups()
+        """Consume two numbers of the same sign; the one nearer to zero is first."""
+        first_sign, first, last_sign, last = self.match(_PARTIAL, "a range").groups()
         low, high = sorted((int(first), int(last)))
-        if minus != minus_too or not 1 <= low <= high <= LARGEST:
+        if first_sign != last_sign or not 1 <= low <= high <= LARGEST:
             raise CommandError("Invalid range")
-        return (-low, -high) if minus else (low, high)
+        return (-low, -high) if first_sign else (low, high)
 
     # --- lists ---
 
@@ -270,27 +268,27 @@ class Lexer:
         """``(item item …)``"""
         self.expect(b"(")
         self.skip_space()
-        found: list[T] = []
+        items: list[T] = []
         while not self.skip(b")"):
-            found.append(item())
+            items.append(item())
             if not self.next_is(b")"):
                 self.space()
-        if not found and not empty:
+        if not items and not empty:
             raise CommandError("List is empty")
-        return found
+        return items
 
     # --- flags ---
 
     # RFC 3501 9 flag, flag-keyword
     def flag(self) -> str:
-        """A system flag as RFC 3501 2.3.2 spells it, or a keyword as written."""
+        """Consume a system flag, in the spelling of RFC 3501 2.3.2, or a keyword, as sent."""
         name = self.match(_FLAG, "a flag")[0]
         if not name.startswith(b"\\"):
             return name.decode("ascii")
-        known = _SYSTEM_FLAGS.get(name.lower())
-        if known is None:
+        flag = _SYSTEM_FLAGS.get(name.lower())
+        if flag is None:
             raise CommandError("Unknown system flag")
-        return known
+        return flag
 
     # RFC 3501 9 flag-list
     def flag_list(self) -> tuple[str, ...]:
@@ -313,19 +311,19 @@ class Lexer:
         try:
             offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
             zone = timezone(-offset if sign == b"-" else offset)
-            # A leap second is the end of its minute: datetime has no 60th second.
+            # A leap second becomes the last second of its minute, since datetime has no second 60.
             seconds = min(int(second), 59) if int(second) <= 60 else 61
-            found = datetime(int(year), _MONTHS[month.upper()], int(day), int(hour), int(minute), seconds, tzinfo=zone)
-            found.astimezone(UTC)
+            value = datetime(int(year), _MONTHS[month.upper()], int(day), int(hour), int(minute), seconds, tzinfo=zone)
+            value.astimezone(UTC)
         except (KeyError, ValueError, OverflowError):
             raise CommandError("No such date and time") from None
-        return found
+        return value
 
     # --- mailboxes ---
 
     # RFC 3501 9 mailbox, 5.1; RFC 9051 5.1
     def mailbox(self, *, empty: bool = False) -> str:
-        """The name of a mailbox as text, INBOX in upper case."""
+        """Consume a mailbox name; INBOX is returned in upper case."""
         name = self._name(self.astring("a mailbox name"))
         if not name and not empty:
             raise CommandError("Mailbox name is empty")
@@ -333,7 +331,7 @@ class Lexer:
 
     # RFC 3501 9 list-mailbox
     def list_mailbox(self) -> str | None:
-        """A pattern of mailbox names as text; None if no mailbox can have such a name."""
+        """Consume a pattern of mailbox names; None if no mailbox can have such a name."""
         match = _PATTERN.match(self._text, self._position)
         if match is None:
             octets = self.string("a mailbox pattern")
@@ -343,7 +341,7 @@ class Lexer:
         return self._name_or_none(octets)
 
     def list_reference(self) -> str | None:
-        """The reference of LIST and LSUB, INBOX in upper case; None if no mailbox can have such a name."""
+        """Consume the reference of LIST or LSUB, INBOX in upper case; None if no mailbox can have such a name."""
         name = self._name_or_none(self.astring("a mailbox name"))
         return None if name is None else _INBOX.sub("INBOX", name)
 
@@ -363,10 +361,10 @@ class Lexer:
             try:
                 name = utf7.decode(octets)
             except ProtocolError as error:
-                # A lone "&" that no "-" ends can be no shift: clients that do not encode mean the character.
+                # An "&" without a later "-" cannot begin a shift: clients that do not encode names mean the character.
                 if not octets.isascii() or b"-" in octets[octets.find(b"&") :]:
                     raise MailboxNameError(str(error)) from None
                 name = octets.decode("ascii")
         if _NOT_IN_NAMES.search(name):
-            raise MailboxNameError("Mailbox name has control characters")
+            raise MailboxNameError("Mailbox name contains control characters")
         return name

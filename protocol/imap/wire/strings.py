@@ -1,4 +1,4 @@
-"""Strings on the wire: quoted, literal or atom as the content allows, and mailbox names by dialect."""
+"""Encoding of strings: quoted, literal or atom as the content allows, and mailbox names by dialect."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _QUOTABLE_UTF8 = re.compile(rb"[^\x00\r\n]{0,1000}+").fullmatch
 _SPECIAL = re.compile(rb'(["\\])')
 # RFC 3501 9, ASTRING-CHAR: no atom-specials. "&" begins modified UTF-7, which is fine in an atom.
 _ATOM = re.compile(rb"[!#$&'+,\-./0-9:;<=>?@A-Z\[\]^_`a-z|}~]++").fullmatch
-# resp-text is printable ASCII on one line, so that no text from elsewhere can forge a response.
+# resp-text is printable ASCII on one line, so that text from other sources cannot forge a response.
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
 def quoted(value: bytes) -> bytes:
-    """A quoted string of octets that are known to fit in one."""
+    """Quote octets that are valid in a quoted string."""
     return b'"' + _SPECIAL.sub(rb"\\\1", value) + b'"'
 
 
 # RFC 3501 4.3
 def string(value: bytes, utf8: bool = False) -> bytes:
-    """Quoted if the octets allow it, else a literal. With ``utf8`` the value is UTF-8 and may be quoted too."""
+    """Encode as a quoted string if the octets allow it, else as a literal. ``utf8``: UTF-8 may be quoted, too."""
     return quoted(value) if utf8 and _QUOTABLE_UTF8(value) else envelope.string(value)
 
 
@@ -36,7 +36,7 @@ def astring(value: bytes, utf8: bool = False) -> bytes:
 
 # RFC 3501 5.1 and 5.1.3; RFC 9051 5.1; RFC 6855 3
 def mailbox(name: str, dialect: Dialect) -> bytes:
-    """A mailbox name as the session's dialect spells it."""
+    """Encode a mailbox name in the session's dialect."""
     if dialect.utf8:
         return astring(name.encode("utf-8", "replace"), utf8=True)
     return astring(utf7.encode(name))
@@ -45,6 +45,6 @@ def mailbox(name: str, dialect: Dialect) -> bytes:
 # RFC 3501 9, resp-text
 @lru_cache(256)
 def text(line: str) -> bytes:
-    """Text for people that ends a response: one line of ASCII, not empty, not like a response code."""
+    """Encode the human-readable text of a response: one line of ASCII, not empty, not like a response code."""
     clean = _UNPRINTABLE.sub("?", line) or "-"
     return (" " + clean if clean[0] == "[" else clean).encode("ascii")

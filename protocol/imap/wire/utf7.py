@@ -1,7 +1,7 @@
-"""Modified UTF-7, the spelling of mailbox names before UTF8=ACCEPT or IMAP4rev2 is enabled (RFC 3501 5.1.3).
+"""Modified UTF-7, the encoding of mailbox names before UTF8=ACCEPT or IMAP4rev2 is enabled (RFC 3501 5.1.3).
 
-Invariant: every name has exactly one spelling. ``decode`` accepts a spelling only if ``encode`` gives it
-back, so two spellings can never name one mailbox and nothing printable hides in a base64 run.
+Invariant: every name has exactly one encoding. ``decode`` accepts only what ``encode`` returns, so two encodings never
+name one mailbox, and no printable character is hidden in a base64 run.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _SHIFTED = re.compile("&([A-Za-z0-9+,]*)-")
 
 
 def encode(name: str) -> bytes:
-    """The modified UTF-7 spelling of ``name``; ValueError if it holds a lone surrogate."""
+    """Encode a mailbox name. Raises ValueError if it contains a lone surrogate."""
     if name.isascii() and name.isprintable() and "&" not in name:
         return name.encode("ascii")
     return _ENCODE.sub(_shift, name).encode("ascii")
 
 
-def decode(spelling: bytes) -> str:
-    """The name ``spelling`` stands for; ProtocolError if :func:`encode` would spell it differently."""
-    if not spelling.isascii():
+def decode(encoded: bytes) -> str:
+    """Decode a mailbox name. Raises ProtocolError if :func:`encode` would encode the name differently."""
+    if not encoded.isascii():
         raise ProtocolError("Mailbox name is not modified UTF-7")
-    text = spelling.decode("ascii")
+    text = encoded.decode("ascii")
     if "&" not in text and text.isprintable():
         return text
     try:
         name = _SHIFTED.sub(_unshift, text)
-        if encode(name) == spelling:
+        if encode(name) == encoded:
             return name
     except ValueError:
         pass

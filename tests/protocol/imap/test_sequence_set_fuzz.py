@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.imap.search.keys import STAR
 from protocol.imap.sequence_set import (
     LARGEST,
+    STAR,
     SequenceSet,
     contains,
     format_set,

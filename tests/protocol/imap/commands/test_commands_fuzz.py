@@ -14,7 +14,7 @@ from protocol.imap.commands import model as c
 from protocol.imap.commands.append import AppendParser
 from protocol.imap.commands.registry import COMMANDS, parse_command
 from protocol.imap.search import keys as k
-from protocol.imap.sequence_set import SAVED, SequenceSet
+from protocol.imap.sequence_set import SAVED, Ranges, SequenceSet
 from protocol.imap.wire import utf7
 from protocol.imap.wire.events import AFTER_LOGIN, NEED_DATA, CommandLine, LiteralStart, Refused
 from protocol.imap.wire.framer import Framer
@@ -85,7 +85,7 @@ flags = st.lists(st.sampled_from(["\\Seen", "\\Deleted", "\\Draft"]) | keywords,
 days = st.dates(date(1, 1, 1))
 
 
-def write_ranges(value: k.Ranges) -> bytes:
+def write_ranges(value: Ranges) -> bytes:
     def end(number: int) -> str:
         return str(number) if number else "*"
 

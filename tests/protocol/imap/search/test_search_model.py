@@ -17,6 +17,7 @@ from protocol.imap.search import keys
 from protocol.imap.search.collation import fold
 from protocol.imap.search.program import MAX_KEYS, Program, compile_search, search
 from protocol.imap.search.source import Candidates, Scope, SearchSource
+from protocol.imap.sequence_set import STAR
 from protocol.imap.session_view import View
 from protocol.imap.wire.lexer import PLAIN
 
@@ -308,4 +309,4 @@ def test_numbers_that_do_not_exist() -> None:
     assert evaluate(compile_search(keys.SeqKey(((4, 4),)), view, NOW), source) == []
     assert evaluate(compile_search(keys.SeqKey(((2, 999),)), view, NOW), source) == [2, 3]
     assert evaluate(compile_search(keys.UidKey(((9, 9),)), view, NOW), source) == []
-    assert evaluate(compile_search(keys.UidKey(((9, keys.STAR),)), view, NOW), source) == [3]
+    assert evaluate(compile_search(keys.UidKey(((9, STAR),)), view, NOW), source) == [3]
