@@ -9,8 +9,12 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
 
 from adapter.accounts.credentials import Credentials
 from adapter.config.schema import Settings
@@ -25,6 +29,7 @@ from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
+from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE
 
 PASSWORD = "secret"
@@ -225,3 +230,19 @@ class ImapClient:
         self._writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await self._writer.wait_closed()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    @asynccontextmanager
+    async def run(**sections: dict[str, Any]) -> AsyncIterator[Running]:
+        settings = Settings()
+        for section, values in sections.items():
+            changed: dict[str, Any] = {section: replace(getattr(settings, section), **values)}
+            settings = replace(settings, **changed)
+        root = tmp_path / "store"
+        await asyncio.to_thread(make_store, root, ADA, BOB)
+        async with serving(root, settings) as running:
+            yield running
+
+    return run

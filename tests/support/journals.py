@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-from adapter.store import journal
+import pytest
+
+from adapter.store import journal, layout, store_id
 from adapter.store.disk import Directories
 from adapter.store.effects import Actor, Bookmark, SetBookmarks
 from adapter.store.journal import Journal, Record
+from tests.support.stores import STORE
 
 ACTOR = Actor("", "test")
 
@@ -47,3 +51,20 @@ def reopened(directories: Directories, durable: int = 0) -> Journal:
     fresh.durable_seq = durable
     fresh.refresh()
     return fresh
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Directories]:
+    with closing(Directories(str(tmp_path))) as opened:
+        for parts in layout.DIRECTORIES:
+            with opened.stable(parts, create=True):
+                pass
+        store_id.write(opened, STORE)
+        yield opened
+
+
+@pytest.fixture
+def written(directories: Directories) -> Iterator[Journal]:
+    with closing(Journal(directories)) as opened:
+        opened.refresh()
+        yield opened

@@ -6,8 +6,6 @@ import asyncio
 import errno
 import hashlib
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,18 +244,6 @@ def test_close_ends_a_watch_that_waits(bob: Mailbox) -> None:
     watch = bob.watch()
     threading.Timer(0.1, watch.close).start()
     assert list(watch) == []
-
-
-def test_watch_hears_of_other_processes(bob: Mailbox, store: Store) -> None:
-    code = (
-        "from adapter.api import Store\n"
-        f"with Store.open({store.transport.root!r}) as store:\n"
-        f"    store.mailbox({ADA!r}).send('x', to={BOB!r}, subject='from afar')\n"
-    )
-    watch = bob.watch(timeout=PATIENCE)
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
-    assert next(watch).subject == "from afar"
-    watch.close()
 
 
 async def test_watch_from_asyncio(ada: Mailbox, bob: Mailbox) -> None:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-from adapter.api import Store
 from adapter.cli.failures import deferred_interrupts, immediate_interrupts, raise_pending_interrupt
-from tests.support.paths import REPOSITORY
-from tests.support.waiting import PATIENCE, wait_until
 
 
 def _interrupt() -> None:
@@ -83,23 +77,3 @@ def test_other_threads_do_not_change_the_handler() -> None:
     thread.start()
     thread.join()
     assert handlers == [before]
-
-
-def test_delivery_waiting_for_its_message_can_be_interrupted(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    with Store.create(root) as store:
-        store.add_mailbox("ada@example.test")
-    command = ["deliver", "--root", str(root), "--from", "", "--to", "ada@example.test", "-"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adapter.cli", *command],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_until(lambda: any((root / "staging").iterdir()))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 1
-    assert process.stdin is not None
-    process.stdin.close()
-    assert not any((root / "staging").iterdir())

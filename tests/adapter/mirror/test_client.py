@@ -18,7 +18,7 @@ from adapter.mirror import client as fence
 from adapter.mirror import naming, replies
 from adapter.mirror.client import Client, Refused, UpstreamError
 from adapter.mirror.replies import Examined, Fetched, Listed
-from adapter.mirror.session import Session, _password
+from adapter.mirror.session import Session
 from adapter.server.settings import VALUE_RULES
 from adapter.store.flags import Flag
 from tests.support.waiting import PATIENCE
@@ -208,11 +208,6 @@ async def test_a_cancelled_call_ends_the_connection() -> None:
                 await session.small_bodies({1: 6})
         with pytest.raises(UpstreamError):
             await session.examine("INBOX")
-
-
-async def test_a_password_that_is_printed_piece_by_piece() -> None:
-    command = ("/bin/sh", "-c", "printf half; sleep 0.3; echo ' and half'; echo more")
-    assert await _password(UpstreamSettings(password_command=command, timeout=Seconds(PATIENCE))) == "half and half"
 
 
 async def test_a_name_that_cannot_be_said() -> None:

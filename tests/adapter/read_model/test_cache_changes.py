@@ -18,8 +18,7 @@ from protocol.imap.session_view import Emission, View
 from protocol.imap.wire.lexer import PLAIN
 from tests.support.mailboxes import Listener, open_folder, open_mailboxes, told
 from tests.support.messages import message
-from tests.support.processes import run_elsewhere
-from tests.support.stores import ADA, BOB, append, deliver, folder, placed, rows
+from tests.support.stores import ADA, BOB, append, deliver, placed, rows
 from tests.support.waiting import PATIENCE, until
 
 
@@ -107,32 +106,6 @@ async def test_a_delivery_is_heard_of_within_milliseconds(store: Transport) -> N
             best = min(best, time.perf_counter() - acknowledged)
         assert best < 0.2  # told, not looked for now and then
         assert_fresh(store, state)
-
-
-def _elsewhere(root: str, folder_id: int) -> None:
-    with Transport.open(root) as transport:
-        deliver(transport, ADA, octets=message("from elsewhere"))
-        transport.run(op.ChangeFlags(ADA, folder_id, [1], "add", SEEN, ["$Other"]))
-        transport.run(op.ChangeFlags(ADA, folder_id, [2], "add", DELETED))
-        transport.run(op.Expunge(ADA, folder_id))
-        transport.run(op.Copy(ADA, folder_id, [1], "Archive"))
-        transport.run(op.CreateFolder(ADA, "From elsewhere"))
-
-
-async def test_changes_of_another_process_arrive(store: Transport) -> None:
-    append(store, "INBOX", message(), message())
-    async with open_mailboxes(store) as mailboxes:
-        inbox, archive = await open_folder(mailboxes), await open_folder(mailboxes, "Archive")
-        listener = Listener()
-        inbox.subscribe(listener)
-        await asyncio.to_thread(run_elsewhere, _elsewhere, store.root, inbox.id)
-        await until(lambda: inbox.modseq == folder(store).highestmodseq)
-        await until(lambda: len(archive.uids) == 1)
-        assert_fresh(store, inbox)
-        assert_fresh(store, archive)
-        assert list(inbox.uids) == [1, 3]
-        assert [list(change.expunged) for change in listener.changes if change.expunged] == [[2]]
-        assert "From elsewhere" in (await mailboxes.account(ADA)).folders
 
 
 async def test_the_view_of_a_session_follows(store: Transport) -> None:

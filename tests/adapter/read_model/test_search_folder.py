@@ -8,7 +8,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 import pytest
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from adapter.read_model import mailboxes as mailboxes_module
 from adapter.read_model import search_engine
-from adapter.read_model.mailboxes import CacheLimits, FolderState, Mailboxes
+from adapter.read_model.mailboxes import CacheLimits, Mailboxes
 from adapter.search import indexer
-from adapter.search.searchable_text import SearchText, field_of, search_text
+from adapter.search.searchable_text import SearchText, field_of
 from adapter.search.text_index import LONGEST, NewText, TextIndex, ranges_of
 from adapter.store import layout
 from adapter.store.queries import text_index
@@ -37,16 +37,17 @@ from protocol.mime.parser import scan
 from protocol.mime.structure import envelope
 from tests.support.mailboxes import open_folder, open_mailboxes
 from tests.support.messages import message
-from tests.support.processes import run_elsewhere
 from tests.support.stores import ADA, append, rows
+from tests.support.text_search import (
+    NOW,
+    check_text_search,
+    indexed_messages,
+    matching_uids,
+    sample_mail,
+    search,
+    text_of,
+)
 from tests.support.waiting import until
-
-NOW = 1_800_000_000
-
-
-async def search(mailboxes: Mailboxes, state: FolderState, *criteria: keys.SearchKey) -> list[int]:
-    view = View(state.uids, state.modseq, state.flags, PLAIN)
-    return list(await mailboxes.search(state, compile_search(keys.And(criteria), view, NOW)))
 
 
 def stop_filling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,20 +58,7 @@ def fill(mailboxes: Mailboxes, message_ids: Sequence[str]) -> None:
     mailboxes._filler._fill(message_ids)
 
 
-def known(store: Transport) -> set[str]:
-    ids = [row[0] for row in store.index.query("SELECT message_id FROM messages")]
-    index = TextIndex(store.root)
-    try:
-        return set(index.rows(ids))
-    finally:
-        index.close()
-
-
 # --- the texts -----------------------------------------------------------------------------------------------------
-
-
-def text_of(octets: bytes) -> SearchText:
-    return search_text(scan(octets), lambda start, stop: octets[start:stop])
 
 
 def test_text_is_decoded_part_by_part() -> None:
@@ -141,7 +129,7 @@ def test_the_index_finds_exactly_what_is_there(texts: list[tuple[str, str]], nee
         made = [NewText(f"m{at}", f"r{at % 3}", SearchText(*text, "")) for at, text in enumerate(texts)]
         ids = [one.message_id for one in made]
         assert index.add(ids, lambda lacking: made) == len(made)
-        assert index.add(ids, lambda lacking: pytest.fail("all are known")) == 0
+        assert index.add(ids, lambda lacking: pytest.fail("all are indexed_messages")) == 0
         numbers = {row: message_id for message_id, row in index.rows(ids).items()}
         ranges = ranges_of(numbers)
         _compare(index, numbers, ranges, made, needles)
@@ -190,72 +178,20 @@ def test_ranges_of_many_accounts() -> None:
 
 # --- whole searches ------------------------------------------------------------------------------------------------
 
-WORDS = ("alpha", "beta", "Gamma", "straße", "ΣΊΣΥΦΟΣ", "naïve", "x y", "quarter", "ab", '"q"')
-
-
-def letters(count: int) -> list[bytes]:
-    random_ = random.Random(7)
-    made = []
-    for number in range(count):
-        body = " ".join(random_.choices(WORDS, k=6)) + "\r\n"
-        octets = message(
-            " ".join(random_.choices(WORDS, k=2)).encode().decode(),
-            body,
-            message_id=f"<m{number}@x.test>",
-            references=[f"<m{number - 3}@x.test>"] if number > 3 and number % 2 else [],
-            to=random_.choice(("ada@example.test", "Ada Lovelace <ada@example.test>", "group:;")),
-            cc=random_.choice((None, "cc@example.test")),
-            attachments=[random_.randbytes(30)] if number % 4 == 0 else (),
-        )
-        made.append(octets.replace(b"MIME-Version", b"X-Odd: %d\r\nMIME-Version" % number))
-    return made
-
-
-def reference(sent: Sequence[bytes], matches: Callable[[SearchText], bool]) -> list[int]:
-    return [uid for uid, octets in enumerate(sent, 1) if matches(text_of(octets))]
-
-
-LOOKED_FOR = (*WORDS, "ALPHA", "Straße", "STRASSE", "a", "é", "lpha be", "bob@example", "plain; charset", "nothing")
-
-
-def with_needle(sent: Sequence[bytes], word: str, *where: Callable[[SearchText], str | None]) -> list[int]:
-    needle = fold(word)
-    return reference(sent, lambda text: any(needle in (part(text) or "") for part in where))
-
-
-async def _check_texts(mailboxes: Mailboxes, state: FolderState, sent: Sequence[bytes]) -> None:
-    for word in LOOKED_FOR:
-        in_body = with_needle(sent, word, lambda text: text.body)
-        assert await search(mailboxes, state, keys.BodyKey(word)) == in_body, word
-        elsewhere = sorted(set(state.uids) - set(in_body))
-        assert await search(mailboxes, state, keys.Not(keys.BodyKey(word))) == elsewhere
-        anywhere = with_needle(sent, word, lambda text: text.body, lambda text: text.header)
-        assert await search(mailboxes, state, keys.TextKey(word)) == anywhere
-        subject = with_needle(sent, word, lambda text: field_of(text.header, "subject"))
-        assert await search(mailboxes, state, keys.HeaderKey("subject", word)) == subject
-        odd = with_needle(sent, word, lambda text: field_of(text.header, "x-odd"))
-        assert await search(mailboxes, state, keys.HeaderKey("X-Odd", word)) == odd
-    for name in ("X-Odd", "Cc", "References", "MIME-Version", "No-Such"):
-        present = [uid for uid, octets in enumerate(sent, 1) if field_of(text_of(octets).header, name.lower())]
-        assert await search(mailboxes, state, keys.HeaderKey(name, "")) == present
-    assert await search(mailboxes, state, keys.HeaderKey("X-Odd", "4")) == [
-        uid for uid in range(1, len(sent) + 1) if "4" in str(uid - 1) and (uid - 1) % 4 == 0
-    ]
-
 
 @pytest.mark.parametrize("indexed", [0.0, 0.5, 1.0])
 async def test_texts_are_found_whatever_the_index_knows(
     store: Transport, monkeypatch: pytest.MonkeyPatch, indexed: float
 ) -> None:
     stop_filling(monkeypatch)
-    sent = letters(24)
+    sent = sample_mail(24)
     append(store, "INBOX", *sent)
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
         ids = [row.message_id for row in rows(store)]
         if indexed:
             fill(mailboxes, random.Random(1).sample(ids, int(len(ids) * indexed)))
-        await _check_texts(mailboxes, state, sent)
+        await check_text_search(mailboxes, state, sent)
 
 
 async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,16 +215,16 @@ async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, mon
 
 
 async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Transport) -> None:
-    append(store, "INBOX", *letters(5))
+    append(store, "INBOX", *sample_mail(5))
     async with open_mailboxes(store) as mailboxes:
-        await until(lambda: len(known(store)) == 5)
-        append(store, "INBOX", *letters(3))
-        await until(lambda: len(known(store)) == 8)
+        await until(lambda: len(indexed_messages(store)) == 5)
+        append(store, "INBOX", *sample_mail(3))
+        await until(lambda: len(indexed_messages(store)) == 8)
         state = await open_folder(mailboxes)
         await mailboxes.commit(op.ChangeFlags(ADA, state.id, [1, 2], "add", 8))
         await mailboxes.commit(op.Expunge(ADA, state.id))
         store.run(op.Collect(before=int(time.time()) + 10))
-        await until(lambda: len(known(store)) == 6)
+        await until(lambda: len(indexed_messages(store)) == 6)
         assert len(await search(mailboxes, state, keys.HeaderKey("x-odd", ""))) >= 1
 
 
@@ -333,7 +269,7 @@ async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkey
     async with open_mailboxes(store, CacheLimits(texts=1000)) as mailboxes:
         state = await open_folder(mailboxes)
         fill(mailboxes, [row.message_id for row in rows(store)])
-        assert len(known(store)) == 3
+        assert len(indexed_messages(store)) == 3
         for _ in range(2):
             assert await search(mailboxes, state, keys.BodyKey("needle")) == [1, 2]
             assert mailboxes._texts._used <= 1000
@@ -353,49 +289,31 @@ def _damage(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("damage", ["garbage", "other version", "torn"])
 async def test_a_damaged_index_is_dropped_and_filled_again(store: Transport, damage: str) -> None:
-    append(store, "INBOX", *letters(6))
+    append(store, "INBOX", *sample_mail(6))
     path = layout.absolute(store.root, layout.TEXT_INDEX_FILE)
     async with open_mailboxes(store):
-        await until(lambda: len(known(store)) == 6)
+        await until(lambda: len(indexed_messages(store)) == 6)
     await asyncio.to_thread(_damage, path, damage)
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
         for _ in range(3):
-            assert await search(mailboxes, state, keys.BodyKey("alpha")) == reference(
-                letters(6), lambda t: "alpha" in t.body
+            assert await search(mailboxes, state, keys.BodyKey("alpha")) == matching_uids(
+                sample_mail(6), lambda t: "alpha" in t.body
             )
-        await until(lambda: len(known(store)) == 6)
+        await until(lambda: len(indexed_messages(store)) == 6)
 
 
 async def test_an_index_that_vanishes_while_open_is_made_anew(store: Transport) -> None:
-    append(store, "INBOX", *letters(6))
+    append(store, "INBOX", *sample_mail(6))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
-        await until(lambda: len(known(store)) == 6)
+        await until(lambda: len(indexed_messages(store)) == 6)
         text_index.drop(store.root)
-        assert await search(mailboxes, state, keys.BodyKey("alpha")) == reference(
-            letters(6), lambda t: "alpha" in t.body
+        assert await search(mailboxes, state, keys.BodyKey("alpha")) == matching_uids(
+            sample_mail(6), lambda t: "alpha" in t.body
         )
     async with open_mailboxes(store):
-        await until(lambda: len(known(store)) == 6)
-
-
-def _fill_elsewhere(root: str) -> None:
-    async def run(transport: Transport) -> None:
-        async with open_mailboxes(transport):
-            await until(lambda: len(known(transport)) == 8)
-
-    with Transport.open(root) as transport:
-        asyncio.run(run(transport))
-
-
-async def test_two_processes_fill_one_index(store: Transport) -> None:
-    sent = letters(8)
-    append(store, "INBOX", *sent)
-    async with open_mailboxes(store) as mailboxes:
-        await asyncio.to_thread(run_elsewhere, _fill_elsewhere, store.root)
-        assert len(known(store)) == 8
-        await _check_texts(mailboxes, await open_folder(mailboxes), sent)
+        await until(lambda: len(indexed_messages(store)) == 6)
 
 
 async def test_columns_of_the_folder(store: Transport) -> None:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapter.config.loader import Seconds
-from adapter.config.schema import HookSettings, RelaySettings, Settings, UpstreamSettings
-from adapter.hooks import runner
+from adapter.config.schema import RelaySettings, Settings, UpstreamSettings
 from adapter.mirror import follow
 from adapter.mirror.limits import Limits
 from adapter.mirror.session import UpstreamError
 from adapter.relay import retry_policy
-from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
 from tests.support.relays import queue, relaying, send, settings
 from tests.support.sink import Sink
-from tests.support.stores import ADA, deliver
+from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits(1 << 20, Quotas(Settings()))
@@ -138,50 +135,3 @@ async def test_pauses_before_an_upstream_is_tried_again(transport: Transport) ->
 
 
 # --- hooks -----------------------------------------------------------------------------------------------------------
-
-
-def bookmarks(transport: Transport, owner: str) -> dict[str, str]:
-    with transport.reading() as connection:
-        return bookmark_queries.of_owner(connection, owner)
-
-
-@contextlib.asynccontextmanager
-async def hooked(transport: Transport, hook: HookSettings) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(runner.run(transport, {"agent": hook}, stop))
-    await until(lambda: bookmarks(transport, "hook agent"))  # it hears of mail from now on
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, PATIENCE)
-
-
-@pytest.mark.setting("hook.concurrency")
-@pytest.mark.parametrize(("concurrency", "together"), [(1, 1), (3, 3)])
-async def test_so_many_calls_at_once(transport: Transport, tmp_path: Path, concurrency: int, together: int) -> None:
-    log, go_on = tmp_path / "calls", tmp_path / "go on"
-    log.touch()
-    command = ("/bin/sh", "-c", f"echo begin >> {log}; until [ -e '{go_on}' ]; do sleep 0.05; done; echo end >> {log}")
-    async with hooked(transport, HookSettings(command=command, concurrency=concurrency)):
-        for _ in range(3):
-            deliver(transport, ADA)
-        await until(lambda: log.read_text().count("begin") == together)
-        await asyncio.sleep(0.2)  # for one too many, if there is one
-        go_on.touch()
-        await until(lambda: log.read_text().count("end") == 3)
-    running, most = 0, 0
-    for word in log.read_text().split():
-        running += 1 if word == "begin" else -1
-        most = max(most, running)
-    assert most == together
-
-
-@pytest.mark.setting("hook.longest_retry")
-async def test_pauses_between_calls_that_fail(transport: Transport, tmp_path: Path) -> None:
-    log = tmp_path / "calls"
-    command = ("/bin/sh", "-c", f"echo x >> {log}; exit 1")
-    async with hooked(transport, HookSettings(command=command, first_retry=Seconds(0.05), longest_retry=Seconds(0.1))):
-        deliver(transport, ADA)
-        # Doubled each time, the tenth would come after half a minute.
-        await until(lambda: log.exists() and log.read_text().count("x") >= 10)

@@ -8,9 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
@@ -19,7 +17,6 @@ from adapter.store import layout, locks
 from adapter.store.disk import Directories
 from adapter.store.locks import LockOrderError, Locks
 from protocol.errors import MailError, Reason
-from tests.support.processes import channel, running
 from tests.support.waiting import PATIENCE
 
 ADA, BOB = "ada@example.test", "bob@example.test"
@@ -155,42 +152,6 @@ def test_the_kernel_names_the_holder_of_the_index_lock(held: Locks, directories:
     assert not locks.holds_index_lock(directories, os.getpid())
 
 
-def _count_up(root: str, rounds: int) -> None:
-    with closing(Directories(root)) as directories, closing(Locks(directories, PATIENCE)) as own:
-        for _ in range(rounds):
-            with own.hold([ADA]):
-                counter = Path(root, "counter")
-                counter.write_text(str(int(counter.read_text()) + 1))
-
-
-def test_processes_exclude_each_other(directories: Directories) -> None:
-    counter = Path(directories.root, "counter")
-    counter.write_text("0")
-    with running(_count_up, directories.root, 200), running(_count_up, directories.root, 200):
-        _count_up(directories.root, 200)
-    assert counter.read_text() == "600"
-
-
-def _hold_and_die(root: str, answers: Queue[Any]) -> None:
-    with closing(Directories(root)) as directories, closing(Locks(directories, PATIENCE)) as own, own.hold([ADA]):
-        answers.put("held")
-        answers.close()
-        answers.join_thread()
-        time.sleep(60)
-
-
-def test_a_dead_process_holds_nothing(held: Locks, directories: Directories) -> None:
-    answers = channel()
-    with running(_hold_and_die, directories.root, answers, ends_with=-9) as process:
-        assert answers.get(timeout=PATIENCE) == "held"
-        with impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
-            pytest.fail("held by the other process")
-        process.kill()
-        process.join()
-        with held.hold([ADA]):
-            pass
-
-
 # --- order ----------------------------------------------------------------------------------------------------------
 
 
@@ -283,27 +244,6 @@ def test_many_addresses_do_not_eat_up_descriptors(held: Locks, monkeypatch: pyte
 
 
 # --- after fork -----------------------------------------------------------------------------------------------------
-
-
-def test_locks_are_of_no_use_after_fork(held: Locks) -> None:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answer = b"held"
-        try:
-            with held.hold([ADA]):
-                pass
-        except RuntimeError:
-            answer = b"refused"
-        finally:
-            os.write(writer, answer)
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    assert os.read(reader, 100) == b"refused"
-    os.close(reader)
-    with held.hold([ADA]):
-        pass
 
 
 # --- the service lock and the probe -----------------------------------------------------------------------------------

@@ -14,9 +14,7 @@ import pytest
 from adapter.store import index, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged
-from adapter.transport import compaction
 from adapter.transport import operations as op
-from adapter.transport import transport as transport_module
 from adapter.transport.recovery import rebuild
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -220,21 +218,3 @@ def test_snapshots_while_others_write(tmp_path: Path) -> None:
     assert_layers_agree(root, tmp_path / "scratch")
     with closing(sqlite3.connect(root / "index.sqlite")) as connection:
         assert connection.execute("SELECT count(*) FROM messages").fetchone() == (len(delivered),)
-
-
-def test_a_journal_that_has_grown_is_compacted_in_the_background(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tmp_path / "store"
-    monkeypatch.setattr(transport_module, "CHECKPOINT_SECONDS", 3600.0)  # the only ones are those below
-    with new_store(root, ADA, BOB) as store, Transport.open(root) as other:
-        monkeypatch.setattr(compaction, "DUE_BYTES", 1000)
-        deliver(store, ADA)
-        store.checkpoint()
-        other.checkpoint()
-        snapshot = store._compactor._running
-        assert snapshot is not None
-        assert other._compactor._running is None  # one of them does it
-        assert snapshot.wait(60) == 0
-    assert len(snapshot_seqs(root)) == 1
-    assert_layers_agree(root, tmp_path / "scratch")

@@ -4,48 +4,23 @@ from __future__ import annotations
 
 import logging
 import queue
-import statistics
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from adapter.store import disk
 from adapter.store.effects import Project, Subscribe
 from adapter.store.journal import JournalDamaged, Record
-from adapter.transport import changes
 from adapter.transport import operations as op
 from adapter.transport.changes import Gap, Subscription, new_mail, watch
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from tests.support.processes import channel, running
+from tests.support.feeds import FeedListener
 from tests.support.stores import ADA, BOB, deliver, folder, new_store
 from tests.support.waiting import PATIENCE
-
-
-class Ear:
-    """A listener that keeps what it hears, and when."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self._arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
-
-    def __call__(self, records: list[Record]) -> None:
-        now = time.monotonic()
-        self.records += records
-        for _ in records:
-            self._arrived.put(now)
-
-    def wait(self, count: int = 1) -> list[float]:
-        return [self._arrived.get(timeout=PATIENCE) for _ in range(count)]
-
-    @property
-    def operations(self) -> list[str]:
-        return [record.op for record in self.records]
 
 
 def _subscribed(record: Record) -> str:
@@ -56,7 +31,7 @@ def _subscribed(record: Record) -> str:
 
 
 def test_a_listener_hears_everything_in_order_and_once(store: Transport) -> None:
-    ear = Ear()
+    ear = FeedListener()
     store.changes.subscribe(ear)
     for number in range(30):
         store.run(op.Subscribe(ADA, f"f{number}"))
@@ -91,7 +66,7 @@ def test_what_is_heard_can_be_found(store: Transport) -> None:
 
 
 def test_several_listeners_and_one_that_goes(store: Transport) -> None:
-    ears = [Ear(), Ear()]
+    ears = [FeedListener(), FeedListener()]
     first = store.changes.subscribe(ears[0])
     store.changes.subscribe(ears[1])
     store.run(op.Subscribe(ADA, "a"))
@@ -108,7 +83,7 @@ def test_catching_up_from_an_old_record(store: Transport) -> None:
     start = store.index.applied_seq()
     for name in ("a", "b", "c"):
         store.run(op.Subscribe(ADA, name))
-    ear = Ear()
+    ear = FeedListener()
     subscription = store.changes.subscribe(ear, after=start + 1)
     assert [record.seq for record in ear.records] == [start + 2, start + 3]
     store.run(op.Subscribe(ADA, "d"))
@@ -118,7 +93,7 @@ def test_catching_up_from_an_old_record(store: Transport) -> None:
 
 
 def test_from_the_very_beginning(store: Transport) -> None:
-    ear = Ear()
+    ear = FeedListener()
     store.changes.subscribe(ear, after=0)
     assert ear.operations == ["register", "register"]
 
@@ -128,8 +103,8 @@ def test_a_record_that_was_compacted_away_cannot_be_caught_up_with(store: Transp
         store.run(op.Subscribe(ADA, name))
         store.snapshot()
     with pytest.raises(JournalDamaged):
-        store.changes.subscribe(Ear(), after=0)
-    ear = Ear()
+        store.changes.subscribe(FeedListener(), after=0)
+    ear = FeedListener()
     store.changes.subscribe(ear)
     store.run(op.Subscribe(ADA, "d"))
     ear.wait()
@@ -140,7 +115,7 @@ def test_who_was_left_behind_hears_of_the_gap(store: Transport) -> None:
     for name in ("a", "b", "c"):
         store.run(op.Subscribe(ADA, name))
         store.snapshot()
-    ear, gaps = Ear(), queue.SimpleQueue[tuple[int, int]]()
+    ear, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
     subscription = store.changes.subscribe(ear, 1, lambda *gap: gaps.put(gap))
     assert gaps.get_nowait() == (1, store.index.applied_seq())
     assert subscription.seq == store.index.applied_seq()
@@ -150,9 +125,9 @@ def test_who_was_left_behind_hears_of_the_gap(store: Transport) -> None:
 
 
 def test_a_feed_that_two_compactions_left_behind_goes_on(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    ear, gaps = Ear(), queue.SimpleQueue[tuple[int, int]]()
+    ear, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
     store.changes.subscribe(ear, None, lambda *gap: gaps.put(gap))
-    deaf = Ear()
+    deaf = FeedListener()
     store.changes.subscribe(deaf)  # one who does not ask for gaps goes on as well
     start = store.index.applied_seq()
     with store.changes._mutex, Transport.open(store.root) as beside:  # as if the process had been stopped for a while
@@ -201,7 +176,7 @@ def test_new_mail_is_what_came_with_its_content(store: Transport) -> None:
 
 
 def test_a_listener_goes_on_hearing_through_rotation_and_compaction(store: Transport) -> None:
-    ear = Ear()
+    ear = FeedListener()
     store.changes.subscribe(ear)
     for number in range(12):
         store.run(op.Subscribe(ADA, f"f{number}"))
@@ -212,7 +187,7 @@ def test_a_listener_goes_on_hearing_through_rotation_and_compaction(store: Trans
 
 
 def test_an_aborted_operation_is_never_heard_of(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    ear = Ear()
+    ear = FeedListener()
     store.changes.subscribe(ear)
 
     def fail(action: str, fd: int, name: str) -> None:
@@ -226,7 +201,7 @@ def test_an_aborted_operation_is_never_heard_of(store: Transport, monkeypatch: p
     store.run(op.Subscribe(ADA, "x"))
     ear.wait()
     assert ear.operations == ["subscribe"]
-    late = Ear()
+    late = FeedListener()
     store.changes.subscribe(late, after=0)
     assert late.operations == ["register", "register", "subscribe"]
 
@@ -235,7 +210,7 @@ def test_a_listener_that_fails_harms_nobody(store: Transport, caplog: pytest.Log
     def fail(records: list[Record]) -> None:
         raise ZeroDivisionError
 
-    ear = Ear()
+    ear = FeedListener()
     store.changes.subscribe(fail)
     store.changes.subscribe(ear)
     with caplog.at_level(logging.CRITICAL):
@@ -246,7 +221,7 @@ def test_a_listener_that_fails_harms_nobody(store: Transport, caplog: pytest.Log
 
 
 def test_a_listener_may_end_its_own_subscription_or_start_another(store: Transport) -> None:
-    ear, other = Ear(), Ear()
+    ear, other = FeedListener(), FeedListener()
     subscriptions: list[Subscription] = []
 
     def once(records: list[Record]) -> None:
@@ -282,61 +257,9 @@ def test_watching_as_an_iterator(store: Transport) -> None:
 # --- other processes -------------------------------------------------------------------------------------------------
 
 
-def _deliver_on_demand(root: str, orders: Queue[Any], answers: Queue[Any]) -> None:
-    with Transport.open(root) as store:
-        answers.put("ready")
-        while orders.get() is not None:
-            deliver(store, BOB)
-            answers.put(time.monotonic())
-
-
-def _latencies(store: Transport, count: int) -> list[float]:
-    """Seconds from the answer another process got for its delivery until this one hears of it."""
-    orders, answers = channel(), channel()
-    ear = Ear()
-    store.changes.subscribe(ear)
-    store.run(op.Subscribe(ADA, "first"))
-    ear.wait()  # by now the feed is being followed
-    found = []
-    with running(_deliver_on_demand, store.root, orders, answers):
-        assert answers.get(timeout=PATIENCE) == "ready"
-        for _ in range(count):
-            time.sleep(0.02)
-            orders.put("deliver")
-            committed = answers.get(timeout=PATIENCE)
-            (heard,) = ear.wait()
-            found.append(heard - committed)
-        orders.put(None)
-    assert ear.operations == ["subscribe"] + ["deliver"] * count
-    return found
-
-
-def test_another_process_is_heard_within_milliseconds(
-    store: Transport, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "_POLL", 1e6)  # what is heard at all was told, not looked for now and then
-    found = sorted(_latencies(store, 15))
-    with capsys.disabled():
-        print(f"\n  change feed across processes: median {statistics.median(found) * 1000:.1f} ms,", end=" ")
-        print(f"worst {found[-1] * 1000:.1f} ms after the acknowledgement")
-    assert min(found) < 0.02
-    assert folder(store, address=BOB).messages == 15
-
-
-def test_without_inotify_changes_are_polled_for(
-    store: Transport, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unavailable() -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(changes, "INotify", unavailable)
-    _latencies(store, 3)
-    assert "polled" in caplog.text
-
-
 def test_two_stores_in_one_process_hear_each_other(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA, BOB) as one, Transport.open(tmp_path / "store") as two:
-        ears = Ear(), Ear()
+        ears = FeedListener(), FeedListener()
         one.changes.subscribe(ears[0])
         two.changes.subscribe(ears[1])
         for number in range(10):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 from adapter.store import snapshots
 from adapter.store.disk import Directories
 from adapter.store.flags import Flag
-from adapter.store.locks import duty_lock
 from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.transport import operations as op
 from adapter.transport.operations.mirror import Place
@@ -19,7 +16,6 @@ from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.older_stores import forget_table
-from tests.support.paths import REPOSITORY
 from tests.support.stores import ADA, append, folder, new_store, rows
 from tests.support.tables import tables
 
@@ -131,24 +127,3 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
     with Transport.open(root) as transport:
         assert bring(transport, "1.1")
     assert_layers_agree(root, tmp_path / "scratch")
-
-
-def test_a_duty_is_one_process_s(tmp_path: Path) -> None:
-    holder = (
-        "import sys; from adapter.store.disk import Directories; from adapter.store.locks import duty_lock\n"
-        "with duty_lock(Directories(sys.argv[1]), 'pull-work') as ours:\n print(ours, flush=True); sys.stdin.read()"
-    )
-    with new_store(tmp_path / "store", ADA) as transport, closing(Directories(transport.root)) as directories:
-        with subprocess.Popen(
-            [sys.executable, "-c", holder, transport.root],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=REPOSITORY,
-        ) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"True\n"
-            with duty_lock(directories, "pull-work") as ours, duty_lock(directories, "pull-home") as free:
-                assert (ours, free) == (False, True)
-            other.kill()
-        with duty_lock(directories, "pull-work") as ours:
-            assert ours

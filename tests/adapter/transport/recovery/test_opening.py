@@ -23,7 +23,6 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows, tree
 
 
@@ -311,24 +310,6 @@ def test_a_root_that_is_not_writable(root: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with untouched(root):
         assert "not writable" in str(refusal(root))
-
-
-def _opening(root: Path) -> str:
-    try:
-        Transport.open(root).close()
-    except MailError as error:
-        return str(error)
-    return "opened"
-
-
-@only_for_root
-@pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_a_root_of_another_user(root: Path, mode: int) -> None:
-    root.chmod(mode)
-    assert as_nobody(root, _opening) in (
-        f"{root} belongs to user 0 and is not writable for user 65534",
-        f"{root} cannot be opened: Permission denied",
-    )
 
 
 def test_a_file_system_that_ignores_case(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""Locks between processes: exclusion, and release at death."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.store import layout
+from adapter.store.disk import Directories
+from adapter.store.locks import Locks
+from protocol.errors import MailError
+from tests.support.processes import channel, running
+from tests.support.waiting import PATIENCE
+
+ADA, BOB = "ada@example.test", "bob@example.test"
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Directories]:
+    with closing(Directories(str(tmp_path))) as opened:
+        with opened.stable(layout.ADDRESS_LOCKS, create=True):
+            pass
+        yield opened
+
+
+@pytest.fixture
+def held(directories: Directories) -> Iterator[Locks]:
+    with closing(Locks(directories, PATIENCE)) as opened:
+        yield opened
+
+
+def impatient(directories: Directories) -> closing[Locks]:
+    return closing(Locks(directories, 0.05))
+
+
+def _count_up(root: str, rounds: int) -> None:
+    with closing(Directories(root)) as directories, closing(Locks(directories, PATIENCE)) as own:
+        for _ in range(rounds):
+            with own.hold([ADA]):
+                counter = Path(root, "counter")
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+
+def test_processes_exclude_each_other(directories: Directories) -> None:
+    counter = Path(directories.root, "counter")
+    counter.write_text("0")
+    with running(_count_up, directories.root, 200), running(_count_up, directories.root, 200):
+        _count_up(directories.root, 200)
+    assert counter.read_text() == "600"
+
+
+def _hold_and_die(root: str, answers: Queue[Any]) -> None:
+    with closing(Directories(root)) as directories, closing(Locks(directories, PATIENCE)) as own, own.hold([ADA]):
+        answers.put("held")
+        answers.close()
+        answers.join_thread()
+        time.sleep(60)
+
+
+def test_a_dead_process_holds_nothing(held: Locks, directories: Directories) -> None:
+    answers = channel()
+    with running(_hold_and_die, directories.root, answers, ends_with=-9) as process:
+        assert answers.get(timeout=PATIENCE) == "held"
+        with impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+            pytest.fail("held by the other process")
+        process.kill()
+        process.join()
+        with held.hold([ADA]):
+            pass
+
+
+def test_locks_are_of_no_use_after_fork(held: Locks) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"held"
+        try:
+            with held.hold([ADA]):
+                pass
+        except RuntimeError:
+            answer = b"refused"
+        finally:
+            os.write(writer, answer)
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"refused"
+    os.close(reader)
+    with held.hold([ADA]):
+        pass
