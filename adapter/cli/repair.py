@@ -43,7 +43,10 @@ def check(root: str, master: str, scratch: str | None, as_json: bool) -> None:
     """
     from adapter.maintenance import pipeline
 
-    with _map_failures(), pipeline.running(root, "check", master, _progress(), elsewhere=scratch) as (run, report, _):
+    with (
+        _map_failures(),
+        pipeline.open_run(root, "check", master, _progress(), scratch_parent=scratch) as (run, report, _),
+    ):
         run.check(report)
         _print_report(report.json() if as_json else None, report.table)
         status = EX_FINDINGS if report.total else EX_CLEAN
@@ -90,7 +93,10 @@ def repair(
             EX_REFUSED,
         )
     decisions = dict(_decision(text) for text in choices)
-    with _map_failures(), pipeline.running(root, "repair", master, _progress(), elsewhere=scratch) as (run, report, _):
+    with (
+        _map_failures(),
+        pipeline.open_run(root, "repair", master, _progress(), scratch_parent=scratch) as (run, report, _),
+    ):
         try:
             if dry_run:
                 run.check(report, decisions)
@@ -98,7 +104,7 @@ def repair(
             else:
                 with gate.offline(root, reason="markpost repair", deadline=deadline) as held:
                     run.repair(held, report, decisions)
-                    report_path = report.keep(held) if report.total else ""
+                    report_path = report.save(held) if report.total else ""
         except gate.NotOffline as error:
             raise CommandError(
                 f"the store is not offline: {error}; stop it, or give it a longer --deadline", EX_REFUSED

@@ -38,7 +38,7 @@ def snapshot(root: str) -> None:
 _deadline_option = click.option(
     "--deadline",
     metavar="SECONDS",
-    default=gate.DEADLINE,
+    default=gate.DRAIN_SECONDS,
     show_default=True,
     help="How long to wait for servers to shut down.",
 )

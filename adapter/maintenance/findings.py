@@ -1,4 +1,4 @@
-"""What can be wrong with a store: every kind of finding, who decides it, and what repair does about it."""
+"""Kinds of findings: the severity of each, the authority that decides it, and the action of repair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class Kind(NamedTuple):
-    severity: Severity  # once repair has acted; ``conflict`` and ``loss`` may also come out of an action
+    severity: Severity  # after the repair; an action can also end in ``conflict`` or ``loss``
     authority: str
     action: str
 
@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 class Finding:
     kind: str
     subject: str
-    place: str = ""  # directory below the root, where there is one
+    place: str = ""  # directory below the root, if any
     name: str = ""
     id: str = ""
     mailbox: str = ""
@@ -31,22 +31,20 @@ class Finding:
 
 _INDEX = "journal"
 _FILE = "canonical file"
-_PROGRAM = "what the program makes"
-#: Kinds that a report names first.
+_PROGRAM = "Markpost's own modes"
+#: Kinds listed first in a report.
 URGENT = ("credentials-exposed",)
 KINDS: dict[str, Kind] = {
     # the index as a whole
-    "index-missing": Kind("harmless", _INDEX, "build the index anew"),
-    "index-unreadable": Kind("harmless", _INDEX, "build the index anew; salvage what only it knows"),
-    "index-schema-wrong": Kind(
-        "harmless", "schema of the program", "build the index again from its rows or the journal"
-    ),
+    "index-missing": Kind("harmless", _INDEX, "rebuild the index"),
+    "index-unreadable": Kind("harmless", _INDEX, "rebuild the index; salvage rows that only the old one has"),
+    "index-schema-wrong": Kind("harmless", "schema of the program", "rebuild the index from its rows or the journal"),
     "index-meta-wrong": Kind("repaired", _INDEX, "correct the row"),
-    "index-foreign": Kind("repaired", "store id", "move to quarantine, build the index anew"),
-    "index-diverged": Kind("repaired", "journal, if it is complete", "build the index anew, or seal what it says"),
-    "index-outdated": Kind("harmless", _INDEX, "build the index anew"),
-    "store-id-damaged": Kind("repaired", "the files that carry the id", "write the file again"),
-    "cache-stale": Kind("harmless", _FILE, "compute the row again"),
+    "index-foreign": Kind("repaired", "store id", "move to quarantine, rebuild the index"),
+    "index-diverged": Kind("repaired", "journal, if it is complete", "rebuild the index, or seal its rows"),
+    "index-outdated": Kind("harmless", _INDEX, "rebuild the index"),
+    "store-id-damaged": Kind("repaired", "the files that carry the id", "rewrite the file"),
+    "cache-stale": Kind("harmless", _FILE, "recompute the row"),
     # rows of the index
     "registration-missing": Kind("repaired", _INDEX, "add the registration"),
     "registration-orphan": Kind("repaired", _INDEX, "remove the row"),
@@ -55,9 +53,9 @@ KINDS: dict[str, Kind] = {
     "folder-row-orphan": Kind("repaired", _INDEX, "remove the row"),
     "folder-mismatched": Kind("repaired", _INDEX, "correct the row"),
     "uidnext-too-low": Kind("repaired", _INDEX, "raise UIDNEXT"),
-    "counters-stale": Kind("harmless", "the rows counted", "count again"),
+    "counters-stale": Kind("harmless", "the counted rows", "recount"),
     "subscription-wrong": Kind("repaired", _INDEX, "correct the subscription"),
-    "message-not-indexed": Kind("repaired", _FILE, "index the message, show it where its links or recipients say"),
+    "message-not-indexed": Kind("repaired", _FILE, "index the message, show it by its links or to its recipients"),
     "message-row-orphan": Kind("repaired", _INDEX, "remove the row"),
     "message-row-wrong": Kind("repaired", _INDEX, "correct the row"),
     "recipients-wrong": Kind("repaired", _INDEX, "correct the rows"),
@@ -69,54 +67,56 @@ KINDS: dict[str, Kind] = {
     "state-orphan": Kind("repaired", _INDEX, "remove the row"),
     "state-wrong": Kind("repaired", _INDEX, "correct flags, keywords and mod-sequence"),
     "expunged-wrong": Kind("repaired", _INDEX, "correct the rows"),
-    "threads-stale": Kind("harmless", "the rows counted", "count again"),
+    "threads-stale": Kind("harmless", "the counted rows", "recount"),
     "outbox-wrong": Kind("repaired", _INDEX, "correct the row"),
     "bookmark-wrong": Kind("repaired", _INDEX, "correct the row"),
     "dsn-request-wrong": Kind("repaired", _INDEX, "correct the row"),
     "loss-record-wrong": Kind("repaired", _INDEX, "correct the row"),
     # mailbox objects on disk
-    "registration-directory-missing": Kind("repaired", _INDEX, "make the directory"),
+    "registration-directory-missing": Kind("repaired", _INDEX, "create the directory"),
     "registration-directory-orphan": Kind("repaired", _INDEX, "move the directory to quarantine"),
-    "credentials-orphan": Kind("repaired", _INDEX, "register the address, or set aside the password of one removed"),
-    "folder-row-without-path": Kind("repaired", _INDEX, "make the directory, its identity and its links"),
-    "folder-two-ids": Kind("repaired", "journal, else the one with mail", "merge into one, keep every message"),
-    "folder-id-at-two-paths": Kind("repaired", "journal", "fold the other path in, or give it its own identity"),
-    "folder-identity-damaged": Kind("repaired", _INDEX, "write the identity again"),
-    "folder-identity-foreign": Kind("repaired", "store id", "move to quarantine, write the folder's own"),
+    "credentials-orphan": Kind("repaired", _INDEX, "register the address, or quarantine the password of a removed one"),
+    "folder-row-without-path": Kind("repaired", _INDEX, "create the directory, its identity and its links"),
+    "folder-two-ids": Kind("repaired", "journal, else the folder with mail", "merge the two, keep every message"),
+    "folder-id-at-two-paths": Kind("repaired", "journal", "merge the other path, or give it a new identity"),
+    "folder-identity-damaged": Kind("repaired", _INDEX, "rewrite the identity"),
+    "folder-identity-foreign": Kind("repaired", "store id", "move to quarantine, write the folder's own identity"),
     "folder-identity-outdated": Kind("repaired", _INDEX, "raise the UID mark"),
-    "folder-unidentified": Kind("repaired", "the path", "give the directory an identity"),
+    "folder-unidentified": Kind("repaired", "the path", "write an identity for the directory"),
     # content
-    "message-lost": Kind("repaired", "journal", "restore from the journal; else a loss that leaves its folders"),
+    "message-lost": Kind("repaired", "journal", "restore from the journal; else record the loss, remove from folders"),
     "message-corrupt": Kind("repaired", "checksum", "restore from the journal; else mark the message as damaged"),
-    "message-misfiled": Kind("repaired", _FILE, "move it where it belongs"),
+    "message-misfiled": Kind("repaired", _FILE, "move to the right directory"),
     "message-duplicate": Kind("repaired", _FILE, "move the copy to quarantine"),
-    "message-dropped": Kind("repaired", "journal", "move to quarantine what was removed"),
-    "message-returned": Kind("repaired", _FILE, "show it where it was, with its flags and a new UID"),
-    "part-returned": Kind("repaired", "checksum", "take the placeholder away, give the message a new UID"),
+    "message-dropped": Kind("repaired", "journal", "move the removed message to quarantine"),
+    "message-returned": Kind("repaired", _FILE, "show it in its former folders, with its flags and a new UID"),
+    "part-returned": Kind("repaired", "checksum", "remove the placeholder, give the message a new UID"),
     "message-stray": Kind("harmless", "none", "move to quarantine"),
-    "blob-missing": Kind("repaired", "journal", "restore from the journal; else a placeholder stands for it"),
-    "blob-corrupt": Kind("repaired", "checksum", "quarantine, restore from the journal; else a placeholder"),
-    "blob-misfiled": Kind("repaired", "checksum", "move it where it belongs"),
+    "blob-missing": Kind("repaired", "journal", "restore from the journal; else serve a placeholder"),
+    "blob-corrupt": Kind("repaired", "checksum", "quarantine, restore from the journal; else serve a placeholder"),
+    "blob-misfiled": Kind("repaired", "checksum", "move to the right directory"),
     "blob-duplicate": Kind("repaired", "checksum", "move the copy to quarantine"),
     "blob-orphan": Kind("harmless", "canonical files", "move to quarantine"),
     # links
-    "projection-missing": Kind("repaired", _INDEX, "make the link"),
-    "projection-wrong-target": Kind("repaired", _INDEX, "make the link again"),
+    "projection-missing": Kind("repaired", _INDEX, "create the link"),
+    "projection-wrong-target": Kind("repaired", _INDEX, "replace the link"),
     "projection-dangling": Kind("repaired", _INDEX, "move the link to quarantine"),
     "projection-orphan": Kind("repaired", "journal, else the link", "move the link to quarantine, else add the row"),
-    "projection-duplicate-uid": Kind("repaired", "journal, else the link", "keep the row's; the other as an orphan"),
+    "projection-duplicate-uid": Kind(
+        "repaired", "journal, else the link", "keep the row's link; the other is an orphan"
+    ),
     # the tree
-    "credentials-exposed": Kind("repaired", _PROGRAM, "close it to other users"),
-    "mode-too-wide": Kind("repaired", _PROGRAM, "set the mode back"),
+    "credentials-exposed": Kind("repaired", _PROGRAM, "remove access for other users"),
+    "mode-too-wide": Kind("repaired", _PROGRAM, "restore the mode"),
     "owner-foreign": Kind("conflict", "the owner of the store", "left to a person"),
     "stray-entry": Kind("harmless", "none", "move to quarantine"),
-    "folder-name-wrong": Kind("repaired", _INDEX, "write the full name again"),
-    "text-index-damaged": Kind("harmless", "none", "remove the cache; it is filled again"),
-    # the rest
-    "unreadable": Kind("unreadable", "none", "left as it is until it can be read"),
+    "folder-name-wrong": Kind("repaired", _INDEX, "rewrite the full name"),
+    "text-index-damaged": Kind("harmless", "none", "remove the cache; servers fill it again"),
+    # history and staging
+    "unreadable": Kind("unreadable", "none", "unchanged until it can be read"),
     "staging-leftover": Kind("harmless", "none", "move to quarantine"),
-    "journal-torn": Kind("harmless", "checksum", "cut what was never acknowledged"),
-    "journal-damaged": Kind("repaired", "index and files", "seal what is known with a snapshot"),
+    "journal-torn": Kind("harmless", "checksum", "truncate the unacknowledged append"),
+    "journal-damaged": Kind("repaired", "index and files", "seal the repaired tables with a snapshot"),
     "journal-foreign": Kind("repaired", "store id", "move to quarantine"),
     "snapshot-damaged": Kind("harmless", "journal", "move to quarantine"),
     "snapshot-foreign": Kind("harmless", "store id", "move to quarantine"),
@@ -125,7 +125,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a finding."""
+    """The outcome of a finding: the action taken, or the one that repair would take."""
 
     finding: Finding
     severity: Severity
@@ -134,5 +134,6 @@ class Outcome:
 
     @classmethod
     def expected(cls, finding: Finding) -> Outcome:
+        """The normal outcome of the finding's kind."""
         kind = KINDS[finding.kind]
         return cls(finding, kind.severity, kind.action)

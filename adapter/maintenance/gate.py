@@ -1,9 +1,9 @@
-"""The gate: taking mail offline, and proving it.
+"""The gate: take mail offline, and prove it.
 
 Every process that serves or changes the store holds the service lock shared. The gate writes the offline marker, which
-servers see within a second: they refuse newcomers, finish what is in flight, close, and let go. Then the gate takes the
-lock exclusively. Holding it is the proof: nobody else can change the store. If the gate's process dies, the kernel
-releases its locks and the marker counts for nothing, so mail comes back by itself.
+servers notice within a second: they refuse new sessions, drain, close the store and release the lock. The gate then
+takes the lock exclusively; holding it proves that no other process can change the store. If the gate's process dies,
+the kernel releases its locks, the marker becomes void, and mail comes back by itself.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from adapter.store.disk import Directories
 from adapter.store.offline_marker import Marker
 from adapter.transport.recovery.opening import check_directories, check_layout, check_version, open_root
 
-DEADLINE = 60.0  # seconds that servers get to finish what is in flight
-_POLL = 0.05
+DRAIN_SECONDS = 60.0  # how long to wait for servers to drain
+_POLL_SECONDS = 0.05
 
 
 class NotOffline(Exception):  # noqa: N818 - a state, reported by name
-    """The lock could not be had in time; the text names who holds it."""
+    """The service lock was not released in time; the text names the processes that hold it."""
 
 
 @contextlib.contextmanager
-def offline(root: str, *, reason: str, deadline: float = DEADLINE, older: bool = False) -> Iterator[Directories]:
-    """Take the store offline for the length of the block and hold the service lock exclusively.
+def offline(root: str, *, reason: str, deadline: float = DRAIN_SECONDS, older: bool = False) -> Iterator[Directories]:
+    """Take the store offline for the duration of the block and hold the service lock exclusively.
 
-    A store that ``maintenance on`` has taken offline stays so afterwards. ``older``: it may be of an older version.
-    Raises :class:`NotOffline`.
+    A store taken offline by ``maintenance on`` stays offline afterwards. ``older``: also accept an older format
+    version. Raises :class:`NotOffline`.
     """
     with contextlib.closing(open_root(root)) as directories:
         check_layout(directories, older=older)
         before = offline_marker.read(directories)
         own = offline_marker.signed(reason, lasting=False)
         with locks.offline_claim(directories) as claim:
-            claim()  # before the marker is there: it counts for as long as this is held
+            claim()  # before writing the marker: the marker is valid while the claim is held
             if before is None or not before.lasting:
                 offline_marker.write(directories, own)
             try:
                 with _exclusive(directories, deadline, claim):
                     yield directories
             finally:
-                if offline_marker.read(directories) == own:  # else somebody else wants mail to stay offline
+                if offline_marker.read(directories) == own:  # another marker means that mail stays offline
                     offline_marker.remove(directories)
 
 
-def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLINE) -> Marker:
-    """Take the store offline until :func:`turn_off`. Raises :class:`NotOffline`, and leaves it as it was then."""
+def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DRAIN_SECONDS) -> Marker:
+    """Take the store offline until :func:`turn_off`. Raises :class:`NotOffline` and restores the previous state."""
     with contextlib.closing(open_root(root)) as directories:
         check_layout(directories)
         before = offline_marker.read(directories)
@@ -58,7 +58,7 @@ def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLI
         try:
             with _exclusive(directories, deadline):
                 pass
-        except BaseException:  # also when somebody loses patience
+        except BaseException:  # including Ctrl-C
             if before is None:
                 offline_marker.remove(directories)
             else:
@@ -68,16 +68,16 @@ def turn_on(root: str, *, reason: str, until: str = "", deadline: float = DEADLI
 
 
 def turn_off(root: str) -> bool:
-    """Let mail back in; False if it was not kept out."""
+    """Bring mail back online; return False if it was not offline."""
     with contextlib.closing(open_root(root)) as directories:
         check_layout(directories)
-        was = offline_marker.read(directories) is not None
+        was_offline = offline_marker.read(directories) is not None
         offline_marker.remove(directories)
-        return was
+        return was_offline
 
 
 def status(root: str) -> tuple[Marker | None, list[str]]:
-    """The marker, if the store is offline, and who has the store open."""
+    """The offline marker, if any, and the processes that have the store open."""
     with contextlib.closing(open_root(root)) as directories:
         check_version(directories)
         check_directories(directories, create=False)
@@ -86,12 +86,12 @@ def status(root: str) -> tuple[Marker | None, list[str]]:
 
 @contextlib.contextmanager
 def _exclusive(directories: Directories, deadline: float, claim: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """``claim``: what comes first; another command may be at it."""
+    """Take the service lock exclusively, after ``claim`` succeeds: another command may hold the offline claim."""
     end = time.monotonic() + deadline
     with locks.service_gate(directories) as try_lock:
         while not (claim() and try_lock()):
             if time.monotonic() >= end:
                 holders = ", ".join(locks.service_holders(directories)) or "an unknown process"
                 raise NotOffline(f"still open after {deadline:.0f} s: {holders}")
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
         yield

@@ -1,4 +1,4 @@
-"""What is told while executors read the store: how many messages they have come through, and how fast."""
+"""Progress of a scan: the number of messages read so far, and the rate."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PAUSE = 1.0  # seconds
+_INTERVAL_SECONDS = 1.0
 
 
 @contextlib.contextmanager
-def told(session: SparkSession, say: Callable[[str], None], messages: int) -> Iterator[None]:
-    """Say once a second how far the work of the block is, and at its end how fast it was."""
+def reporting(session: SparkSession, report_progress: Callable[[str], None], messages: int) -> Iterator[None]:
+    """Report the progress of the block once a second, and the final rate."""
     began = time.monotonic()
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_PAUSE):
-            done = int(messages * _share(session))
-            say(f"{done:,} of {messages:,} messages read, {done / (time.monotonic() - began):,.0f}/s")
+        while not ended.wait(_INTERVAL_SECONDS):
+            done = int(messages * _completed_share(session))
+            report_progress(f"{done:,} of {messages:,} messages read, {done / (time.monotonic() - began):,.0f}/s")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -32,13 +32,13 @@ def told(session: SparkSession, say: Callable[[str], None], messages: int) -> It
     finally:
         ended.set()
         watcher.join()
-    say(f"{messages:,} messages read, {messages / max(0.001, time.monotonic() - began):,.0f}/s; comparing")
+    report_progress(f"{messages:,} messages read, {messages / max(0.001, time.monotonic() - began):,.0f}/s; comparing")
 
 
-def _share(session: SparkSession) -> float:
-    """Of the tasks under way, the part that is done: pieces of work are of about the same size."""
+def _completed_share(session: SparkSession) -> float:
+    """The completed share of the active tasks; all partitions have about the same size."""
     done = total = 0
-    with contextlib.suppress(Exception):  # if Spark is gone, the work itself says so
+    with contextlib.suppress(Exception):  # if Spark has failed, the scan itself raises the error
         tracker = session.sparkContext.statusTracker()
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)

@@ -1,6 +1,6 @@
-"""The report of a run: JSON of a stable form, a table for people, and the copy that is kept.
+"""Report of a run: JSON with a stable schema, a table for people, and the copy saved in the store.
 
-Items are written as they come, to a file of the run's scratch directory; only counts are held.
+Items are appended to a file in the run's scratch directory; only counts are kept in memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
 SCHEMA = 1
-_SHOWN = 20  # of each kind, in the table
-STAYING = ("conflict", "unreadable")  # severities of findings that a second scan gives again
+_MAX_SHOWN = 20  # items of each kind in the table
+OPEN_SEVERITIES = ("conflict", "unreadable")  # left to a person: the verifying inspection finds these again
 
 
 class Report:
+    """The outcomes of a run, counted by kind and severity."""
+
     def __init__(self, command: str, root: str, master: str, scratch: str) -> None:
         self.head: dict[str, Any] = {
             "schema": SCHEMA,
@@ -48,18 +50,18 @@ class Report:
         os.close(self._fd)
         os.close(self._parent)
 
-    def tell(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome) -> None:
         finding = outcome.finding
         self.kinds[finding.kind] += 1
         self.severities[outcome.severity] += 1
-        if outcome.severity in STAYING:
+        if outcome.severity in OPEN_SEVERITIES:
             self._conflicts.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (finding.kind, finding.subject))
         disk.write_all(self._fd, orjson.dumps(_item(outcome)) + b"\n")
 
-    def stays(self, finding: Finding) -> bool:
-        """Whether this was left to a person: to decide a conflict, or to make a file readable."""
-        known = "SELECT 1 FROM conflicts WHERE kind = ? AND subject = ?"
-        return self._conflicts.execute(known, (finding.kind, finding.subject)).fetchone() is not None
+    def is_open(self, finding: Finding) -> bool:
+        """True if the finding was left to a person: to decide a conflict, or to make a file readable."""
+        query = "SELECT 1 FROM conflicts WHERE kind = ? AND subject = ?"
+        return self._conflicts.execute(query, (finding.kind, finding.subject)).fetchone() is not None
 
     @property
     def total(self) -> int:
@@ -67,8 +69,8 @@ class Report:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether a person has to know: a loss, a conflict, an unreadable file, or a repair that did not converge."""
-        return self.verified is False or any(self.severities[name] for name in (*STAYING, "loss"))
+        """True if a person must act or know: loss, conflict, unreadable file, or a repair that did not converge."""
+        return self.verified is False or any(self.severities[name] for name in (*OPEN_SEVERITIES, "loss"))
 
     def finish(self, **more: Any) -> None:
         self.head |= {
@@ -80,7 +82,7 @@ class Report:
         }
 
     def json(self) -> Iterator[bytes]:
-        """The whole report, in pieces."""
+        """The report as JSON, in chunks."""
         yield orjson.dumps(self.head, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") + b',\n  "items": ['
         before = b"\n    "
         for line in self._lines():
@@ -93,19 +95,19 @@ class Report:
             yield from items
 
     def _items(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Those of one kind: read again, since there may be more than memory should hold."""
+        """The items of one kind, read from the file again: there may be too many to keep in memory."""
         start = b'{"kind":"%b",' % kind.encode()
         return (orjson.loads(line) for line in self._lines() if line.startswith(start))
 
-    def keep(self, directories: Directories) -> str:
-        """Keep the report in the store; returns where."""
+    def save(self, directories: Directories) -> str:
+        """Save the report in the store and return its path."""
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}-{self.head['command']}.json"
         where = (*layout.MAINTENANCE, "reports")
         with directories.open(where, create=True) as directory:
             fd = disk.open_new(directory, name, mode=0o600)
             try:
-                for piece in self.json():
-                    disk.write_all(fd, piece)
+                for chunk in self.json():
+                    disk.write_all(fd, chunk)
                 disk.sync_data(fd)
             finally:
                 os.close(fd)
@@ -113,20 +115,20 @@ class Report:
         return layout.absolute(*where, name)
 
     def table(self, out: IO[str]) -> None:
-        """What people read. Where nothing was changed, nothing is called repaired."""
-        names = {} if self.verified is not None else {"repaired": "to mend"}
+        """Print the report for people. After a check, which changes nothing, "repaired" becomes "repairable"."""
+        names = {} if self.verified is not None else {"repaired": "repairable"}
         scanned = self.head.get("scanned", {})
-        looked = ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in scanned.items())
-        print(f"looked at {looked}", file=out)
-        self._table_of_recorded(out)
+        counts = ", ".join(f"{count} {what[:-1] if count == 1 else what}" for what, count in scanned.items())
+        print(f"scanned {counts}", file=out)
+        self._print_recorded_losses(out)
         if not self.total:
-            print("nothing is wrong", file=out)
+            print("no findings", file=out)
             return
         for kind, count in sorted(self.kinds.items(), key=lambda item: (item[0] not in URGENT, item)):
             print(f"\n{kind}  {count}  (decided by: {KINDS[kind].authority})", file=out)
             shown = 0
             for item in self._items(kind):
-                if shown < _SHOWN or item["severity"] in (*STAYING, "loss"):
+                if shown < _MAX_SHOWN or item["severity"] in (*OPEN_SEVERITIES, "loss"):
                     shown += 1
                     detail = f" - {item['detail']}" if item["detail"] else ""
                     name = names.get(item["severity"], item["severity"])
@@ -136,11 +138,12 @@ class Report:
             if count > shown:
                 print(f"  … and {count - shown} more", file=out)
         print("", file=out)
-        counts = (f"{names.get(name, name)}: {self.severities[name]}" for name in self.head["severities"])
-        print("  ".join(counts), file=out)
+        print(
+            "  ".join(f"{names.get(name, name)}: {self.severities[name]}" for name in self.head["severities"]), file=out
+        )
 
-    def _table_of_recorded(self, out: IO[str]) -> None:
-        """Losses of earlier repairs, apart from the findings: nothing is left to do about them."""
+    def _print_recorded_losses(self, out: IO[str]) -> None:
+        """Print the losses recorded by earlier repairs. They are not findings: nothing can be done about them."""
         recorded = self.head.get("recorded", {})
         if not recorded.get("shown"):
             return
@@ -148,12 +151,12 @@ class Report:
             f"recorded by earlier repairs: {recorded['parts']} damaged parts, {recorded['messages']} lost messages",
             file=out,
         )
-        for each in recorded["shown"][:_SHOWN]:
+        for each in recorded["shown"][:_MAX_SHOWN]:
             print(f"  {each['what']:8}  {each['message']} {each['subject']!r} from {each['from']}", file=out)
 
 
 def _printable(line: str) -> str:
-    """A line without anything that a terminal would obey: names of files may have control characters in them."""
+    """Escape control characters, which file names may contain and a terminal would interpret."""
     return line if line.isprintable() else "".join(char if char.isprintable() else _escaped(char) for char in line)
 
 

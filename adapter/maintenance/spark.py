@@ -1,4 +1,4 @@
-"""The Spark session of a maintenance run: quiet, without a web page, with its files in the run's scratch directory."""
+"""Spark session of a maintenance run: no log output, no web UI, temporary files in the run's scratch directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGES = ("adapter", "protocol")
 _DESCRIPTORS = "/proc/self/fd"
-_QUIET = """rootLogger.level = {level}
+_LOG4J_PROPERTIES = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
 appender.console.name = console
@@ -35,31 +35,31 @@ appender.console.layout.pattern = spark: %m%n
 
 
 def check_java() -> None:
-    """One clear line where there is no Java."""
+    """Fail with one clear line if Java is not installed."""
     home = os.environ.get("JAVA_HOME")
-    places = [os.path.join(home, "bin")] if home else os.environ.get("PATH", "").split(os.pathsep)
-    if not any(os.access(os.path.join(place, "java"), os.X_OK) for place in places):
-        where = f"JAVA_HOME is {home}, where there is none" if home else "there is none on the PATH"
+    directories = [os.path.join(home, "bin")] if home else os.environ.get("PATH", "").split(os.pathsep)
+    if not any(os.access(os.path.join(directory, "java"), os.X_OK) for directory in directories):
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the PATH"
         raise MailError(Reason.UNKNOWN, f"check and repair need Java 17 or later: {where}; install openjdk-17-jre")
 
 
-def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
-    """A session whose temporary files lie below ``scratch``, which its owner removes."""
+def start_session(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
+    """Start a session with its temporary files below ``scratch``, which the caller removes."""
     check_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs as an error it also raises
-    logging.getLogger().addFilter(_is_news)
-    quiet = os.path.join(scratch, "log4j2.properties")
-    workspace.write_file(quiet, _QUIET.format(level=log_level).encode())
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Py4J raises every error that it logs
+    logging.getLogger().addFilter(_is_not_py4j)
+    log_properties = os.path.join(scratch, "log4j2.properties")
+    workspace.write_file(log_properties, _LOG4J_PROPERTIES.format(level=log_level).encode())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "")
     if not os.environ["SPARK_LOCAL_IP"]:
         del os.environ["SPARK_LOCAL_IP"]
     path = os.pathsep.join(filter(None, (_CODE, os.environ.get("PYTHONPATH"))))
     java = (
-        f"-Dlog4j2.configurationFile=file:{quiet} -Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:-UsePerfData"
+        f"-Dlog4j2.configurationFile=file:{log_properties} -Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:-UsePerfData"
         " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m --add-modules=jdk.incubator.vector"
     )
     options = {
@@ -75,7 +75,7 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than the joins of most stores
-        "spark.sql.codegen.cache.maxEntries": "1000",  # a look needs more than the 100 it has; the next needs the same
+        "spark.sql.codegen.cache.maxEntries": "1000",  # an inspection needs more than the default of 100
         "spark.sql.files.openCostInBytes": "0",
         "spark.sql.files.minPartitionNum": "1",
         "spark.sql.files.maxPartitionBytes": "16m",
@@ -85,65 +85,65 @@ def start(master: str, scratch: str, *, log_level: str = "off") -> SparkSession:
     }
     if master.startswith("local") and os.path.isdir(_DESCRIPTORS):
         options["spark.python.unix.domain.socket.enabled"] = "true"  # TCP delays every exchange with a worker
-        options["spark.python.unix.domain.socket.dir"] = _short(scratch)
+        options["spark.python.unix.domain.socket.dir"] = _short_path(scratch)
     conf = SparkConf().setMaster(master).setAppName("markpost").setAll([*options.items()])
     variables = {"PYTHONPATH": path}  # local masters: workers are children of this process
     if master.startswith("local-cluster"):
-        variables["SPARK_HOME"] = _home(scratch)
-    with _nothing_left_behind():
-        with _environment(variables), _silence():
+        variables["SPARK_HOME"] = _make_spark_home(scratch)
+    with _killing_children_on_interrupt():
+        with _environment(variables), _silencing_stderr():
             try:
-                with _own_interrupts():
+                with _preserving_sigint_handler():
                     SparkContext.getOrCreate(conf)
                 session = SparkSession.builder.getOrCreate()
             except Exception as error:
-                raise MailError(Reason.UNKNOWN, _why(master, error)) from error
+                raise MailError(Reason.UNKNOWN, _startup_error(master, error)) from error
         if not master.startswith("local"):
             session.sparkContext.addPyFile(_code_archive(scratch))
         workers = session.sparkContext.defaultParallelism
-        session.sparkContext.parallelize(range(workers), workers).foreach(_load_program)
+        session.sparkContext.parallelize(range(workers), workers).foreach(_import_executor)
     return session
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not Py4J's own view of Ctrl-C, which it logs as if it were ours."""
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Filter out the records that Py4J logs to the root logger on Ctrl-C."""
     return "py4j" not in record.pathname
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: what Spark does on its way out may fail, and that is what comes then."""
+    """True if the error was caused by Ctrl-C (Spark raises secondary errors while shutting down)."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-def give_up(session: SparkSession) -> None:
-    """End a session from which an answer is outstanding: nothing more can be asked there, not even to stop."""
+def kill_session(session: SparkSession) -> None:
+    """Kill the Java process of a session with a pending call: it would not process a request to stop."""
     gateway = session.sparkContext._gateway
     if gateway is not None:
         java = gateway.proc.pid
         processes.kill({java, *processes.descendants(java)})
 
 
-def _why(master: str, error: Exception) -> str:
-    """One line: Java is too old, perhaps, or there is no such master."""
+def _startup_error(master: str, error: Exception) -> str:
+    """Describe a failed start in one line, for example a Java that is too old or an unreachable master."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"Spark cannot be started on {master}; it needs Java 17 or later and a master that can be reached: {first}"
+    return f"cannot start Spark on {master}: {first}; check that Java is 17 or later and that the master is reachable"
 
 
-def _load_program(_: int) -> None:
-    """In a worker: load what its work needs, so that a worker that cannot is known at once."""
+def _import_executor(_: int) -> None:
+    """Import the executor module in a worker, so that a worker without it fails at the start."""
     importlib.import_module("adapter.maintenance.scan.executor")
 
 
-def _short(scratch: str) -> str:
-    """A path for sockets in a directory, which must not have more than a hundred octets, as long as we live."""
+def _short_path(scratch: str) -> str:
+    """A short path to the scratch directory, valid while this process runs: socket paths are limited to 100 bytes."""
     fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
-def _home(scratch: str) -> str:
-    """Spark as it is installed, by links: a cluster on this machine keeps what its workers leave in Spark's home."""
+def _make_spark_home(scratch: str) -> str:
+    """Create a SPARK_HOME of links to the installed files: a local cluster writes its work files to SPARK_HOME."""
     from pyspark.find_spark_home import _find_spark_home
 
     installed = os.path.abspath(_find_spark_home())
@@ -159,8 +159,8 @@ def _home(scratch: str) -> str:
 
 
 @contextlib.contextmanager
-def _nothing_left_behind() -> Iterator[None]:
-    """Spark forgets the Java process whose start was interrupted; that would wait for Spark for ever."""
+def _killing_children_on_interrupt() -> Iterator[None]:
+    """Kill new child processes if the block is interrupted: Spark abandons a Java process that is still starting."""
     before = processes.descendants(os.getpid())
     try:
         yield
@@ -171,8 +171,8 @@ def _nothing_left_behind() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """On Ctrl-C Spark would ask the Java process something, perhaps in the middle of another answer."""
+def _preserving_sigint_handler() -> Iterator[None]:
+    """Restore our SIGINT handler: Spark's handler calls the Java process, possibly in the middle of another call."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -196,21 +196,21 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """The Java process inherits standard error, and would greet the user on it; failures reach us as exceptions."""
+def _silencing_stderr() -> Iterator[None]:
+    """Redirect standard error, which the Java process inherits and writes a banner to. Errors arrive as exceptions."""
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 2)
+    saved, null = os.dup(2), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
 
 
 def _code_archive(scratch: str) -> str:
-    """The program itself, for executors that do not see this machine's files."""
+    """Pack Markpost's own code for executors on other machines."""
     path = os.path.join(scratch, "markpost.zip")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -218,7 +218,7 @@ def _code_archive(scratch: str) -> str:
             for directory, _, files in os.walk(os.path.join(_CODE, package)):
                 for name in files:
                     if name.endswith((".py", ".sql")):
-                        whole = os.path.join(directory, name)
-                        archive.write(whole, os.path.relpath(whole, _CODE))
+                        source = os.path.join(directory, name)
+                        archive.write(source, os.path.relpath(source, _CODE))
     workspace.write_file(path, packed.getvalue())
     return path

@@ -1,4 +1,4 @@
-"""A run's scratch directory below ``maintenance/``: made for one run and removed with what earlier runs left."""
+"""Scratch directory of a run, below ``maintenance/``: removed after the run, with the remains of crashed runs."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
-def scratch(directories: Directories, elsewhere: str | None = None) -> Iterator[str]:
-    """The path of a fresh directory; ``elsewhere`` is a directory to make it in instead of the store."""
-    place = Directories(elsewhere) if elsewhere else directories
-    parts: layout.Parts = () if elsewhere else layout.MAINTENANCE
+def scratch(directories: Directories, parent_path: str | None = None) -> Iterator[str]:
+    """Create a scratch directory, in the store or below ``parent_path``, and yield its path."""
+    base = Directories(parent_path) if parent_path else directories
+    parts: layout.Parts = () if parent_path else layout.MAINTENANCE
     name = f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        with place.open(parts, create=True) as parent:
-            _remove_dead(place, parts, parent)
+        with base.open(parts, create=True) as parent:
+            _remove_stale(base, parts, parent)
             try:
                 disk.make_directory(parent, name)
             except OSError as error:
                 if error.errno in _NOT_WRITABLE:
-                    raise _not_writable(place, error) from error
+                    raise _not_writable(base, error) from error
                 raise
-            with place.open((*parts, name)) as fd, locks.claim_directory(fd):
+            with base.open((*parts, name)) as fd, locks.claim_directory(fd):
                 try:
-                    yield layout.absolute(place.root, *parts, name)
+                    yield layout.absolute(base.root, *parts, name)
                 finally:
                     remove_tree(parent, name)
     finally:
-        if elsewhere:
-            place.close()
+        if parent_path:
+            base.close()
 
 
-def _not_writable(place: Directories, error: OSError) -> MailError:
-    whose = f"{place.root} belongs to user {ownership.owner(place)} and cannot be written: {error.strerror}"
-    return MailError(Reason.UNKNOWN, f"{whose}; --scratch DIR names a directory for temporary files that can be")
+def _not_writable(base: Directories, error: OSError) -> MailError:
+    problem = f"{base.root} belongs to user {ownership.owner(base)} and cannot be written: {error.strerror}"
+    return MailError(Reason.UNKNOWN, f"{problem}; use --scratch DIR with a writable directory for temporary files")
 
 
-def _remove_dead(place: Directories, parts: layout.Parts, parent: int) -> None:
+def _remove_stale(base: Directories, parts: layout.Parts, parent: int) -> None:
+    """Remove the scratch directories of crashed runs."""
     for name in os.listdir(parent):
         if name.startswith(_PREFIX):
             with (
                 contextlib.suppress(OSError),
-                place.open((*parts, name)) as fd,
+                base.open((*parts, name)) as fd,
                 locks.claim_directory(fd) as claimed,
             ):
                 if claimed:
@@ -59,7 +60,7 @@ def _remove_dead(place: Directories, parts: layout.Parts, parent: int) -> None:
 
 
 def remove_tree(parent: int, name: str) -> None:
-    """Remove a directory of scratch files with everything in it; never follows a link."""
+    """Remove a scratch directory recursively; never follow a link."""
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         for entry in list(os.scandir(fd)):
@@ -75,7 +76,7 @@ def remove_tree(parent: int, name: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """A new scratch file; the directory it is in is the run's own."""
+    """Create a scratch file with ``data``."""
     parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         disk.write_new(parent, os.path.basename(path), data, mode=0o600)
@@ -83,19 +84,19 @@ def write_file(path: str, data: bytes) -> None:
         os.close(parent)
 
 
-def make_directories(place: str, names: Iterable[str]) -> None:
-    """Directories inside a scratch directory, each after the one it lies in."""
+def make_directories(path: str, names: Iterable[str]) -> None:
+    """Create directories in a scratch directory; a parent must be listed before its children."""
     for name in names:
-        parent = os.open(os.path.dirname(f"{place}/{name}"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent = os.open(os.path.dirname(f"{path}/{name}"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             disk.make_directory(parent, os.path.basename(name))
         finally:
             os.close(parent)
 
 
-def remove_files(place: str, names: Iterable[str]) -> None:
-    """Remove scratch files, whether they are there or not."""
-    parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def remove_files(path: str, names: Iterable[str]) -> None:
+    """Remove scratch files; missing files are ignored."""
+    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -105,7 +106,7 @@ def remove_files(place: str, names: Iterable[str]) -> None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """A copy of a scratch file."""
+    """Copy a file to a new scratch file."""
     parent = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fd = disk.open_new(parent, os.path.basename(target), mode=0o600)

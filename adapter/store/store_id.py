@@ -2,7 +2,7 @@
 
 The reference is ``store-id.txt`` in the root. Index, journal segments, snapshots, checkpoint and ``.mailbox`` files
 carry the id as well: a file with another id is part of another store and decides nothing here. If the reference is lost
-or damaged, the id is what the other files agree on (:mod:`adapter.maintenance.diff.witnesses`).
+or damaged, the id is what the other files agree on (:mod:`adapter.maintenance.diff.store_identity`).
 
 store: 5f0c2f6a8d3b4e17a9c6d1e2f3a4b5c6
 sha256: <of the line above>

@@ -1,4 +1,4 @@
-"""The index against the tables it should equal: a join by primary key, one range of keys at a time, inside SQLite."""
+"""Compare the index with the expected tables: a join by primary key inside SQLite, one range of keys at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 from adapter.maintenance.expected import tables
 from adapter.maintenance.findings import Finding
 
-#: table -> kinds for a row that is missing, one too many, one that differs
+#: table -> kinds of findings for a missing row, an extra row and a differing row
 COMPARED = {
     "mailbox_registrations": ("registration-missing", "registration-orphan", "registration-mismatched"),
     "folders": ("folder-path-without-row", "folder-row-orphan", "folder-mismatched"),
@@ -34,6 +34,7 @@ _COUNTERS = {"messages", "unseen", "deleted", "size"}
 
 
 def compare(base: str, copy: str, table: str, low: list[object] | None, high: list[object] | None) -> Iterator[Finding]:
+    """Compare a range of a table in ``base`` (expected) with the same range in ``copy`` (the index)."""
     missing, extra, differs = COMPARED[table]
     with contextlib.closing(tables.connect(base)) as connection:
         connection.execute(f"ATTACH 'file:{quote(copy)}?mode=ro' AS found")
@@ -55,7 +56,7 @@ def compare(base: str, copy: str, table: str, low: list[object] | None, high: li
             f" AND NOT EXISTS (SELECT 1 FROM main.{table} i WHERE {same_key})",
             values,
         ):
-            yield _finding(extra, table, keys, row, "a row too many")
+            yield _finding(extra, table, keys, row, "the row is not expected")
         if columns:
             yield from _differing(connection, table, keys, columns, differs, where, values)
 
@@ -65,9 +66,9 @@ def _equal(columns: list[str]) -> list[str]:
 
 
 def _is_same(connection: sqlite3.Connection, table: str, equal: str, where: str, values: list[object]) -> bool:
-    """Whether all rows of the range are equal: as many pairs as rows on either side. One join instead of three.
+    """True if all rows of the range are equal: as many pairs as rows on either side. One join instead of three.
 
-    CROSS JOIN keeps the order: left to itself, SQLite may go through all of the other table for every range.
+    CROSS JOIN fixes the join order: otherwise SQLite may scan the whole other table for every range.
     """
     pairs = connection.execute(
         f"SELECT count(*) FROM main.{table} b CROSS JOIN found.{table} i ON {equal} WHERE {where}",  # noqa: S608
@@ -96,19 +97,19 @@ def _differing(
         f"SELECT {shown} FROM main.{table} b CROSS JOIN found.{table} i ON {same_key} WHERE {where} AND ({other})",  # noqa: S608
         values,
     ):
-        found = row[len(keys) :]
+        values_of_row = row[len(keys) :]
         wrong = {
-            column: (found[2 * at], found[2 * at + 1])
+            column: (values_of_row[2 * at], values_of_row[2 * at + 1])
             for at, column in enumerate(columns)
-            if found[2 * at] != found[2 * at + 1]
+            if values_of_row[2 * at] != values_of_row[2 * at + 1]
         }
         for kind_of, names in _split(table, kind, wrong):
-            detail = "; ".join(f"{name} is {wrong[name][1]!r}, not {wrong[name][0]!r}" for name in names)
+            detail = "; ".join(f"{name} is {wrong[name][1]!r}, expected {wrong[name][0]!r}" for name in names)
             yield _finding(kind_of, table, keys, row, detail[:300])
 
 
 def _split(table: str, kind: str, wrong: dict[str, tuple[Any, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """A folder's row may be wrong in three ways that are told apart."""
+    """Split the differing columns of a row by kind; the row of a folder can be wrong in three ways."""
     if table != "folders":
         yield kind, list(wrong)
         return
@@ -121,8 +122,8 @@ def _split(table: str, kind: str, wrong: dict[str, tuple[Any, Any]]) -> Iterator
 
 
 def _is_less(values: tuple[Any, Any]) -> bool:
-    expected, found = values
-    return not isinstance(found, int) or found < expected
+    expected, actual = values
+    return not isinstance(actual, int) or actual < expected
 
 
 def _finding(kind: str, table: str, keys: list[str], row: tuple[Any, ...], detail: str) -> Finding:

@@ -1,7 +1,7 @@
-"""The joins: what lies on disk against what journal and snapshots lead to. Each yields rows that are findings.
+"""Joins of the files on disk with the expected tables. The rows of each join are findings.
 
-All of it is DataFrames over the Parquet files that the executors wrote; nothing is collected here. A query is asked
-only if the sums of its rows say that something differs.
+All joins are DataFrames over the Parquet files that the executors wrote; nothing is collected here. A query runs only
+if the sums of its domains differ.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 from adapter.maintenance.scan import fingerprint
-from adapter.maintenance.scan import rows as fragments
 from adapter.maintenance.scan.executor import FOREIGN
+from adapter.maintenance.scan.rows import FINDING_SCHEMA
 from adapter.store.folder_identity import UID_STEP
 
 _COLUMNS = [
     f"coalesce(CAST({field.name} AS bigint), 0L) AS {field.name}"
     if field.name in ("folder", "uid")
     else f"coalesce(CAST({field.name} AS string), '') AS {field.name}"
-    for field in fragments.FOUND
+    for field in FINDING_SCHEMA
 ]
 
 _MESSAGES = """
@@ -44,9 +44,9 @@ FROM ranked
 WHERE cause <> '' OR NOT is_blocked
   AND (turn > 1 OR known IS NULL OR wanted = '' OR (sha <> wanted OR problem <> '') AND sha <> accepted OR NOT proper)
 UNION ALL
-SELECT 'message-lost', k.id, NULL, NULL, k.id, NULL, NULL, NULL, NULL, 'the index knows it, there is no file'
+SELECT 'message-lost', k.id, NULL, NULL, k.id, NULL, NULL, NULL, NULL, 'indexed, but its file is missing'
 FROM table_rows k LEFT ANTI JOIN file_rows f ON f.part = 'message' AND f.id = k.id
-LEFT ANTI JOIN closed c ON c.place IN ('messages', {day_of_k})
+LEFT ANTI JOIN unlistable c ON c.place IN ('messages', {day_of_k})
 WHERE k.part = 'known' AND k.sha <> ''
 UNION ALL
 SELECT 'message-stray', concat(place, '/', name), place, name, NULL, NULL, NULL, NULL, NULL, problem
@@ -66,7 +66,7 @@ WITH needed AS (
   SELECT count(*) > 0 AS is_blind FROM (
     SELECT f.id FROM file_rows f LEFT ANTI JOIN table_rows k ON k.part = 'known' AND k.id = f.id
     WHERE f.part = 'message' AND f.cause <> ''
-    UNION ALL SELECT place FROM closed WHERE place LIKE 'messages%')
+    UNION ALL SELECT place FROM unlistable WHERE place LIKE 'messages%')
 ), ranked AS (
   SELECT f.*, n.sha AS wanted, row_number() OVER (
     PARTITION BY f.id ORDER BY f.problem = '' DESC, f.proper DESC, f.place) AS turn,
@@ -89,7 +89,7 @@ UNION ALL
 SELECT 'blob-missing', n.sha, NULL, NULL, n.sha, NULL, NULL, NULL, NULL,
   concat('needed by ', n.message, if(n.uses > 1, concat(' and ', n.uses - 1, ' more'), ''))
 FROM needed n LEFT ANTI JOIN file_rows f ON f.part = 'blob' AND f.id = n.sha
-LEFT ANTI JOIN closed c ON c.place IN ('attachments', concat('attachments/', substr(n.sha, 1, 2)))
+LEFT ANTI JOIN unlistable c ON c.place IN ('attachments', concat('attachments/', substr(n.sha, 1, 2)))
 WHERE n.unmarked > 0
 UNION ALL
 SELECT 'blob-orphan', concat(place, '/', name), place, name, NULL, NULL, NULL, NULL, NULL, problem
@@ -122,7 +122,7 @@ LEFT JOIN (SELECT mailbox, entry, folder FROM table_rows WHERE part = 'base-fold
   ON b.mailbox = x.mailbox AND b.entry = x.entry
 LEFT JOIN (SELECT id FROM table_rows WHERE part = 'known' AND sha <> '') k ON k.id = x.id
 LEFT JOIN (SELECT DISTINCT id FROM file_rows WHERE part = 'message' AND (problem = '' OR cause <> '')) f ON f.id = x.id
-LEFT ANTI JOIN closed c ON k.id IS NULL AND c.place IN ('messages', {day_of_x})
+LEFT ANTI JOIN unlistable c ON k.id IS NULL AND c.place IN ('messages', {day_of_x})
   OR wanted AND NOT there AND c.place IN ('mailboxes', {mailbox_of_x}, concat({mailbox_of_x}, '/', x.entry))
 LEFT JOIN (SELECT folder, uid FROM table_rows WHERE part = 'projection') u ON u.folder = b.folder AND u.uid = x.uid
 WHERE CASE WHEN x.cause <> '' THEN true
@@ -153,10 +153,10 @@ SELECT CASE
   coalesce(d.mailbox, b.mailbox) AS mailbox, coalesce(d.entry, b.entry) AS entry,
   coalesce(b.folder, d.folder) AS folder, d.links AS uid,
   coalesce(nullif(d.cause, ''), nullif(d.problem, ''), if(d.folder = b.folder,
-    concat('UIDNEXT is ', b.uid, ', the identity has UIDs below ', d.uid), '')) AS detail
+    concat('UIDNEXT is ', b.uid, ', the UID mark in .mailbox is ', d.uid), '')) AS detail
 FROM d FULL OUTER JOIN b ON d.mailbox = b.mailbox AND d.entry = b.entry
 LEFT JOIN b other ON other.folder = d.folder
-LEFT ANTI JOIN closed c ON c.place IN ('mailboxes', concat('mailboxes/', coalesce(d.mailbox, b.mailbox)),
+LEFT ANTI JOIN unlistable c ON c.place IN ('mailboxes', concat('mailboxes/', coalesce(d.mailbox, b.mailbox)),
   concat('mailboxes/', coalesce(d.mailbox, b.mailbox), '/', coalesce(d.entry, b.entry)))
 WHERE d.entry IS NULL OR b.folder IS NULL OR d.folder IS NULL OR d.folder <> b.folder OR d.uid <> b.mark
 """  # noqa: S608 - constants
@@ -174,12 +174,12 @@ SELECT CASE
   NULL AS entry, NULL AS folder, NULL AS uid, '' AS detail
 FROM m FULL OUTER JOIN r ON m.mailbox = r.mailbox
 LEFT JOIN own ON own.mailbox = m.mailbox
-LEFT ANTI JOIN closed c ON c.place IN ('mailboxes', concat('mailboxes/', coalesce(m.mailbox, r.mailbox)))
+LEFT ANTI JOIN unlistable c ON c.place IN ('mailboxes', concat('mailboxes/', coalesce(m.mailbox, r.mailbox)))
 WHERE m.mailbox IS NULL OR r.mailbox IS NULL
 """
 _CACHES = """
 SELECT 'cache-stale' AS kind, f.id AS subject, NULL AS place, NULL AS name, f.id, NULL AS mailbox, NULL AS entry,
-  NULL AS folder, NULL AS uid, if(c.id IS NULL, 'no row', 'another row') AS detail
+  NULL AS folder, NULL AS uid, if(c.id IS NULL, 'the row is missing', 'the row differs') AS detail
 FROM file_rows f
 JOIN table_rows k ON k.part = 'known' AND k.id = f.id AND k.sha = f.sha
 LEFT JOIN table_rows c ON c.part = 'cache' AND c.id = f.id
@@ -200,13 +200,13 @@ SELECT 'part-returned' AS kind, id AS subject, NULL AS place, part AS name, id, 
   NULL AS folder, NULL AS uid, if(part = '', 'the intact file', concat('part ', part)) AS detail FROM back
 """
 _DAY = "concat('messages/', substr({id}, 5, 4), '-', substr({id}, 9, 2), '-', substr({id}, 11, 2))"
-#: Places of the tree, as the queries name them.
+#: Paths of directories, as SQL expressions for the placeholders of the queries.
 _EXPRESSIONS = {
     "{day_of_k}": _DAY.format(id="k.id"),
     "{day_of_x}": _DAY.format(id="x.id"),
     "{mailbox_of_x}": "concat('mailboxes/', x.mailbox)",
 }
-#: Every query, and the domains in which something must differ for it to find anything.
+#: Each query, with the domains that can give it rows: it runs if one of them differs.
 _QUERIES = (
     (_MAILBOXES, {fingerprint.MAILBOX}),
     (_FOLDERS, {fingerprint.FOLDER}),
@@ -219,17 +219,17 @@ _QUERIES = (
 
 
 def reconcile(session: SparkSession, files: DataFrame, rows: DataFrame, differing: set[str]) -> DataFrame:
-    """Every finding that files and tables give, as one DataFrame."""
+    """Join files and tables in the domains that differ; all findings as one DataFrame."""
     files.createOrReplaceTempView("file_rows")
-    session.sql("SELECT place FROM file_rows WHERE part = 'closed'").createOrReplaceTempView("closed")
+    session.sql("SELECT place FROM file_rows WHERE part = 'unlistable'").createOrReplaceTempView("unlistable")
     rows.createOrReplaceTempView("table_rows")
-    found: DataFrame | None = None
+    findings: DataFrame | None = None
     for query, domains in _QUERIES:
         if domains & differing:
             for name, expression in _EXPRESSIONS.items():
                 query = query.replace(name, expression)
             part = session.sql(query).selectExpr(*_COLUMNS)
-            found = part if found is None else found.unionByName(part)
-    if found is None:
-        raise ValueError("nothing differs")
-    return found
+            findings = part if findings is None else findings.unionByName(part)
+    if findings is None:
+        raise ValueError("no domain differs")
+    return findings

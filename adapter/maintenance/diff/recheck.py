@@ -1,4 +1,4 @@
-"""What looks after the first found as well, kept in a file: all of a store may be wrong."""
+"""Findings confirmed by repeated inspections, stored in SQLite because there may be millions."""
 
 from __future__ import annotations
 
@@ -7,47 +7,50 @@ from collections.abc import Iterable
 from adapter.maintenance.expected import tables
 from adapter.maintenance.findings import Finding
 
-_SAME = "kind = ? AND subject = ? AND id = ? AND folder = ? AND uid = ?"
-_AGAIN = f"UPDATE seen SET looks = looks + 1 WHERE {_SAME} AND looks = ?"  # noqa: S608 - no values
-_LOOKS = f"SELECT looks FROM seen WHERE {_SAME}"  # noqa: S608
+_KEY = "kind = ? AND subject = ? AND id = ? AND folder = ? AND uid = ?"
+_CONFIRM = f"UPDATE confirmed SET rounds = rounds + 1 WHERE {_KEY} AND rounds = ?"  # noqa: S608 - no values
+_ROUNDS = f"SELECT rounds FROM confirmed WHERE {_KEY}"  # noqa: S608
 
 
-class Seen:
+class ConfirmedFindings:
+    """The findings that all repeated inspections so far agree on."""
+
     def __init__(self, scratch: str) -> None:
-        self._looks = 0
-        self._list = tables.private(tables.create(f"{scratch}/seen.sqlite"))
-        self._list.execute(
-            "CREATE TABLE seen (kind TEXT, subject TEXT, id TEXT, folder INTEGER, uid INTEGER, looks INTEGER,"
+        self._rounds = 0
+        self._database = tables.private(tables.create(f"{scratch}/confirmed.sqlite"))
+        self._database.execute(
+            "CREATE TABLE confirmed (kind TEXT, subject TEXT, id TEXT, folder INTEGER, uid INTEGER, rounds INTEGER,"
             " PRIMARY KEY (kind, subject, id, folder, uid)) WITHOUT ROWID"
         )
 
     def close(self) -> None:
-        self._list.close()
+        self._database.close()
 
-    def look(self, findings: Iterable[Finding]) -> None:
-        """Another look found these."""
-        self._list.execute("BEGIN")
+    def add_round(self, findings: Iterable[Finding]) -> None:
+        """Record the findings of another inspection."""
+        self._database.execute("BEGIN")
         for finding in findings:
-            if self._looks:
-                self._list.execute(_AGAIN, (*_same(finding), self._looks))
+            if self._rounds:
+                self._database.execute(_CONFIRM, (*_key(finding), self._rounds))
             else:
-                self._list.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?, 1)", _same(finding))
-        self._list.execute("COMMIT")
-        self._looks += 1
+                self._database.execute("INSERT OR IGNORE INTO confirmed VALUES (?, ?, ?, ?, ?, 1)", _key(finding))
+        self._database.execute("COMMIT")
+        self._rounds += 1
 
     @property
-    def left(self) -> bool:
-        """Whether anything may still have been found each time."""
-        return not self._looks or bool(
-            self._list.execute("SELECT 1 FROM seen WHERE looks = ? LIMIT 1", (self._looks,)).fetchone()
+    def has_candidates(self) -> bool:
+        """True while some findings may still be confirmed by every inspection."""
+        return not self._rounds or bool(
+            self._database.execute("SELECT 1 FROM confirmed WHERE rounds = ? LIMIT 1", (self._rounds,)).fetchone()
         )
 
-    def each_time(self, finding: Finding) -> bool:
-        if not self._looks:
+    def is_confirmed(self, finding: Finding) -> bool:
+        """True if every repeated inspection has this finding."""
+        if not self._rounds:
             return True
-        return bool(self._list.execute(_LOOKS, _same(finding)).fetchone() == (self._looks,))
+        return bool(self._database.execute(_ROUNDS, _key(finding)).fetchone() == (self._rounds,))
 
 
-def _same(finding: Finding) -> tuple[str, str, str, int, int]:
-    """What makes it the same finding in another look; a folder made again under its name is another."""
+def _key(finding: Finding) -> tuple[str, str, str, int, int]:
+    """The identity of a finding across inspections; a folder created again under its name is a different one."""
     return finding.kind, finding.subject, finding.id, finding.folder, finding.uid

@@ -1,7 +1,7 @@
-"""Applying a plan: every finding in an order that leaves a sound store whenever the process dies.
+"""Apply repairs: each finding in an order that leaves a consistent store if the process crashes at any point.
 
-Content first (restored, moved, quarantined), then accounts, folders, links, messages that only their file tells of, and
-last what is lost for good. Every step looks again before it acts and may be repeated.
+Content first (restored, moved, quarantined), then accounts, folders, links, messages known only from their file, and
+finally losses. Every step checks the current state before it acts, and is idempotent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from adapter.maintenance import quarantine
 from adapter.maintenance.diff.index import COMPARED
-from adapter.maintenance.diff.survey import JOINS, Survey
+from adapter.maintenance.diff.inspection import JOINED_FINDINGS, Inspection
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.set_aside import SetAside
 from adapter.maintenance.expected.tables import NOTES
@@ -52,105 +52,111 @@ LOST = _LOST | _LOST_BLOBS
 
 
 class Apply:
+    """The repair of all findings of one inspection."""
+
     def __init__(
-        self, directories: Directories, survey: Survey, decisions: dict[str, str], tell: Callable[[Outcome], None]
+        self,
+        directories: Directories,
+        inspection: Inspection,
+        decisions: dict[str, str],
+        add_outcome: Callable[[Outcome], None],
     ) -> None:
         self._directories = directories
-        self._survey = survey
-        self._tell = tell
-        self._state = State(directories, survey.facts, survey.scratch)
-        self._descriptions = Descriptions(survey.scratch)
-        self._set_aside = SetAside(survey.scratch)
+        self._inspection = inspection
+        self._add_outcome = add_outcome
+        self._state = State(directories, inspection.facts, inspection.scratch)
+        self._descriptions = Descriptions(inspection.scratch)
+        self._set_aside = SetAside(inspection.scratch)
         self._mender = Mender(self._state, decisions, self._descriptions, self._set_aside)
-        self._wanted = Wanted(directories, survey.scratch)
-        self._adopted: set[str] = set()  # damaged messages that nothing but their files told of
+        self._wanted = Wanted(directories, inspection.scratch)
+        self._adopted: set[str] = set()  # damaged messages that were known only from their files
 
     def run(self) -> None:
         try:
-            self._read_notes()
-            self._modes()
-            self._identity()
-            self._strays(in_content=False)
-            self._content()
-            self._index()
-            self._accounts()
-            for finding in self._from_disk(_FOLDERS):
-                self._tell(self._mender.folder(finding))
-            for finding in self._survey.findings({"folder-name-wrong"}):
-                self._tell(tree.full_name(self._mender, finding))
+            self._read_removed_folders()
+            self._repair_modes()
+            self._repair_identity()
+            self._quarantine_strays(in_content=False)
+            self._repair_content()
+            self._repair_index()
+            self._repair_accounts()
+            for finding in self._disk_findings(_FOLDERS):
+                self._add_outcome(self._mender.folder(finding))
+            for finding in self._inspection.findings({"folder-name-wrong"}):
+                self._add_outcome(tree.full_name(self._mender, finding))
             self._mender.raise_uids()
-            self._links()
-            self._adopt()
-            self._losses()
-            self._returned()
+            self._repair_links()
+            self._adopt_messages()
+            self._record_losses()
+            self._restore_returned()
             self._state.finish()
-            self._rest()
-            self._strays(in_content=True)
-            for finding in self._survey.findings({"unreadable"}):
-                self._tell(Outcome.expected(finding))
+            self._quarantine_history()
+            self._quarantine_strays(in_content=True)
+            for finding in self._inspection.findings({"unreadable"}):
+                self._add_outcome(Outcome.expected(finding))
         finally:
             self._descriptions.close()
             self._set_aside.close()
             self._wanted.close()
             self._state.close()
 
-    def _from_disk(self, kinds: set[str]) -> Iterator[Finding]:
-        """Kinds that a missing row of the index gives as well: those are done with the index."""
-        return (finding for finding in self._survey.findings(kinds) if finding.mailbox)
+    def _disk_findings(self, kinds: set[str]) -> Iterator[Finding]:
+        """The findings about files. Those of the same kind about rows are repaired with the index."""
+        return (finding for finding in self._inspection.findings(kinds) if finding.mailbox)
 
-    def _read_notes(self) -> None:
-        with contextlib.closing(tables.connect(f"{self._survey.scratch}/{NOTES}")) as notes:
+    def _read_removed_folders(self) -> None:
+        with contextlib.closing(tables.connect(f"{self._inspection.scratch}/{NOTES}")) as notes:
             self._mender.removed_folders = {row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")}
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
-    def _modes(self) -> None:
-        """First of all: until then others may read the credentials, or write where repair reads."""
-        for finding in self._survey.findings({"credentials-exposed", "mode-too-wide"}):
-            self._tell(tree.close(self._directories, finding))
-        for finding in self._survey.findings({"owner-foreign"}):
-            self._tell(tree.foreign_owner(self._directories, finding))
-        for finding in self._survey.findings({"text-index-damaged"}):
-            self._tell(tree.text_index(self._directories, finding))
+    def _repair_modes(self) -> None:
+        """Repair modes first: until then other users can read the credentials, or write to files that repair reads."""
+        for finding in self._inspection.findings({"credentials-exposed", "mode-too-wide"}):
+            self._add_outcome(tree.close(self._directories, finding))
+        for finding in self._inspection.findings({"owner-foreign"}):
+            self._add_outcome(tree.foreign_owner(self._directories, finding))
+        for finding in self._inspection.findings({"text-index-damaged"}):
+            self._add_outcome(tree.text_index(self._directories, finding))
 
-    def _strays(self, *, in_content: bool) -> None:
-        """Quarantine strays: they may block directories. A stray directory of content waits until its messages left."""
+    def _quarantine_strays(self, *, in_content: bool) -> None:
+        """Quarantine stray entries, which may block directories; a stray content directory after its messages."""
         content = {*layout.MESSAGES, *layout.ATTACHMENTS}
-        for finding in self._survey.findings({"stray-entry"}):
+        for finding in self._inspection.findings({"stray-entry"}):
             if (finding.place in content) is in_content:
-                self._tell(tree.stray(self._directories, finding))
+                self._add_outcome(tree.stray(self._directories, finding))
 
     # --- identity --------------------------------------------------------------------------------------------------
 
-    def _identity(self) -> None:
-        """The store gets its id back, and what belongs to another leaves before anything is built from it."""
-        for finding in self._survey.findings({"store-id-damaged"}):
+    def _repair_identity(self) -> None:
+        """Restore the store id, and quarantine files of other stores before they are used as a source."""
+        for finding in self._inspection.findings({"store-id-damaged"}):
             quarantine.move(self._directories, (), layout.STORE_ID_FILE, finding.detail)
-            store_id.write(self._directories, self._survey.store)
-            self._tell(Outcome.expected(finding))
+            store_id.write(self._directories, self._inspection.store)
+            self._add_outcome(Outcome.expected(finding))
         for kind, where in (("journal-foreign", layout.JOURNAL), ("snapshot-foreign", layout.SNAPSHOTS)):
-            for finding in self._survey.findings({kind}):
+            for finding in self._inspection.findings({kind}):
                 moved = quarantine.move(self._directories, where, finding.subject, finding.detail)
-                self._tell(_moved(finding, moved))
+                self._add_outcome(_moved(finding, moved))
 
     # --- the index -------------------------------------------------------------------------------------------------
 
-    def _index(self) -> None:
-        """What the journal tells is put in place at once; else the private tables are filled until they are sealed."""
-        survey = self._survey
-        wrong = any(survey.found[kind] for kind in _INDEX)
-        if wrong or not survey.facts.complete:
+    def _repair_index(self) -> None:
+        """Install the expected tables if the journal is complete; else keep them private until they are sealed."""
+        inspection = self._inspection
+        is_wrong = any(inspection.kinds[kind] for kind in _INDEX)
+        if is_wrong or not inspection.facts.complete:
             self._fill_cache()
-        if survey.facts.complete:
-            self._state.open_journal(replace=wrong)
-        for finding in survey.findings(_INDEX):
+        if inspection.facts.complete:
+            self._state.open_journal(replace=is_wrong)
+        for finding in inspection.findings(_INDEX):
             if not finding.mailbox and not finding.place:
-                self._tell(Outcome.expected(finding))
+                self._add_outcome(Outcome.expected(finding))
 
     def _fill_cache(self) -> None:
-        """Rows of ``cache_messages`` for every message whose file is good, from the same scan."""
+        """Insert the scanned rows of ``cache_messages`` for all messages with an intact file."""
         connection = self._state.connection
-        for rows in chain.from_iterable(map(cache_batches, self._survey.cache_places)):
+        for rows in chain.from_iterable(map(cache_batches, self._inspection.cache_directories)):
             connection.execute("BEGIN")
             connection.executemany(
                 "INSERT OR IGNORE INTO cache_messages SELECT ?1, ?3, ?4, ?5, ?6, ?7"
@@ -161,56 +167,56 @@ class Apply:
 
     # --- content ---------------------------------------------------------------------------------------------------
 
-    def _content(self) -> None:
-        survey = self._survey
-        self._leave(_LEAVING)
-        for finding in survey.findings(_MISPLACED):
-            self._tell(self._file(finding))
-        for finding in survey.findings(LOST):
+    def _repair_content(self) -> None:
+        inspection = self._inspection
+        self._quarantine(_LEAVING)
+        for finding in inspection.findings(_MISPLACED):
+            self._add_outcome(self._move_to_its_directory(finding))
+        for finding in inspection.findings(LOST):
             self._wanted.add(finding.id)
         self._wanted.restore()
-        for finding in survey.findings(LOST):
+        for finding in inspection.findings(LOST):
             restored = not self._wanted.has(finding.id)
-            if finding.name and not self._is_at_its_place(finding, restored=restored):
+            if finding.name and not self._may_stay(finding, restored=restored):
                 why = finding.detail or "does not match its checksum"
                 quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
             if restored:
-                self._tell(Outcome(finding, "repaired", "restored from the journal"))
-        self._leave({"staging-leftover"})  # now that nothing in it is wanted any more
+                self._add_outcome(Outcome(finding, "repaired", "restored from the journal"))
+        self._quarantine({"staging-leftover"})  # after restoring: staging may contain missing content
 
-    def _is_at_its_place(self, finding: Finding, *, restored: bool) -> bool:
-        """Whether the damaged file may stay: a message that nothing restores stays readable where its links point to.
+    def _may_stay(self, finding: Finding, *, restored: bool) -> bool:
+        """True if the damaged file may stay: an unrecoverable message stays readable at the target of its links.
 
-        What was restored has taken the place of the damaged file already.
+        Restored content has already replaced the damaged file.
         """
         if restored:
-            return finding.place == layout.absolute(*self._home(finding))
+            return finding.place == layout.absolute(*self._directory_of(finding))
         if finding.kind != "message-corrupt" or not self._is_readable(finding):
             return False
         if not finding.uid:  # in another directory
-            self._file(finding)
+            self._move_to_its_directory(finding)
         return True
 
     def _is_readable(self, finding: Finding) -> bool:
-        """Whether there is a file, and not a directory or a pipe, and not one that is another message."""
+        """True for a regular file that does not name another message."""
         try:
             with self._directories.open(quarantine.parts(finding.place)) as directory:
-                return not message_check.is_foreign(disk.read_file(directory, finding.name), finding.id)
+                return not message_check.has_other_id(disk.read_file(directory, finding.name), finding.id)
         except OSError as error:
             return disk.is_unreadable(error)
 
-    def _home(self, finding: Finding) -> layout.Parts:
+    def _directory_of(self, finding: Finding) -> layout.Parts:
         message = finding.kind.startswith("message")
         return layout.message_directory(finding.id) if message else layout.blob_directory(finding.id)
 
-    def _leave(self, kinds: set[str]) -> None:
-        for finding in self._survey.findings(kinds):
+    def _quarantine(self, kinds: set[str]) -> None:
+        for finding in self._inspection.findings(kinds):
             why = finding.detail or finding.kind
             where = quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
-            self._tell(_moved(finding, where))
+            self._add_outcome(_moved(finding, where))
 
-    def _file(self, finding: Finding) -> Outcome:
-        where = self._home(finding)
+    def _move_to_its_directory(self, finding: Finding) -> Outcome:
+        where = self._directory_of(finding)
         with (
             self._directories.open(quarantine.parts(finding.place)) as source,
             self._directories.open(where, create=True) as target,
@@ -219,22 +225,22 @@ class Apply:
                 disk.rename(source, finding.name, target, finding.name)
         return Outcome(finding, "repaired", f"moved to {layout.absolute(*where)}")
 
-    def _losses(self) -> None:
-        """What the journal could not restore. A message stays where it is with placeholders, if any of it is left."""
-        for finding in self._survey.findings(_LOST):
+    def _record_losses(self) -> None:
+        """Record unrecoverable content. A message with some content left stays in its folders with placeholders."""
+        for finding in self._inspection.findings(_LOST):
             if self._wanted.has(finding.id) and finding.id not in self._adopted:
-                if not self._knows(finding.id):
-                    self._tell(Outcome(finding, "loss", "in quarantine; nothing else tells of it"))
+                if not self._is_indexed(finding.id):
+                    self._add_outcome(Outcome(finding, "loss", "in quarantine; no other source contains it"))
                 elif finding.kind == "message-corrupt" and (sha256 := self._file_digest(finding.id)):
-                    self._tell(messages.mark(self._mender, finding, sha256))
+                    self._add_outcome(messages.mark(self._mender, finding, sha256))
                 else:
-                    self._tell(messages.lose(self._mender, finding, "its content is lost"))
-        for finding in self._survey.findings(_LOST_BLOBS):
+                    self._add_outcome(messages.lose(self._mender, finding, "its content is lost"))
+        for finding in self._inspection.findings(_LOST_BLOBS):
             if self._wanted.has(finding.id):
-                self._tell(messages.mark_blob(self._mender, finding))
+                self._add_outcome(messages.mark_blob(self._mender, finding))
 
     def _file_digest(self, message_id: str) -> str:
-        """SHA-256 of a canonical file as it is now; empty if there is none."""
+        """SHA-256 of the current canonical file; "" if there is no file."""
         with (
             contextlib.suppress(FileNotFoundError),
             self._directories.open(layout.message_directory(message_id)) as directory,
@@ -242,21 +248,21 @@ class Apply:
             return message_check.hash_file(directory, layout.message_name(message_id))
         return ""
 
-    def _returned(self) -> None:
-        """Parts and messages that are there again after their loss was recorded."""
+    def _restore_returned(self) -> None:
+        """Restore parts and messages that returned after their loss was recorded."""
         parts: dict[str, list[Finding]] = {}
-        for finding in self._survey.findings({"part-returned"}):
+        for finding in self._inspection.findings({"part-returned"}):
             parts.setdefault(finding.id, []).append(finding)
         for findings in parts.values():
             done = messages.heal(self._mender, findings[0].id, [each.name for each in findings])
             for finding in findings:
-                self._tell(Outcome(finding, "repaired", done))
-        for finding in self._survey.findings({"message-returned"}):
+                self._add_outcome(Outcome(finding, "repaired", done))
+        for finding in self._inspection.findings({"message-returned"}):
             if not finding.uid:
-                self._file(finding)
-            self._tell(messages.restore_lost(self._mender, finding, self._file_digest(finding.id)))
+                self._move_to_its_directory(finding)
+            self._add_outcome(messages.restore_lost(self._mender, finding, self._file_digest(finding.id)))
 
-    def _knows(self, message_id: str) -> bool:
+    def _is_indexed(self, message_id: str) -> bool:
         row = self._state.connection.execute(
             "SELECT 1 FROM messages WHERE message_id = ? AND file_sha256 <> ''", (message_id,)
         ).fetchone()
@@ -264,52 +270,58 @@ class Apply:
 
     # --- accounts, messages ----------------------------------------------------------------------------------------
 
-    def _accounts(self) -> None:
-        for finding in self._from_disk(_REGISTRATIONS):
-            self._tell(accounts.directory(self._mender, finding))
-        for finding in self._survey.findings({"credentials-orphan"}):
-            self._tell(accounts.credentials(self._mender, finding))
-        known = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
-        self._mender.found_accounts = known is not None
+    def _repair_accounts(self) -> None:
+        for finding in self._disk_findings(_REGISTRATIONS):
+            self._add_outcome(accounts.directory(self._mender, finding))
+        for finding in self._inspection.findings({"credentials-orphan"}):
+            self._add_outcome(accounts.credentials(self._mender, finding))
+        account = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
+        self._mender.has_accounts = account is not None
 
-    def _links(self) -> None:
+    def _repair_links(self) -> None:
         placing = Placing(self._mender)
-        for finding in self._survey.findings(_LINKS):
-            self._tell(messages.link(self._mender, placing, finding))
+        for finding in self._inspection.findings(_LINKS):
+            self._add_outcome(messages.link(self._mender, placing, finding))
             if placing.is_full:
                 placing.flush()
         placing.flush()
 
-    def _adopt(self) -> None:
-        if not any(finding.place for finding in self._survey.findings({"message-not-indexed", "message-corrupt"})):
+    def _adopt_messages(self) -> None:
+        """Index the messages that are known only from their canonical files."""
+        if not any(finding.place for finding in self._inspection.findings({"message-not-indexed", "message-corrupt"})):
             return
         placing = Placing(self._mender)
-        for row in self._homes():
+        for row in self._messages_with_links():
             finding = Finding(row["kind"], row["id"], place=row["place"], name=row["name"], id=row["id"])
             if finding.kind == "message-corrupt":
-                if not self._wanted.has(finding.id) or self._knows(finding.id) or not self._file_digest(finding.id):
+                if (
+                    not self._wanted.has(finding.id)
+                    or self._is_indexed(finding.id)
+                    or not self._file_digest(finding.id)
+                ):
                     continue
                 self._adopted.add(finding.id)
             elif not row["proper"]:
-                self._file(finding)
-            self._tell(messages.adopt(self._mender, placing, finding, row["homes"] or [], row["meta"]))
+                self._move_to_its_directory(finding)
+            self._add_outcome(messages.adopt(self._mender, placing, finding, row["homes"] or [], row["meta"]))
             if placing.is_full:
                 placing.flush()
         placing.flush()
-        self._fill_adopted()
+        if not self._inspection.facts.complete:  # else servers fill the cache
+            self._fill_cache()
 
-    def _homes(self) -> Iterator[dict[str, Any]]:
-        """Messages that only their file tells of, oldest first, with the links that show them."""
-        survey = self._survey
-        session = survey.session
-        target = f"{survey.scratch}/homes"
-        session.read.parquet(f"{survey.scratch}/{JOINS}").createOrReplaceTempView("found_rows")
+    def _messages_with_links(self) -> Iterator[dict[str, Any]]:
+        """Messages known only from their files, oldest first, with the links that show them."""
+        inspection = self._inspection
+        session = inspection.session
+        target = f"{inspection.scratch}/homes"
+        session.read.parquet(f"{inspection.scratch}/{JOINED_FINDINGS}").createOrReplaceTempView("joined_findings")
         session.sql("""
             SELECT n.kind, f.id, f.place, f.name, max(f.proper) AS proper, max(f.meta) AS meta,
               sort_array(collect_list(if(l.id IS NULL, NULL, named_struct(
                 'mailbox', l.mailbox, 'entry', l.entry, 'uid', l.uid)))) AS homes
             FROM file_rows f
-            JOIN found_rows n ON n.kind IN ('message-not-indexed', 'message-corrupt') AND n.id = f.id
+            JOIN joined_findings n ON n.kind IN ('message-not-indexed', 'message-corrupt') AND n.id = f.id
               AND n.place = f.place
             LEFT JOIN file_rows l ON l.part = 'link' AND l.id = f.id AND l.proper
             WHERE f.part = 'message'
@@ -317,27 +329,22 @@ class Apply:
         """).write.parquet(target)
         return parquet_rows(target, ["kind", "id", "place", "name", "proper", "meta", "homes"])
 
-    def _fill_adopted(self) -> None:
-        """The cache of the messages adopted; the index may be in use by nobody but us."""
-        if not self._survey.facts.complete:
-            self._fill_cache()
-
-    def _rest(self) -> None:
-        """Journal segments and snapshots that do not verify leave once everything is sealed without them."""
-        for finding in self._survey.findings({"journal-damaged", "journal-torn", "snapshot-damaged"}):
+    def _quarantine_history(self) -> None:
+        """Quarantine damaged journal segments and snapshots, after the repaired tables are sealed without them."""
+        for finding in self._inspection.findings({"journal-damaged", "journal-torn", "snapshot-damaged"}):
             if finding.kind == "snapshot-damaged":
                 where = quarantine.move(self._directories, layout.SNAPSHOTS, finding.subject, "does not verify")
-                self._tell(_moved(finding, where))
+                self._add_outcome(_moved(finding, where))
             elif finding.subject != "records" and (
-                finding.kind == "journal-damaged" or not self._survey.facts.complete
+                finding.kind == "journal-damaged" or not self._inspection.facts.complete
             ):
                 where = quarantine.move(self._directories, layout.JOURNAL, finding.subject, "does not verify")
-                self._tell(_moved(finding, where))
+                self._add_outcome(_moved(finding, where))
             else:
-                self._tell(Outcome.expected(finding))
+                self._add_outcome(Outcome.expected(finding))
 
 
 def _moved(finding: Finding, where: str) -> Outcome:
-    done = Outcome.expected(finding)
-    done.done = f"moved to {where}" if where else "gone already"
-    return done
+    outcome = Outcome.expected(finding)
+    outcome.done = f"moved to {where}" if where else "already gone"
+    return outcome

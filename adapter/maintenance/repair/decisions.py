@@ -1,7 +1,7 @@
-"""Decisions of conflicts, ``--decide KIND:ID=CHOICE``: checked against what was found before anything is changed.
+"""Decisions of conflicts (``--decide KIND:ID=CHOICE``), checked against the findings before anything is changed.
 
-What was left to a person stays so: a repair that seals the index with a snapshot makes it look as if the journal could
-tell, so conflicts that the journal could not decide are kept in ``maintenance/undecided.json`` until they are decided.
+A conflict stays open until a person decides it. After a repair has sealed the tables with a snapshot, the journal would
+appear to decide; conflicts that it could not decide are therefore kept in ``maintenance/undecided.json``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from adapter.transport.ids import folder_label
 REGISTER, REMOVE = "register", "remove"
 
 
-class BadDecision(Exception):  # noqa: N818 - what a person typed
-    """A decision that decides nothing; the text says what could be decided."""
+class BadDecision(Exception):  # noqa: N818 - an input error
+    """A decision that fits no finding; the text names the valid choices."""
 
 
 def _two_ids(finding: Finding) -> tuple[str, list[str]]:
     choices = [folder_label(finding.folder)]
-    if finding.id:  # else the path's id is the one of a folder elsewhere
+    if finding.id:  # else the id of the path belongs to a folder elsewhere
         choices.append(folder_label(int(finding.id)))
     return choices[0], choices
 
 
-#: kind -> what a finding is called and what can be chosen
+#: kind -> name of the finding in a decision, and the choices
 _DECIDABLE: dict[str, Callable[[Finding], tuple[str, list[str]]]] = {
     "credentials-orphan": lambda finding: (finding.subject, [REGISTER, REMOVE]),
     "folder-two-ids": _two_ids,
@@ -37,45 +37,45 @@ _DECIDABLE: dict[str, Callable[[Finding], tuple[str, list[str]]]] = {
 
 
 def subject(finding: Finding) -> str:
-    """What a finding is called where it is decided; empty if there is nothing to decide about its kind."""
+    """``KIND:ID`` of a finding in a decision; "" if its kind has no choices."""
     if finding.kind not in _DECIDABLE:
         return ""
     return f"{finding.kind}:{_DECIDABLE[finding.kind](finding)[0]}"
 
 
 def offer(finding: Finding) -> str:
-    """The options that decide a conflict, for people."""
+    """The command-line options that decide a conflict."""
     name, choices = _DECIDABLE[finding.kind](finding)
     return "  or  ".join(f"--decide {finding.kind}:{name}={choice}" for choice in choices)
 
 
 def parse(text: str) -> tuple[str, str]:
-    """``KIND:ID`` and ``CHOICE``. Raises :class:`BadDecision`."""
+    """Parse a decision into ``KIND:ID`` and ``CHOICE``. Raises :class:`BadDecision`."""
     subject, _, choice = text.rpartition("=")
     kind, _, name = subject.partition(":")
     if not (kind and name and choice):
-        raise BadDecision(f"{text}: write KIND:ID=CHOICE, as the report shows it")
+        raise BadDecision(f"{text}: use KIND:ID=CHOICE as shown in the report")
     if kind not in _DECIDABLE:
-        raise BadDecision(f"{text}: nothing to decide there; what can be decided: {', '.join(sorted(_DECIDABLE))}")
+        raise BadDecision(f"{text}: findings of this kind need no decision; use one of {', '.join(sorted(_DECIDABLE))}")
     return subject, choice
 
 
 def check(decisions: Mapping[str, str], findings: Callable[[set[str]], Iterable[Finding]]) -> None:
-    """Raise :class:`BadDecision` for one that fits no finding."""
+    """Raise :class:`BadDecision` for a decision that fits no finding."""
     for subject, choice in decisions.items():
-        kind, _, wanted = subject.partition(":")
+        kind, _, subject_name = subject.partition(":")
         for finding in findings({kind}):
             name, choices = _DECIDABLE[kind](finding)
-            if name == wanted:
+            if name == subject_name:
                 if choice not in choices:
                     raise BadDecision(f"--decide {subject}={choice}: choose {' or '.join(choices)}")
                 break
         else:
-            raise BadDecision(f"--decide {subject}={choice}: there is no such finding")
+            raise BadDecision(f"--decide {subject}={choice}: no such finding; run markpost check to list them")
 
 
 def undecided(directories: Directories) -> set[str]:
-    """Conflicts (``KIND:ID``) that an earlier repair left."""
+    """Conflicts (``KIND:ID``) left open by earlier repairs."""
     try:
         with directories.open(layout.MAINTENANCE) as directory:
             return {str(each) for each in orjson.loads(disk.read_file(directory, layout.UNDECIDED_FILE))}
@@ -84,9 +84,9 @@ def undecided(directories: Directories) -> set[str]:
 
 
 def remember(directories: Directories, subject: str, *, open_: bool) -> None:
-    """Note that a conflict is left, or not any more."""
-    known = undecided(directories)
-    changed = known | {subject} if open_ else known - {subject}
-    if changed != known:
+    """Record that a conflict is open, or decided."""
+    recorded = undecided(directories)
+    changed = recorded | {subject} if open_ else recorded - {subject}
+    if changed != recorded:
         with directories.open(layout.MAINTENANCE, create=True) as directory:
             disk.replace_file(directory, layout.UNDECIDED_FILE, orjson.dumps(sorted(changed)) + b"\n")

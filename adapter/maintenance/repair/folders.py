@@ -79,7 +79,7 @@ class Mender:
     set_aside: SetAside
     removed_folders: set[int] = field(default_factory=set)
     floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
-    found_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
+    has_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
 
     def folder(self, finding: Finding) -> Outcome:
         mailbox, entry = finding.mailbox, finding.entry

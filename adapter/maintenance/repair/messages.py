@@ -110,7 +110,7 @@ def _recipients(mender: Mender, told: dict[str, Any]) -> list[str]:
     def has_inbox(address: str) -> bool:
         return mailboxes.active_folder(mender.state.connection, address, names.INBOX) is not None
 
-    if mender.found_accounts:
+    if mender.has_accounts:
         return [address for address in wanted if has_inbox(address)] or [
             address for address in (told["from"].casefold(),) if has_inbox(address)
         ]

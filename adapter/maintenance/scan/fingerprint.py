@@ -1,8 +1,8 @@
-"""Whether two sets of rows are the same, without bringing them together.
+"""Multiset hash: compare two sets of rows without bringing them together.
 
-Every row is hashed with a secret of the run, and the hashes are added up: equal sets give equal counts and sums in
-whatever order and on whatever machine their rows were met, and who does not know the secret cannot make different sets
-meet. So executors send back a few numbers for each piece of work, and only what differs has to be joined.
+Each row is hashed with a secret key of the run, and the hashes are added up. Equal sets give equal counts and sums, in
+any order and on any machine; without the key, nobody can construct different sets with equal sums. Executors therefore
+return a few numbers for each partition, and only the domains that differ have to be joined.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-DISK, TABLE, ODD = "disk", "table", "odd"
-#: What is compared: messages by file digest, rows of the cache, links, folders by identity, mailboxes, blobs.
+DISK, TABLE, ANOMALY = "disk", "table", "anomaly"
+#: The domains: messages by file digest, cache rows, links, folders by identity, mailboxes, blobs.
 MESSAGE, CACHE, LINK, FOLDER, MAILBOX, BLOB = DOMAINS = ("message", "cache", "link", "folder", "mailbox", "blob")
 _MODULUS = 1 << 128
 
@@ -19,40 +19,43 @@ _MODULUS = 1 << 128
 Sums = dict[tuple[str, str], tuple[int, int]]
 
 
-class Tally:
+class SetHash:
+    """The running sums of one partition, for each domain and side."""
+
     def __init__(self, secret: bytes) -> None:
         self._start = blake2b(digest_size=16, key=secret)
         self._sums: dict[tuple[str, str], list[int]] = {}
 
     def add(self, domain: str, side: str, *values: str) -> None:
-        """One row; ``values`` hold no NUL, as no name of a file does."""
-        whole = self._start.copy()
-        whole.update("\0".join(values).encode("utf-8", "surrogatepass"))
+        """Add one row. ``values`` must not contain NUL; file names never do."""
+        hasher = self._start.copy()
+        hasher.update("\0".join(values).encode("utf-8", "surrogatepass"))
         entry = self._sums.setdefault((domain, side), [0, 0])
         entry[0] += 1
-        entry[1] += int.from_bytes(whole.digest(), "little")
+        entry[1] += int.from_bytes(hasher.digest(), "little")
 
-    def odd(self, domain: str) -> None:
-        """Something that is wrong by itself, whatever the other side says."""
-        self._sums.setdefault((domain, ODD), [0, 0])[0] += 1
+    def mark_anomaly(self, domain: str) -> None:
+        """Count an entry that is wrong by itself, so that its domain is joined whatever the other side contains."""
+        self._sums.setdefault((domain, ANOMALY), [0, 0])[0] += 1
 
     def sums(self) -> Sums:
         return {key: (count, total % _MODULUS) for key, (count, total) in self._sums.items()}
 
 
-def total(parts: Iterable[Sums]) -> Sums:
-    whole: Sums = {}
+def merge_sums(parts: Iterable[Sums]) -> Sums:
+    """Add up the sums of all partitions."""
+    merged: Sums = {}
     for part in parts:
         for key, (count, value) in part.items():
-            before = whole.get(key, (0, 0))
-            whole[key] = before[0] + count, (before[1] + value) % _MODULUS
-    return whole
+            before = merged.get(key, (0, 0))
+            merged[key] = before[0] + count, (before[1] + value) % _MODULUS
+    return merged
 
 
-def differing(sums: Sums) -> set[str]:
-    """The domains whose two sides are not the same, or that hold something odd."""
+def differing_domains(sums: Sums) -> set[str]:
+    """The domains with different sides, or with an anomaly."""
     return {
         domain
         for domain in DOMAINS
-        if (domain, ODD) in sums or sums.get((domain, DISK), (0, 0)) != sums.get((domain, TABLE), (0, 0))
+        if (domain, ANOMALY) in sums or sums.get((domain, DISK), (0, 0)) != sums.get((domain, TABLE), (0, 0))
     }

@@ -1,36 +1,51 @@
-"""What an executor does with a range of a table: adds its rows up, or gives them, or compares them with the index's."""
+"""Read a range of a table on an executor: sum up its rows, write them out, or compare them with the index."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 from adapter.maintenance.diff.index import compare
 from adapter.maintenance.expected import tables
-from adapter.maintenance.scan.fingerprint import BLOB, CACHE, FOLDER, LINK, MAILBOX, MESSAGE, TABLE, Tally
+from adapter.maintenance.scan.fingerprint import BLOB, CACHE, FOLDER, LINK, MAILBOX, MESSAGE, TABLE, SetHash
 from adapter.maintenance.scan.message_check import cache_hash
-from adapter.maintenance.scan.rows import Fragments, Row
+from adapter.maintenance.scan.rows import Row, RowWriter
 from adapter.store import folder_identity, layout, names
 
 _Values = tuple[Any, ...]
 
 
-def item(item: dict[str, Any], options: dict[str, str], fragments: Fragments, tally: Tally) -> None:
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """Parameters of all tasks of an inspection."""
+
+    root: str
+    scratch: str  # directory of the inspection
+    base: str  # path of the expected tables
+    copy: str  # path of the copy of the index
+    secret: bytes  # key of the set hashes
+    store: str  # id of the store
+    earlier: str  # scratch directory of the previous inspection, or ""
+    describe: bool  # extract index entries from canonical files
+
+
+def read_range(item: dict[str, Any], options: ScanOptions, writer: RowWriter, set_hash: SetHash) -> None:
+    """Process one item of a table partition."""
     if item["what"] == "compare":
-        for found in compare(options["base"], options["copy"], item["table"], item["low"], item["high"]):
-            fragments.found(asdict(found))
+        for finding in compare(options.base, options.copy, item["table"], item["low"], item["high"]):
+            writer.add_finding(finding)
         return
-    part, detailed, summed = _READERS[item["table"]]
-    path = options["copy"] if item["what"] == "cache" else options["base"]
+    part, read_rows, add_sums = _READERS[item["table"]]
+    path = options.copy if item["what"] == "cache" else options.base
     with contextlib.closing(tables.connect(path)) as connection:
         if item["detail"]:
-            for row in detailed(connection, item):
-                fragments.row(part, row)
+            for row in read_rows(connection, item):
+                writer.add_table_row(part, row)
         else:
-            summed(connection, item, tally)
+            add_sums(connection, item, set_hash)
 
 
 def _select(connection: sqlite3.Connection, item: dict[str, Any], sql: str) -> Iterator[_Values]:
@@ -52,10 +67,10 @@ def _messages(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[
         yield {"id": row[0], "sha": row[1], "size": row[2], "name": row[3] or "", "status": status}
 
 
-def _sum_messages(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_messages(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     for row in _messages(connection, item):
         if row["sha"]:
-            tally.add(MESSAGE, TABLE, row["id"], row["name"] or row["sha"])
+            set_hash.add(MESSAGE, TABLE, row["id"], row["name"] or row["sha"])
 
 
 def _damaged(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
@@ -63,8 +78,8 @@ def _damaged(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[R
         yield {"id": row[0], "sha": row[1]}
 
 
-def _sum_damaged(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
-    """Nothing on disk is their equal: what is lost is not there."""
+def _sum_damaged(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+    """Add nothing: a lost part has no counterpart on disk."""
 
 
 def _needed(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
@@ -73,17 +88,17 @@ def _needed(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Ro
         yield {"sha": row[0], "id": row[1]}
 
 
-def _sum_needed(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_needed(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     sql = (
         "SELECT DISTINCT t.sha256 FROM message_attachments t WHERE NOT EXISTS"
         " (SELECT 1 FROM damaged_parts d WHERE d.part = t.sha256 AND d.part <> '') AND"
     )
     for (sha256,) in _select(connection, item, sql):
-        tally.add(BLOB, TABLE, sha256)
+        set_hash.add(BLOB, TABLE, sha256)
 
 
 def _caches(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
-    """Rows that cannot be read count as missing."""
+    """Read the cache; rows that cannot be read count as missing."""
     sql = (
         "SELECT t.message_id, t.recipe, t.envelope, t.structure, t.outline, t.preview FROM cache_messages t"
         " WHERE NOT EXISTS (SELECT 1 FROM damaged_parts d WHERE d.message_id = t.message_id) AND"
@@ -93,9 +108,9 @@ def _caches(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Ro
             yield {"id": row[0], "sha": cache_hash(row[1:])}
 
 
-def _sum_caches(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_caches(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     for row in _caches(connection, item):
-        tally.add(CACHE, TABLE, row["id"], row["sha"])
+        set_hash.add(CACHE, TABLE, row["id"], row["sha"])
 
 
 # --- mailboxes -------------------------------------------------------------------------------------------------------
@@ -107,7 +122,7 @@ _PROJECTIONS = (
 
 
 def _projections(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
-    entries: dict[str, str] = {}  # folder names of this range
+    entries: dict[str, str] = {}  # folder name -> directory name, within this range
     for folder, uid, message_id, mailbox, name in _select(connection, item, _PROJECTIONS):
         if name not in entries:
             entries[name] = names.folder_entry(name)
@@ -121,9 +136,9 @@ def _projections(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterat
         }
 
 
-def _sum_projections(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_projections(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     for row in _projections(connection, item):
-        tally.add(LINK, TABLE, row["mailbox"], row["entry"], row["name"])
+        set_hash.add(LINK, TABLE, row["mailbox"], row["entry"], row["name"])
 
 
 def _folders(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
@@ -142,10 +157,10 @@ def _folders(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[R
         }
 
 
-def _sum_folders(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_folders(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     for row in _folders(connection, item):
         mark = folder_identity.mark(row["uid"])
-        tally.add(FOLDER, TABLE, row["mailbox"], row["entry"], str(row["folder"]), str(mark))
+        set_hash.add(FOLDER, TABLE, row["mailbox"], row["entry"], str(row["folder"]), str(mark))
 
 
 def _registrations(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
@@ -154,16 +169,16 @@ def _registrations(connection: sqlite3.Connection, item: dict[str, Any]) -> Iter
         yield {"registration": row[0], "name": row[1], "mailbox": row[2], "status": row[3]}
 
 
-def _sum_registrations(connection: sqlite3.Connection, item: dict[str, Any], tally: Tally) -> None:
+def _sum_registrations(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
     for row in _registrations(connection, item):
         if row["status"] != "purged":
-            tally.add(MAILBOX, TABLE, row["mailbox"])
+            set_hash.add(MAILBOX, TABLE, row["mailbox"])
 
 
-_Detailed = Callable[[sqlite3.Connection, dict[str, Any]], Iterator[Row]]
-_Summed = Callable[[sqlite3.Connection, dict[str, Any], Tally], None]
-#: table -> the part its rows are for the joins, how they are read, how they are added up
-_READERS: dict[str, tuple[str, _Detailed, _Summed]] = {
+_ReadRows = Callable[[sqlite3.Connection, dict[str, Any]], Iterator[Row]]
+_AddSums = Callable[[sqlite3.Connection, dict[str, Any], SetHash], None]
+#: table -> the part of its rows in the joins, the function that reads them, the function that adds up their sums
+_READERS: dict[str, tuple[str, _ReadRows, _AddSums]] = {
     "mailbox_registrations": ("registration", _registrations, _sum_registrations),
     "folders": ("base-folder", _folders, _sum_folders),
     "mailbox_projections": ("projection", _projections, _sum_projections),

@@ -1,4 +1,4 @@
-"""One canonical file against everything it says of itself: digest, name, blobs, octets; and what the cache keeps."""
+"""Check a canonical file against its own metadata (digest, name, blobs, octets), and compute its cache row."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from protocol.mime.structure import envelope, structure
 
 _ATTACHMENTS = b"\nattachments:\n"
 _ATTACHED = re.compile(rb'^  - \{sha256: "?([0-9a-f]{64})', re.MULTILINE)
-_CLAIMED = re.compile(rb"^id: \"?(msg-[0-9A-Za-z-]+)", re.MULTILINE)
-LARGEST_FILE = 64 << 20
-_HEAD = 1 << 20  # octets in which the headers are looked for
+TOO_LARGE = "too large for a message file"
+_NAMED_ID = re.compile(rb"^id: \"?(msg-[0-9A-Za-z-]+)", re.MULTILINE)
+MAX_FILE_BYTES = 64 << 20
+_MAX_HEAD_BYTES = 1 << 20  # how much of a file or message is searched for its headers
 
 
-class Examined(NamedTuple):
+class MessageCheck(NamedTuple):
+    """The result of checking a file; the cache columns are None unless the file is valid."""
+
     sha256: str = ""
-    problem: str = ""  # why the file is no good; empty if it is
+    problem: str = ""  # "" for a valid file
     blobs: tuple[str, ...] = ()
     recipe: bytes | None = None
     envelope: bytes | None = None
@@ -44,20 +47,20 @@ class Examined(NamedTuple):
 
 
 def cache_hash(values: tuple[object, ...]) -> str:
-    """One short value for the columns of a row of ``cache_messages``."""
+    """Hash the columns of a row of ``cache_messages``."""
     raw = [value.encode() if isinstance(value, str) else bytes(value) for value in values]  # type: ignore[call-overload]
-    whole = b"".join([*(b"%d:" % len(each) for each in raw), *raw])
-    return blake2b(whole, digest_size=16).hexdigest()
+    joined = b"".join([*(b"%d:" % len(each) for each in raw), *raw])
+    return blake2b(joined, digest_size=16).hexdigest()
 
 
-class Blobs:
-    """Reads blobs straight from the store, on an executor."""
+class BlobFiles:
+    """BlobReader over the files of the store, for executors."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
-        """Raises ``MailError`` for whatever keeps it from being read, also a directory of that name or a bad sector."""
+        """Read a range of a blob; any failure, such as a bad sector or a directory of that name, is a ``MailError``."""
         try:
             with self._directories.open(layout.blob_directory(sha256)) as directory:
                 fd = disk.open_read(directory, sha256)
@@ -68,7 +71,7 @@ class Blobs:
         except (OSError, ValueError) as error:
             raise MailError(Reason.NO_SUCH_MESSAGE, f"blob {sha256}: {error}") from error
 
-    def is_whole(self, sha256: str) -> bool:
+    def is_intact(self, sha256: str) -> bool:
         try:
             with self._directories.open(layout.blob_directory(sha256)) as directory:
                 return hash_file(directory, sha256) == sha256
@@ -85,20 +88,20 @@ def hash_file(directory: int, name: str) -> str:
         os.close(fd)
 
 
-def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
-    """Never raises for what is in the file."""
+def check_message(file: bytes, message_id: str, blobs: BlobFiles) -> MessageCheck:
+    """Check a canonical file. No content of the file makes this raise."""
     digest = sha256(file).hexdigest()
-    if len(file) > LARGEST_FILE:
-        return Examined(digest, "too large to be ours")
+    if len(file) > MAX_FILE_BYTES:
+        return MessageCheck(digest, TOO_LARGE)
     if not front_matter.digest_matches(file):
-        return Examined(digest, "does not match its digest", _blobs_of_damaged(file))
+        return MessageCheck(digest, "does not match its digest", _blobs_of_damaged(file))
     try:
         recipe = front_matter.recipe_of(file)
         _, body = front_matter.split(file)
         if not file.startswith(b"---\nid: %b\n" % message_id.encode()) and front_matter.read(file).id != message_id:
-            return Examined(digest, "is another message by its front matter")
+            return MessageCheck(digest, "front matter names another message")
     except MailError as error:
-        return Examined(digest, f"cannot be read: {error}"[:200])
+        return MessageCheck(digest, f"cannot be parsed: {error}"[:200])
     needed = recipe.blobs
     if file.find(_ATTACHMENTS, 0, body) >= 0:
         needed = tuple(dict.fromkeys((*needed, *(raw.decode() for raw in _ATTACHED.findall(file, 0, body)))))
@@ -107,13 +110,16 @@ def examine(file: bytes, message_id: str, blobs: Blobs) -> Examined:
     except MailError:
         octets = None
     if octets is None or sha256(octets).hexdigest() != recipe.wire_sha256:
-        if all(blobs.is_whole(blob) for blob in recipe.blobs):
-            return Examined(digest, "does not give the octets it names", needed)
-        return Examined(digest, "", needed)  # the blob is to blame, and is found by itself
-    return Examined(digest, "", needed, recipe.encode(), *_pieces(octets), preview_of(file[body : body + 4096]))
+        if all(blobs.is_intact(blob) for blob in recipe.blobs):
+            return MessageCheck(digest, "rebuilt octets do not match their checksum", needed)
+        return MessageCheck(digest, "", needed)  # a damaged blob is a finding of its own
+    return MessageCheck(
+        digest, "", needed, recipe.encode(), *_cached_parts(octets), preview_of(file[body : body + 4096])
+    )
 
 
-def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:
+def _cached_parts(octets: bytes) -> tuple[bytes, bytes, bytes]:
+    """Envelope, body structure and outline, as the cache stores them."""
     root = scan(octets)
     return (
         encode_envelope(envelope(root.headers)),
@@ -122,8 +128,8 @@ def _pieces(octets: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def description(file: bytes, blobs: Blobs) -> bytes:
-    """What the index wants to know of a message that only its file tells of, as JSON."""
+def describe_message(file: bytes, blobs: BlobFiles) -> bytes:
+    """Extract the index entries of a message from its canonical file, as JSON."""
     matter = front_matter.read(file)
     recipe: Recipe = matter.recipe or front_matter.recipe_of(file)
     attached = [(item.sha256, "attachment", item.name, item.type, item.size) for item in matter.attachments]
@@ -147,44 +153,44 @@ def description(file: bytes, blobs: Blobs) -> bytes:
     )
 
 
-def description_of_damaged(file: bytes, blobs: Blobs) -> dict[str, Any]:
-    """The same of a file that does not match its digest: what can still be read of it."""
-    told: dict[str, Any] = {
+def describe_damaged_message(file: bytes, blobs: BlobFiles) -> dict[str, Any]:
+    """Extract the index entries that are still readable from a file that does not match its digest."""
+    entries: dict[str, Any] = {
         "from": "", "subject": "", "header_id": "", "thread": "", "size": len(file), "wire": "", "to": [], "cc": [],
         "addressed": [], "attachments": [], "parts": [],
     }  # fmt: skip
     with contextlib.suppress(MailError, ValueError, TypeError, LookupError):
-        told |= orjson.loads(description(file, blobs))
+        entries |= orjson.loads(describe_message(file, blobs))
     digest = sha256(file).hexdigest()
-    return {**told, "file": digest, "damaged": digest}
+    return {**entries, "file": digest, "damaged": digest}
 
 
 def _blobs_of_damaged(file: bytes) -> tuple[str, ...]:
-    found = [raw.decode() for raw in _ATTACHED.findall(file, 0, _HEAD)]
+    blobs = [raw.decode() for raw in _ATTACHED.findall(file, 0, _MAX_HEAD_BYTES)]
     with contextlib.suppress(MailError, ValueError, TypeError, LookupError):
-        found += front_matter.recipe_of(file).blobs
-    return tuple(dict.fromkeys(blob for blob in found if layout.SHA256.match(blob)))
+        blobs += front_matter.recipe_of(file).blobs
+    return tuple(dict.fromkeys(blob for blob in blobs if layout.SHA256.match(blob)))
 
 
-def is_foreign(file: bytes, message_id: str) -> bool:
-    """Whether a file says that it is another message: what is in it is not this one's recipients' to read."""
-    claimed = _CLAIMED.search(file, 0, _HEAD)
-    return claimed is not None and claimed.group(1) != message_id.encode()
+def has_other_id(file: bytes, message_id: str) -> bool:
+    """True if the file names another message: the recipients of this message must not read it."""
+    named_id = _NAMED_ID.search(file, 0, _MAX_HEAD_BYTES)
+    return named_id is not None and named_id.group(1) != message_id.encode()
 
 
-def _head(file: bytes, recipe: Recipe, blobs: Blobs) -> bytes:
-    """The octets as far as the headers reach, or as far as they can be had."""
+def _head(file: bytes, recipe: Recipe, blobs: BlobFiles) -> bytes:
+    """The header block of the message, as far as it can be rebuilt."""
     head = bytearray()
     with contextlib.suppress(MailError):
-        for piece in wire.octets(file, recipe, blobs, 0, _HEAD):
-            head += piece
+        for chunk in wire.octets(file, recipe, blobs, 0, _MAX_HEAD_BYTES):
+            head += chunk
             if b"\r\n\r\n" in head:
                 break
     return bytes(head)
 
 
 def _addressed(head: bytes) -> list[str]:
-    """To, Cc and Delivered-To of the octets, in that order."""
+    """The addresses in To, Cc and Delivered-To, in that order."""
     headers = scan(head).headers
     return [
         mailbox.address

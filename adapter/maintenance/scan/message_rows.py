@@ -14,7 +14,7 @@ import orjson
 from adapter.maintenance.expected import tables
 from adapter.maintenance.repair.index_state import State
 from adapter.maintenance.scan import message_check
-from adapter.maintenance.scan.rows import FILES_PLACE, parquet_rows, part_place
+from adapter.maintenance.scan.rows import FILES_DIRECTORY, parquet_rows, part_directory
 from adapter.store import disk, layout
 from adapter.store.effects import AddContent, Attachment, MarkDamaged, Recipient, StagedFile
 from protocol.errors import MailError
@@ -41,7 +41,7 @@ class Descriptions:
         found = tables.private(tables.create(f"{self._scratch}/described.sqlite"))
         found.execute("CREATE TABLE described (id TEXT PRIMARY KEY, meta BLOB) WITHOUT ROWID")
         found.execute("BEGIN")
-        for row in parquet_rows(f"{self._scratch}/{part_place(FILES_PLACE, 'message')}", ["id", "meta"]):
+        for row in parquet_rows(f"{self._scratch}/{part_directory(FILES_DIRECTORY, 'message')}", ["id", "meta"]):
             if row["meta"] is not None:
                 found.execute("INSERT OR IGNORE INTO described VALUES (?, ?)", (row["id"], row["meta"]))
         found.execute("COMMIT")
@@ -55,16 +55,16 @@ def describe(state: State, message_id: str, meta: bytes | None) -> dict[str, Any
     """
     try:
         if meta is None:
-            blobs = message_check.Blobs(state.directories)
+            blobs = message_check.BlobFiles(state.directories)
             with state.directories.open(layout.message_directory(message_id)) as directory:
                 file = disk.read_file(directory, layout.message_name(message_id))
-            if message_check.examine(file, message_id, blobs).problem:
+            if message_check.check_message(file, message_id, blobs).problem:
                 return (
                     None
-                    if message_check.is_foreign(file, message_id)
-                    else message_check.description_of_damaged(file, blobs)
+                    if message_check.has_other_id(file, message_id)
+                    else message_check.describe_damaged_message(file, blobs)
                 )
-            meta = message_check.description(file, blobs)
+            meta = message_check.describe_message(file, blobs)
         told: dict[str, Any] = orjson.loads(meta)
     except (OSError, ValueError, MailError):
         return None

@@ -1,10 +1,10 @@
-"""The work of a scan, cut into pieces of bounded size whatever the shape of the store.
+"""Partition the work of a scan into tasks of bounded size, whatever the shape of the store.
 
-Directories are listed incrementally; a long one is split over many pieces, many short ones share one. A piece is a
-small file in the run's scratch directory, so that neither the driver nor Spark's plan holds the names of a store.
+Directories are listed incrementally; a large one is split over many partitions, many small ones share one. A partition
+is a small file in the run's scratch directory, so that neither the driver nor Spark's plan holds the names of a store.
 
-Content is cut by ranges of names, so that what is made of it comes in order, and so that a later look puts a file into
-the same piece again: that look takes over what did not change.
+Content is partitioned by ranges of names. The rows are therefore in order, and a later inspection assigns a file to the
+same partition again, so that it can reuse the rows of unchanged files.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ import orjson
 from adapter.maintenance.diff.index import COMPARED
 from adapter.maintenance.expected import tables
 from adapter.maintenance.scan import unreadable
-from adapter.maintenance.scan.rows import settled_stamp
+from adapter.maintenance.scan.rows import reusable_stamp
 from adapter.store import disk, layout, names, snapshots
 from adapter.store.disk import Directories
 
 Item = dict[str, Any]
-Closed = dict[layout.Parts, str]  # directory -> why it cannot be listed
+Unlistable = dict[layout.Parts, str]  # directory -> why it cannot be listed
 
-#: Tables whose rows are compared or joined with what lies on disk.
+#: Tables that are compared or joined with the files on disk.
 JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages", "damaged_parts"}
-_WEIGHT = 8_000  # of one piece of mailboxes: about as many links
-_NAMES = 1000  # of one item
-_COST = {"folder": 2, "mailbox": 1}
-_LARGEST, _SMALLEST = 4000, 250  # content files of one piece: about a second of work at most
-_WANTED_PIECES = 10  # of content, in a store too small for the largest
-_HELD_NAMES = 20_000
-_SAMPLE = 4000  # names of a directory that tell how to cut it
-_MOST_ROWS, _FEWEST_ROWS = 20_000, 5_000  # of a range of a table
-_WANTED_RANGES = 4  # of a table, in a store too small for the largest
-_LEAST_ROWS = 500  # what opening a table costs, in rows
+_MAX_WEIGHT = 8_000  # of one partition of mailboxes: about the number of links
+_NAMES_PER_ITEM = 1000
+_WEIGHTS = {"folder": 2, "mailbox": 1}
+_MAX_FILES, _MIN_FILES = 4000, 250  # content files of one partition: at most about a second of work
+_MIN_CONTENT_PARTITIONS = 10  # for content, if the store is too small for partitions of the maximum size
+_MAX_BUFFERED_NAMES = 20_000
+_SAMPLE_NAMES = 4000  # names of a directory that are sampled to choose the range borders
+_MAX_RANGE_ROWS, _MIN_RANGE_ROWS = 20_000, 5_000  # of a range of a table
+_MIN_TABLE_RANGES = 4  # of a table, if the store is too small for ranges of the maximum size
+_OPEN_COST_ROWS = 500  # cost of opening a table, in rows
 
 
-class Pieces:
-    """Piece files, and how much of what is in them. An item is one line of JSON."""
+class Partitions:
+    """Writer of partition files, with a count of their entries by kind. An item is one line of JSON."""
 
     def __init__(self, scratch: str, prefix: str) -> None:
         self._directory = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,7 +62,7 @@ class Pieces:
         return [f"{self._scratch}/{self._name(number)}" for number in sorted(self._written)]
 
     def add(self, item: Item, count: int, weight: int, limit: int) -> None:
-        """To the current piece, until that weighs ``limit``."""
+        """Add an item to the current partition; start the next one when its weight reaches ``limit``."""
         self.add_to(self._number, item, count)
         self._weight += weight
         if self._weight >= limit:
@@ -70,7 +70,7 @@ class Pieces:
             self._number, self._weight = self._number + 1, 0
 
     def reserve(self, count: int) -> int:
-        """Numbers of pieces that :meth:`add` does not use; returns the first. What it was at is done."""
+        """Close the current partition, reserve ``count`` partition numbers, and return the first."""
         first = self._number + (1 if self._weight else 0)
         self._number, self._weight = first + count, 0
         return first
@@ -98,137 +98,142 @@ class Pieces:
 
 
 @dataclass(slots=True)
-class Places:
-    """Which pieces the content of a directory went to: the first, and the names at which the others start.
+class Assignment:
+    """The partitions of each content directory: the number of the first, and the names at which the others start.
 
-    Directories of content are days and prefixes of digests: few.
+    Content directories are days and digest prefixes, so there are few.
     """
 
-    pieces: dict[layout.Parts, tuple[int, list[str]]] = field(default_factory=dict)
-    used: int = 0  # pieces given out
-    filled: int = 0  # files in the last one, if directories share it
+    partitions: dict[layout.Parts, tuple[int, list[str]]] = field(default_factory=dict)
+    used: int = 0  # number of partitions assigned
+    filled: int = 0  # files in the last partition, if directories share it
 
     def assign(self, where: layout.Parts, count: int, size: int, sample: list[str]) -> None:
-        if where in self.pieces:
+        if where in self.partitions:
             return
         if count > size:
             buckets = -(-count // size)
             sample.sort()
-            self.pieces[where] = (self.used, [sample[at * len(sample) // buckets] for at in range(1, buckets)])
+            self.partitions[where] = (self.used, [sample[at * len(sample) // buckets] for at in range(1, buckets)])
             self.used, self.filled = self.used + buckets, size
             return
         if not self.used or self.filled + count > size:
             self.used, self.filled = self.used + 1, 0
-        self.pieces[where] = (self.used - 1, [])
+        self.partitions[where] = (self.used - 1, [])
         self.filled += count
 
 
 class _Tree(Directories):
-    """The directories of a store, with those that cannot be listed and why."""
+    """The directories of a store; collects the directories that cannot be listed, with the cause."""
 
-    def __init__(self, root: str, closed: Closed | None) -> None:
+    def __init__(self, root: str, unlistable: Unlistable | None) -> None:
         super().__init__(root)
-        self.closed: Closed = {} if closed is None else closed
+        self.unlistable: Unlistable = {} if unlistable is None else unlistable
 
 
-def content(root: str, scratch: str, places: Places, closed: Closed | None = None) -> Pieces:
-    """Everything below messages/ and attachments/; ``places`` of an earlier look are kept to.
+def partition_content(
+    root: str, scratch: str, assignment: Assignment, unlistable: Unlistable | None = None
+) -> Partitions:
+    """Partition the files below messages/ and attachments/. An existing ``assignment`` is kept.
 
-    ``closed`` gets the directories that cannot be listed, and why.
+    Directories that cannot be listed are added to ``unlistable`` with the cause.
     """
-    pieces = Pieces(scratch, "content")
-    with contextlib.closing(_Tree(root, closed)) as directories:
-        found = [
+    partitions = Partitions(scratch, "content")
+    with contextlib.closing(_Tree(root, unlistable)) as directories:
+        content_directories = [
             (what, where, sum(1 for _ in _files(directories, where)))
             for what, top in (("message", layout.MESSAGES), ("blob", layout.ATTACHMENTS))
             for where in (top, *sorted((*top, name) for name, inside in _entries(directories, top) if inside))
         ]
-        size = min(_LARGEST, max(_SMALLEST, sum(count for _, _, count in found) // _WANTED_PIECES))
-        for what, where, count in found:
+        file_count = sum(count for _, _, count in content_directories)
+        size = min(_MAX_FILES, max(_MIN_FILES, file_count // _MIN_CONTENT_PARTITIONS))
+        for what, where, count in content_directories:
             if count:
-                every = -(-count // _SAMPLE)
+                every = -(-count // _SAMPLE_NAMES)
                 sample = [*itertools.islice(_files(directories, where), 0, None, every)] if count > size else []
-                places.assign(where, count, size, sample)
-                _cut(directories, pieces, what, where, *places.pieces[where])
-    pieces.close()
-    return pieces
+                assignment.assign(where, count, size, sample)
+                _add_content(directories, partitions, what, where, *assignment.partitions[where])
+    partitions.close()
+    return partitions
 
 
-def _cut(directories: _Tree, pieces: Pieces, what: str, where: layout.Parts, first: int, starts: list[str]) -> None:
-    waiting: dict[int, list[str]] = {}
+def _add_content(
+    directories: _Tree, partitions: Partitions, what: str, where: layout.Parts, first: int, starts: list[str]
+) -> None:
+    buffered: dict[int, list[str]] = {}
 
-    def put() -> None:
-        for number, found in waiting.items():
-            pieces.add_to(number, {"what": what, "where": where, "names": found}, len(found))
-        pieces.flush()
-        waiting.clear()
+    def flush() -> None:
+        for number, file_names in buffered.items():
+            partitions.add_to(number, {"what": what, "where": where, "names": file_names}, len(file_names))
+        partitions.flush()
+        buffered.clear()
 
-    for held, name in enumerate(_files(directories, where), 1):
-        waiting.setdefault(first + bisect_right(starts, name), []).append(name)
-        if held % _HELD_NAMES == 0:
-            put()
-    put()
+    for count, name in enumerate(_files(directories, where), 1):
+        buffered.setdefault(first + bisect_right(starts, name), []).append(name)
+        if count % _MAX_BUFFERED_NAMES == 0:
+            flush()
+    flush()
 
 
 def _files(directories: _Tree, where: layout.Parts) -> Iterator[str]:
-    """Names in a directory of content; a directory inside a day's is a stray like any other file there."""
+    """Names in a content directory. A directory inside a day's directory is a stray, like any other file there."""
     top = len(where) == 1
     return (name for name, inside in _entries(directories, where) if not (top and inside))
 
 
-def mailboxes(root: str, scratch: str, closed: Closed | None = None) -> list[Pieces]:
-    """Everything below mailboxes/: links, and the folders and mailboxes themselves.
+def partition_mailboxes(root: str, scratch: str, unlistable: Unlistable | None = None) -> list[Partitions]:
+    """Partition the entries below mailboxes/: links, and the folders and mailboxes themselves.
 
-    A link cannot change unless the directory it is in does: pieces of links say of each directory what it was like, and
-    a later look takes over all of a piece that is the same.
+    A link cannot change unless its directory does. Link partitions record the stamp of each directory, and a later
+    inspection reuses all rows of a partition that is the same.
     """
-    links, folders = Pieces(scratch, "links"), Pieces(scratch, "folders")
-    with contextlib.closing(_Tree(root, closed)) as directories:
+    links, folders = Partitions(scratch, "links"), Partitions(scratch, "folders")
+    with contextlib.closing(_Tree(root, unlistable)) as directories:
         for mailbox, inside in _entries(directories, layout.MAILBOXES):
             if inside:
-                _mailbox(directories, links, folders, mailbox)
+                _add_mailbox(directories, links, folders, mailbox)
     links.close()
     folders.close()
     return [links, folders]
 
 
-def _mailbox(directories: _Tree, links: Pieces, folders: Pieces, mailbox: str) -> None:
+def _add_mailbox(directories: _Tree, links: Partitions, folders: Partitions, mailbox: str) -> None:
     where = layout.mailbox_directory(mailbox)
     count = 0
     for entry, inside in _entries(directories, where):
         if inside:
             count += 1
             folder = (*where, entry)
-            shown = _links(directories, links, folder)
-            folders.add({"what": "folder", "where": folder, "links": shown}, 1, _COST["folder"], _WEIGHT)
-    folders.add({"what": "mailbox", "where": where, "links": count}, 1, _COST["mailbox"], _WEIGHT)
+            link_count = _add_links(directories, links, folder)
+            folders.add({"what": "folder", "where": folder, "links": link_count}, 1, _WEIGHTS["folder"], _MAX_WEIGHT)
+    folders.add({"what": "mailbox", "where": where, "links": count}, 1, _WEIGHTS["mailbox"], _MAX_WEIGHT)
 
 
-def _links(directories: _Tree, pieces: Pieces, where: layout.Parts) -> int:
-    """The links of a folder; of a large one, by ranges of their UIDs: what was made together lies together on disk."""
-    with _noting_closed(directories, where), directories.open(where) as fd:
-        stamp = settled_stamp(os.fstat(fd))
+def _add_links(directories: _Tree, partitions: Partitions, where: layout.Parts) -> int:
+    """Partition the links of a folder, a large one by UID ranges: links created together are close on disk."""
+    with _recording_unlistable(directories, where), directories.open(where) as fd:
+        stamp = reusable_stamp(os.fstat(fd))
         count, every = 0, 1
         sample: list[str] = []
         for count, name in enumerate(_link_names(directories, where), 1):
             if count % every == 0:
                 sample.append(name)
-            if len(sample) > _WEIGHT:
+            if len(sample) > _MAX_WEIGHT:
                 del sample[::2]
                 every *= 2
         if every == 1:
-            _put_links(pieces, where, stamp, sample)
+            _put_links(partitions, where, stamp, sample)
             return count
-        buckets = -(-count // _WEIGHT)
+        buckets = -(-count // _MAX_WEIGHT)
         sample.sort(key=_by_uid)
         starts = [_by_uid(sample[at * len(sample) // buckets]) for at in range(1, buckets)]
-        first = pieces.reserve(buckets)
-        waiting: dict[int, list[str]] = {}
-        for held, name in enumerate(_link_names(directories, where), 1):
-            waiting.setdefault(first + bisect_right(starts, _by_uid(name)), []).append(name)
-            if held % _HELD_NAMES == 0:
-                _put_many_links(pieces, where, stamp, waiting)
-        _put_many_links(pieces, where, stamp, waiting)
+        first = partitions.reserve(buckets)
+        buffered: dict[int, list[str]] = {}
+        for number, name in enumerate(_link_names(directories, where), 1):
+            buffered.setdefault(first + bisect_right(starts, _by_uid(name)), []).append(name)
+            if number % _MAX_BUFFERED_NAMES == 0:
+                _put_many_links(partitions, where, stamp, buffered)
+        _put_many_links(partitions, where, stamp, buffered)
         return count
     return 0
 
@@ -245,34 +250,37 @@ def _by_uid(link: str) -> tuple[int, str]:
     return uid_of(link), link
 
 
-def _put_links(pieces: Pieces, where: layout.Parts, stamp: str, names: list[str]) -> None:
-    for at in range(0, len(names), _NAMES):
-        some = names[at : at + _NAMES]
-        pieces.add({"what": "link", "where": where, "stamp": stamp, "names": some}, len(some), len(some), _WEIGHT)
+def _put_links(partitions: Partitions, where: layout.Parts, stamp: str, link_names: list[str]) -> None:
+    for at in range(0, len(link_names), _NAMES_PER_ITEM):
+        some = link_names[at : at + _NAMES_PER_ITEM]
+        item = {"what": "link", "where": where, "stamp": stamp, "names": some}
+        partitions.add(item, len(some), len(some), _MAX_WEIGHT)
 
 
-def _put_many_links(pieces: Pieces, where: layout.Parts, stamp: str, waiting: dict[int, list[str]]) -> None:
-    for number, found in waiting.items():
-        pieces.add_to(number, {"what": "link", "where": where, "stamp": stamp, "names": found}, len(found))
-    pieces.flush()
-    waiting.clear()
+def _put_many_links(partitions: Partitions, where: layout.Parts, stamp: str, buffered: dict[int, list[str]]) -> None:
+    for number, link_names in buffered.items():
+        partitions.add_to(
+            number, {"what": "link", "where": where, "stamp": stamp, "names": link_names}, len(link_names)
+        )
+    partitions.flush()
+    buffered.clear()
 
 
 def _entries(directories: _Tree, where: layout.Parts) -> Iterator[tuple[str, bool]]:
-    """Names that are text, and whether each is a directory; nothing where there is none."""
+    """(name, is a directory) of each entry with a valid UTF-8 name; nothing if the directory does not exist."""
     with (
-        _noting_closed(directories, where),
+        _recording_unlistable(directories, where),
         directories.open(where) as fd,
-        os.scandir(fd) as found,
+        os.scandir(fd) as entries,
     ):
-        for entry in found:
+        for entry in entries:
             if entry.name.isascii() or names.is_text(entry.name):
                 yield entry.name, entry.is_dir(follow_symlinks=False)
 
 
 @contextlib.contextmanager
-def _noting_closed(directories: _Tree, where: layout.Parts) -> Iterator[None]:
-    """Listing a directory: one that is gone is empty, one that cannot be read is noted."""
+def _recording_unlistable(directories: _Tree, where: layout.Parts) -> Iterator[None]:
+    """List a directory in the block: a missing one counts as empty, an unreadable one is recorded."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -280,37 +288,41 @@ def _noting_closed(directories: _Tree, where: layout.Parts) -> Iterator[None]:
     except OSError as error:
         if not (why := unreadable.cause(error)):
             raise
-        directories.closed[where] = why
+        directories.unlistable[where] = why
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(base: str, scratch: str, messages: int, *, detail: bool, known: bool, index: bool) -> Pieces:
-    """Ranges of the tables of a store with so many messages.
+def partition_tables(
+    base: str, scratch: str, messages: int, *, detail: bool, has_base_sums: bool, has_index: bool
+) -> Partitions:
+    """Partition the tables of a store with ``messages`` messages into ranges of keys.
 
-    ``detail``: their rows are wanted, not just their sums, and nothing is compared again. ``known``: the sums of those
-    at ``base`` are. ``index``: there is one that can be compared, and whose cache can be read.
+    ``detail``: read rows instead of sums, and do not compare again. ``has_base_sums``: skip the tables at ``base``
+    because their sums are available. ``has_index``: the copy of the index can be compared and its cache read.
     """
-    pieces = Pieces(scratch, "details" if detail else "tables")
-    size = min(_MOST_ROWS, max(_FEWEST_ROWS, messages // _WANTED_RANGES))
+    partitions = Partitions(scratch, "details" if detail else "tables")
+    size = min(_MAX_RANGE_ROWS, max(_MIN_RANGE_ROWS, messages // _MIN_TABLE_RANGES))
     with contextlib.closing(tables.connect(base)) as connection:
         for table in snapshots.TABLES:
-            if table not in JOINED or known:
+            if table not in JOINED or has_base_sums:
                 continue
             keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
-            _ranges(pieces, connection, {"what": "base", "table": table, "keys": keys, "detail": detail}, size)
-        if index:  # the rows of the cache are larger than those of the table with the same key
+            _add_ranges(partitions, connection, {"what": "base", "table": table, "keys": keys, "detail": detail}, size)
+        if has_index:  # the ranges come from messages: it has the same key, and smaller rows than the cache
             item = {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail}
-            _ranges(pieces, connection, item, size, "messages")
-        for table in COMPARED if index and not detail else ():
+            _add_ranges(partitions, connection, item, size, "messages")
+        for table in COMPARED if has_index and not detail else ():
             keys = tables.keys(connection, table)
-            _ranges(pieces, connection, {"what": "compare", "table": table, "keys": keys}, size)
-    pieces.close()
-    return pieces
+            _add_ranges(partitions, connection, {"what": "compare", "table": table, "keys": keys}, size)
+    partitions.close()
+    return partitions
 
 
-def _ranges(pieces: Pieces, connection: sqlite3.Connection, item: Item, size: int, like: str = "") -> None:
-    """Ranges of the item's table; or those of another one with the same key."""
-    for low, high, count in tables.ranges(connection, like or item["table"], item["keys"], size):
-        pieces.add({**item, "low": low, "high": high}, 1, max(count, _LEAST_ROWS), 2 * size)
+def _add_ranges(
+    partitions: Partitions, connection: sqlite3.Connection, item: Item, size: int, range_table: str = ""
+) -> None:
+    """Add the ranges of the item's table, with the borders of ``range_table`` if given."""
+    for low, high, count in tables.ranges(connection, range_table or item["table"], item["keys"], size):
+        partitions.add({**item, "low": low, "high": high}, 1, max(count, _OPEN_COST_ROWS), 2 * size)

@@ -1,6 +1,6 @@
-"""Reading many small files: while one is worked on, the disk has been told of those that follow.
+"""Read many small files with read-ahead (posix_fadvise).
 
-One after the other, every file that is not in memory costs the time the disk takes to answer.
+Without read-ahead, every file that is not in the page cache costs one full disk latency.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-_AHEAD = 64  # files that are open at a time
-_WANTED = 64 << 10  # octets of each
+_MAX_OPEN_FILES = 64
+_READAHEAD_BYTES = 64 << 10  # of each file
 
 
-def opened(directory: int, names: Iterable[str]) -> Iterator[tuple[str, int | OSError]]:
-    """Every name in turn with its file, open until the next one is asked for, or with why it cannot be opened."""
-    waiting: deque[tuple[str, int | OSError]] = deque()
+def open_ahead(directory: int, names: Iterable[str]) -> Iterator[tuple[str, int | OSError]]:
+    """Yield each name with an open descriptor, valid until the next iteration, or with the error of opening it."""
+    queue: deque[tuple[str, int | OSError]] = deque()
     try:
         for name in names:
-            waiting.append((name, _open(directory, name)))
-            if len(waiting) > _AHEAD:
-                yield waiting[0]
-                _close(waiting.popleft()[1])
-        while waiting:
-            yield waiting[0]
-            _close(waiting.popleft()[1])
+            queue.append((name, _open(directory, name)))
+            if len(queue) > _MAX_OPEN_FILES:
+                yield queue[0]
+                _close(queue.popleft()[1])
+        while queue:
+            yield queue[0]
+            _close(queue.popleft()[1])
     finally:
-        for _, file in waiting:
+        for _, file in queue:
             _close(file)
 
 
 def _open(directory: int, name: str) -> int | OSError:
-    try:  # a pipe that somebody put there must not keep us waiting
+    try:  # O_NONBLOCK: opening a pipe must not block
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     except OSError as error:
         return error
-    with contextlib.suppress(OSError):  # no file, perhaps: reading it tells
-        os.posix_fadvise(fd, 0, _WANTED, os.POSIX_FADV_WILLNEED)
+    with contextlib.suppress(OSError):  # not a regular file, perhaps: reading it raises the error
+        os.posix_fadvise(fd, 0, _READAHEAD_BYTES, os.POSIX_FADV_WILLNEED)
     return fd
 
 

@@ -1,6 +1,6 @@
-"""What executors write: for every piece of work the rows it gave, as Parquet for the joins and as Arrow for the cache.
+"""Rows that executors write: schemas and writers. Parquet for the joins, Arrow for the cache.
 
-The fragment of a piece appears whole, under the name of the piece, or not at all: a task that is run again replaces it.
+Each partition writes files under its own name. A file appears complete or not at all, and a repeated task replaces it.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adapter.maintenance.findings import Finding
 from adapter.maintenance.scan.fingerprint import Sums
 from adapter.store import disk, tree
 
 Row = dict[str, Any]
 
 _TEXT = ("place", "name", "id", "sha", "problem", "cause", "mailbox", "entry", "target", "registration", "special")
-#: What lies on disk: canonical files, blobs, links, directories of folders and mailboxes.
-FILES = pa.schema(
+#: Rows of entries on disk: canonical files, blobs, links, directories of folders and mailboxes.
+FILE_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in _TEXT),
         *((name, pa.int64()) for name in ("uid", "folder", "uidvalidity", "links", "size")),
@@ -45,19 +47,21 @@ _COLUMNS = {
         "special", "uid",
     ),
     "mailbox": ("mailbox", "links"),
-    "closed": ("place", "cause"),  # directories that cannot be listed
+    "unlistable": ("place", "cause"),  # directories that cannot be listed
 }  # fmt: skip
-_PART = {part: pa.schema([FILES.field(name) for name in columns]) for part, columns in _COLUMNS.items()}
-_ROWS_TEXT = ("id", "sha", "mailbox", "entry", "name", "registration", "status")
-#: What tables say.
-ROWS = pa.schema(
-    [*((name, pa.string()) for name in _ROWS_TEXT), *((name, pa.int64()) for name in ("folder", "uid", "size"))]
+_PART_SCHEMAS = {part: pa.schema([FILE_SCHEMA.field(name) for name in columns]) for part, columns in _COLUMNS.items()}
+_TABLE_TEXT = ("id", "sha", "mailbox", "entry", "name", "registration", "status")
+#: Rows of the index's tables.
+TABLE_SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in _TABLE_TEXT), *((name, pa.int64()) for name in ("folder", "uid", "size"))]
 )
 #: Findings, with the columns of :class:`~adapter.maintenance.findings.Finding`.
-_FOUND_TEXT = ("kind", "subject", "place", "name", "id", "mailbox", "entry", "detail")
-FOUND = pa.schema([*((name, pa.string()) for name in _FOUND_TEXT), ("folder", pa.int64()), ("uid", pa.int64())])
+_FINDING_TEXT = ("kind", "subject", "place", "name", "id", "mailbox", "entry", "detail")
+FINDING_SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in _FINDING_TEXT), ("folder", pa.int64()), ("uid", pa.int64())]
+)
 #: Rows of ``cache_messages``, with the digest of the file they were computed from.
-CACHE = pa.schema(
+CACHE_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
         ("sha", pa.string()),
@@ -66,37 +70,38 @@ CACHE = pa.schema(
     ]
 )
 FILE_PARTS = tuple(_COLUMNS)
-ROW_PARTS = ("known", "needed", "projection", "base-folder", "registration", "cache", "damaged")
-FOUND_PLACE, CACHE_PLACE, FILES_PLACE, ROWS_PLACE = "found", "cache", "files", "rows"
+TABLE_PARTS = ("known", "needed", "projection", "base-folder", "registration", "cache", "damaged")
+#: Directories of the scratch directory.
+FINDINGS_DIRECTORY, CACHE_DIRECTORY, FILES_DIRECTORY, TABLES_DIRECTORY = "findings", "cache", "files", "rows"
 _CONTENT = ("message", "blob")
 _LINK = "link"
-#: What changed so short a time ago may change again without its stamp telling.
-_SETTLED = 2_000_000_000  # nanoseconds
-_NOTE = b"sums"
-_BATCH = 1000
+#: A file changed more recently could change again with the same stamp (coarse timestamps).
+_MIN_STAMP_AGE_NS = 2_000_000_000
+_SUMS_KEY = b"sums"
+_BATCH_ROWS = 1000
 _BATCH_BYTES = 4 << 20
 _DDL = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The schema as Spark reads it; the directories say which part of it a row is."""
+    """The schema in Spark's DDL; the ``part`` column comes from the directory names."""
     columns = [f"{field.name} {_DDL.get(field.type, 'array<string>')}" for field in schema]
     return ", ".join([*columns, "part string"])
 
 
-def part_place(place: str, part: str) -> str:
-    return f"{place}/part={part}"
+def part_directory(directory: str, part: str) -> str:
+    return f"{directory}/part={part}"
 
 
-class Fragment:
+class _RowFile:
     """One file, written in bounded batches."""
 
-    def __init__(self, place: str, name: str, schema: pa.Schema) -> None:
+    def __init__(self, path: str, name: str, schema: pa.Schema) -> None:
         self._schema = schema
         self._name = name
         self._rows: list[Row] = []
         self._bytes = 0
-        self._directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._temporary = f".{name}.{os.urandom(6).hex()}"
         try:
             self._sink = _Sink(disk.open_new(self._directory, self._temporary, mode=0o600))
@@ -112,7 +117,7 @@ class Fragment:
     def add(self, row: Row, size: int) -> None:
         self._rows.append(row)
         self._bytes += size
-        if len(self._rows) >= _BATCH or self._bytes >= _BATCH_BYTES:
+        if len(self._rows) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
             self._flush()
 
     def add_table(self, table: pa.Table) -> None:
@@ -127,8 +132,8 @@ class Fragment:
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
             self._rows, self._bytes = [], 0
 
-    def note(self, text: bytes) -> None:
-        self._writer.add_key_value_metadata({_NOTE: text})
+    def set_sums(self, text: bytes) -> None:
+        self._writer.add_key_value_metadata({_SUMS_KEY: text})
 
     def close(self, *, keep: bool) -> None:
         try:
@@ -143,71 +148,71 @@ class Fragment:
             os.close(self._directory)
 
 
-class Fragments:
-    """The fragments of one piece of work, made as rows come."""
+class RowWriter:
+    """Writer of all rows of one partition; a file is created when its first row is added."""
 
-    def __init__(self, scratch: str, piece: str) -> None:
+    def __init__(self, scratch: str, partition: str) -> None:
         self._scratch = scratch
-        self._piece = piece
-        self._open: dict[str, Fragment] = {}
+        self._partition = partition
+        self._open: dict[str, _RowFile] = {}
 
-    def __enter__(self) -> Fragments:
+    def __enter__(self) -> RowWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for fragment in self._open.values():
-            fragment.close(keep=kind is None)
+        for row_file in self._open.values():
+            row_file.close(keep=kind is None)
 
-    def file(self, part: str, row: Row, size: int = 0) -> None:
-        self._fragment(part_place(FILES_PLACE, part), _PART[part]).add(row, size)
+    def add_file(self, part: str, row: Row, size: int = 0) -> None:
+        self._row_file(part_directory(FILES_DIRECTORY, part), _PART_SCHEMAS[part]).add(row, size)
 
-    def files(self, part: str, table: pa.Table) -> None:
-        self._fragment(part_place(FILES_PLACE, part), _PART[part]).add_table(table)
+    def add_files(self, part: str, table: pa.Table) -> None:
+        self._row_file(part_directory(FILES_DIRECTORY, part), _PART_SCHEMAS[part]).add_table(table)
 
-    def share_links(self, earlier: str) -> None:
-        self.share(_LINK, earlier)
+    def share_links(self, earlier_scratch: str) -> None:
+        self.share(_LINK, earlier_scratch)
 
-    def share(self, part: str, earlier: str) -> None:
-        """The fragment of an earlier look is this one's as well."""
-        place = part_place(FILES_PLACE, part)
-        name = f"{self._piece}.parquet"
+    def share(self, part: str, earlier_scratch: str) -> None:
+        """Reuse the file that an earlier inspection wrote for the same partition (hard link)."""
+        directory = part_directory(FILES_DIRECTORY, part)
+        name = f"{self._partition}.parquet"
         source, target = (
-            os.open(f"{scratch}/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            for scratch in (earlier, self._scratch)
+            os.open(f"{scratch}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for scratch in (earlier_scratch, self._scratch)
         )
         try:
-            with contextlib.suppress(FileExistsError):  # a task that is run again
+            with contextlib.suppress(FileExistsError):  # repeated task
                 disk.link(source, name, target, name)
         finally:
             os.close(source)
             os.close(target)
 
-    def note(self, sums: Sums) -> None:
-        """What the piece adds up to, for a later look that finds its content unchanged."""
+    def save_sums(self, sums: Sums) -> None:
+        """Store the sums of the partition, for a later inspection that finds its content unchanged."""
         text = orjson.dumps([[*key, count, f"{value:x}"] for key, (count, value) in sums.items()])
         for part in (*_CONTENT, _LINK):
-            if (fragment := self._open.get(part_place(FILES_PLACE, part))) is not None:
-                fragment.note(text)
+            if (row_file := self._open.get(part_directory(FILES_DIRECTORY, part))) is not None:
+                row_file.set_sums(text)
 
-    def row(self, part: str, row: Row) -> None:
-        self._fragment(part_place(ROWS_PLACE, part), ROWS).add(row, 0)
+    def add_table_row(self, part: str, row: Row) -> None:
+        self._row_file(part_directory(TABLES_DIRECTORY, part), TABLE_SCHEMA).add(row, 0)
 
-    def found(self, row: Row) -> None:
-        self._fragment(FOUND_PLACE, FOUND).add(row, 0)
+    def add_finding(self, finding: Finding) -> None:
+        self._row_file(FINDINGS_DIRECTORY, FINDING_SCHEMA).add(asdict(finding), 0)
 
-    def cache(self, row: Row, size: int) -> None:
-        self._fragment(CACHE_PLACE, CACHE, ".arrow").add(row, size)
+    def add_cache_row(self, row: Row, size: int) -> None:
+        self._row_file(CACHE_DIRECTORY, CACHE_SCHEMA, ".arrow").add(row, size)
 
-    def _fragment(self, place: str, schema: pa.Schema, suffix: str = ".parquet") -> Fragment:
-        fragment = self._open.get(place)
-        if fragment is None:
-            fragment = Fragment(f"{self._scratch}/{place}", f"{self._piece}{suffix}", schema)
-            self._open[place] = fragment
-        return fragment
+    def _row_file(self, directory: str, schema: pa.Schema, suffix: str = ".parquet") -> _RowFile:
+        row_file = self._open.get(directory)
+        if row_file is None:
+            row_file = _RowFile(f"{self._scratch}/{directory}", f"{self._partition}{suffix}", schema)
+            self._open[directory] = row_file
+        return row_file
 
 
 class _Sink:
-    """A descriptor that ``disk`` opened, as Arrow wants to write to it."""
+    """File object for Arrow over a descriptor that ``disk`` opened."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -231,7 +236,7 @@ class _Sink:
 
 
 def parquet_rows(directory: str, columns: list[str]) -> Iterator[Row]:
-    """The rows of a directory of Parquet files, in bounded batches; none where there is no such directory."""
+    """Read the rows of a directory of Parquet files in bounded batches; nothing if the directory does not exist."""
     for name in _names(directory, ".parquet"):
         with pq.ParquetFile(f"{directory}/{name}") as file:
             for batch in file.iter_batches(2000, columns=columns):
@@ -239,8 +244,8 @@ def parquet_rows(directory: str, columns: list[str]) -> Iterator[Row]:
 
 
 def cache_batches(scratch: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows of the cache as tuples, a bounded number at a time."""
-    directory = f"{scratch}/{CACHE_PLACE}"
+    """Read the cache rows as tuples, in bounded batches."""
+    directory = f"{scratch}/{CACHE_DIRECTORY}"
     for name in _names(directory, ".arrow"):
         with open(f"{directory}/{name}", "rb") as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
@@ -253,75 +258,75 @@ def _names(directory: str, suffix: str) -> list[str]:
     return []
 
 
-class Earlier:
-    """What an earlier look found in the same piece: rows of files that did not change since are taken over."""
+class EarlierRows:
+    """The rows that an earlier inspection wrote for the same partition; rows of unchanged files are reused."""
 
-    def __init__(self, scratch: str, piece: str) -> None:
+    def __init__(self, scratch: str, partition: str) -> None:
         self._scratch = scratch
-        self._note = b""
+        self._encoded_sums = b""
         self._tables: dict[str, pa.Table] = {}
-        self._known: dict[tuple[str, str, str], tuple[str, int]] = {}
-        self._kept: dict[str, list[int]] = {part: [] for part in _CONTENT}
+        self._stamps: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._reused: dict[str, list[int]] = {part: [] for part in _CONTENT}
         for part in _CONTENT:
-            path = f"{scratch}/{part_place(FILES_PLACE, part)}/{piece}.parquet"
+            path = f"{scratch}/{part_directory(FILES_DIRECTORY, part)}/{partition}.parquet"
             if scratch and os.path.exists(path):
                 with pq.ParquetFile(path) as file:
                     table = file.read()
-                    self._note = file.metadata.metadata[_NOTE]
+                    self._encoded_sums = file.metadata.metadata[_SUMS_KEY]
                 columns = (table.column(name).to_pylist() for name in ("place", "name", "stamp"))
                 self._tables[part] = table
-                for at, (place, name, known) in enumerate(zip(*columns)):
-                    self._known[part, place, name] = known, at
+                for at, (place, name, earlier_stamp) in enumerate(zip(*columns)):
+                    self._stamps[part, place, name] = earlier_stamp, at
 
-    def take(self, part: str, directory: int, place: str, name: str) -> bool:
-        """Whether the file is what it was; if so its row is kept."""
-        known = self._known.get((part, place, name))
-        if known is None or not known[0]:
+    def reuse(self, part: str, directory: int, place: str, name: str) -> bool:
+        """Reuse the row of a file if the file has not changed; return whether it is reused."""
+        earlier_stamp, at = self._stamps.get((part, place, name), ("", 0))
+        if not earlier_stamp:
             return False
         try:
-            now = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except OSError:
             return False
-        if stamp(now) != known[0]:
+        if stamp(status) != earlier_stamp:
             return False
-        self._kept[part].append(known[1])
+        self._reused[part].append(at)
         return True
 
     def sums(self) -> Sums | None:
-        """What the piece added up to, if every row of it is kept."""
-        if not self._tables or any(len(self._kept[part]) != table.num_rows for part, table in self._tables.items()):
+        """The sums of the partition if all its rows are reused, else None."""
+        if not self._tables or any(len(self._reused[part]) != table.num_rows for part, table in self._tables.items()):
             return None
-        return _sums(self._note)
+        return _decode_sums(self._encoded_sums)
 
-    def share(self, fragments: Fragments) -> None:
+    def share(self, writer: RowWriter) -> None:
         for part in self._tables:
-            fragments.share(part, self._scratch)
+            writer.share(part, self._scratch)
 
-    def kept(self) -> Iterator[tuple[str, pa.Table]]:
-        for part, at in self._kept.items():
+    def reused_rows(self) -> Iterator[tuple[str, pa.Table]]:
+        for part, at in self._reused.items():
             if at:
                 yield part, self._tables[part].replace_schema_metadata().take(pa.array(at, pa.int64()))
 
 
-def links_note(scratch: str, piece: str) -> Sums | None:
-    """What a piece of links added up to in an earlier look."""
-    path = f"{scratch}/{part_place(FILES_PLACE, _LINK)}/{piece}.parquet"
+def earlier_link_sums(scratch: str, partition: str) -> Sums | None:
+    """The sums of a link partition in an earlier inspection."""
+    path = f"{scratch}/{part_directory(FILES_DIRECTORY, _LINK)}/{partition}.parquet"
     if not os.path.exists(path):
         return None
     with pq.ParquetFile(path) as file:
-        return _sums(file.metadata.metadata[_NOTE])
+        return _decode_sums(file.metadata.metadata[_SUMS_KEY])
 
 
-def _sums(note: bytes) -> Sums:
-    return {(domain, side): (count, int(value, 16)) for domain, side, count, value in orjson.loads(note)}
+def _decode_sums(text: bytes) -> Sums:
+    return {(domain, side): (count, int(value, 16)) for domain, side, count, value in orjson.loads(text)}
 
 
-def stamp(found: os.stat_result) -> str:
-    """What changes when a file is written to or replaced, or anything in a directory is."""
-    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+def stamp(status: os.stat_result) -> str:
+    """A value that changes whenever a file is written or replaced, or a directory gains or loses an entry."""
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def settled_stamp(found: os.stat_result) -> str:
-    """The stamp of what did not change a moment ago, else nothing; nor of what has a finding about mode or owner."""
-    is_ours = found.st_uid == os.geteuid() and not found.st_mode & tree.READABLE
-    return stamp(found) if is_ours and found.st_ctime_ns < time.time_ns() - _SETTLED else ""
+def reusable_stamp(status: os.stat_result) -> str:
+    """The stamp of an entry, or "" if its row must not be reused: changed too recently, or wrong mode or owner."""
+    is_ours = status.st_uid == os.geteuid() and not status.st_mode & tree.READABLE
+    return stamp(status) if is_ours and status.st_ctime_ns < time.time_ns() - _MIN_STAMP_AGE_NS else ""

@@ -1,7 +1,7 @@
-"""Audit of the store's tree: stray entries, modes wider than ours, entries of another owner, a damaged text index.
+"""Audit the store's tree: stray entries, file modes that are too wide, foreign owners, a damaged text index.
 
-Names and modes of everything but content and links are checked here, on the driver; executors check the mode and the
-owner of each file they read (:func:`of_file`). Nothing is opened, so that a pipe keeps nothing waiting.
+The driver checks names and modes of everything except content and links; executors check the mode and the owner of
+each file they read (:func:`audit_file`). No file is opened, so that a pipe cannot block the audit.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _EXECUTE_OTHERS = 0o001
 
 
 def audit(directories: Directories) -> Iterator[Finding]:
-    """Every finding about the tree; those about credentials come first."""
+    """Yield all findings about the tree, those about credentials first."""
     top = os.fstat(directories.root_fd)
     reachable = bool(top.st_mode & _EXECUTE_OTHERS)
     yield from _credentials(directories, top.st_uid)
     if wide := top.st_mode & tree.READABLE:
         yield _too_wide("mode-too-wide", (), "", top.st_mode, wide)
     yield from _directory(directories, (), top.st_uid, reachable)
-    if trouble := text_index.trouble(directories.root):
-        yield Finding("text-index-damaged", layout.TEXT_INDEX_FILE, name=layout.TEXT_INDEX_FILE, detail=trouble)
+    if problem := text_index.trouble(directories.root):
+        yield Finding("text-index-damaged", layout.TEXT_INDEX_FILE, name=layout.TEXT_INDEX_FILE, detail=problem)
 
 
-def of_file(where: layout.Parts, name: str, about: os.stat_result, owner: int) -> Iterator[Finding]:
-    """Findings about the mode and the owner of a file of content."""
+def audit_file(where: layout.Parts, name: str, about: os.stat_result, owner: int) -> Iterator[Finding]:
+    """Yield findings about the mode and the owner of a content file."""
     if wide := about.st_mode & tree.READABLE:
         yield _too_wide("mode-too-wide", where, name, about.st_mode, wide)
     if about.st_uid != owner:
@@ -41,12 +41,12 @@ def of_file(where: layout.Parts, name: str, about: os.stat_result, owner: int) -
 
 
 def shown(name: str) -> str:
-    """A name that is perhaps not UTF-8, as text: octets that are none are escaped."""
+    """Convert a file name to text; octets that are not valid UTF-8 are escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def name_of(finding: Finding) -> str:
-    """The name of a stray entry as the file system has it."""
+    """The original file name of a stray entry."""
     return os.fsdecode(bytes.fromhex(finding.id)) if finding.id else finding.name
 
 
@@ -59,59 +59,59 @@ def _credentials(directories: Directories, owner: int) -> Iterator[Finding]:
 
 
 def _directory(directories: Directories, where: layout.Parts, owner: int, reachable: bool) -> Iterator[Finding]:
-    """``reachable``: other users can get here, so that what they may read they can read."""
+    """Audit a directory and those below it. ``reachable``: other users can traverse the path to it."""
     inside: list[tuple[str, bool]] = []
     with (
-        contextlib.suppress(OSError),  # gone, or the scan reports it as unreadable
+        contextlib.suppress(OSError),  # removed, or reported as unreadable by the scan
         directories.open(where) as fd,
         os.scandir(fd) as entries,
     ):
         for entry in entries:
             if _is_ordinary(where, entry.name):
                 continue
-            known = tree.expected(where, entry.name)
+            expected = tree.expected(where, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
-            if known is None or (known.is_checked and not _is_as_expected(entry, known)):
+            if expected is None or (expected.is_checked and not _has_expected_type(entry, expected)):
                 if not _is_scanned(where, entry.name, is_directory):
                     yield _stray(where, entry.name, is_directory)
-            elif known.forbidden and not (where and tree.has_own_scan(where) and not is_directory):
+            elif expected.forbidden and not (where and tree.has_own_scan(where) and not is_directory):
                 if (*where, entry.name) == layout.CREDENTIALS:
-                    continue  # they came first
+                    continue  # audited first
                 with contextlib.suppress(OSError):
                     about = entry.stat(follow_symlinks=False)
                     if is_directory:
                         inside.append((entry.name, reachable and bool(about.st_mode & _EXECUTE_OTHERS)))
                     if is_directory or stat.S_ISREG(about.st_mode):
-                        yield from _entry(where, entry.name, about, known, owner, reachable=reachable)
+                        yield from _entry(where, entry.name, about, expected, owner, reachable=reachable)
     for name, passable in inside:
         if tree.is_walked((*where, name)):
             yield from _directory(directories, (*where, name), owner, passable)
 
 
 def _is_ordinary(where: layout.Parts, name: str) -> bool:
-    """Whether an entry is content or a link by its name: almost all are, and others scan them."""
+    """True if an entry is content or a link by its name; almost all are, and executors scan them."""
     if len(where) == 2:
         return name.isascii() and tree.has_own_scan(where)
     return len(where) == 3 and layout.PROJECTION.match(name) is not None
 
 
-def _is_as_expected(entry: os.DirEntry[str], known: Expected) -> bool:
-    if known.is_directory:
+def _has_expected_type(entry: os.DirEntry[str], expected: Expected) -> bool:
+    if expected.is_directory:
         return entry.is_dir(follow_symlinks=False)
     return entry.is_file(follow_symlinks=False)
 
 
 def _is_scanned(where: layout.Parts, name: str, is_directory: bool) -> bool:
-    """Whether the scan of content finds the entry by itself: a file with a name that is text, at any level."""
+    """True if the content scan reports the entry: a file with a UTF-8 name, at any level."""
     return bool(where) and tree.has_own_scan(where) and names.is_text(name) and not (len(where) == 1 and is_directory)
 
 
 def _entry(
-    where: layout.Parts, name: str, about: os.stat_result, known: Expected, owner: int, *, reachable: bool
+    where: layout.Parts, name: str, about: os.stat_result, expected: Expected, owner: int, *, reachable: bool
 ) -> Iterator[Finding]:
-    forbidden = known.forbidden if reachable else known.forbidden & ~0o005
+    forbidden = expected.forbidden if reachable else expected.forbidden & ~0o005
     if wide := about.st_mode & forbidden:
-        kind = "credentials-exposed" if known.forbidden == tree.SECRET else "mode-too-wide"
+        kind = "credentials-exposed" if expected.forbidden == tree.SECRET else "mode-too-wide"
         yield _too_wide(kind, where, name, about.st_mode, wide)
     if about.st_uid != owner:
         yield _foreign(where, name, about.st_uid, owner)
@@ -120,9 +120,9 @@ def _entry(
 def _stray(where: layout.Parts, name: str, is_directory: bool) -> Finding:
     raw = "" if names.is_text(name) else os.fsencode(name).hex()
     place = layout.absolute(*where) if where else ""
-    what = "a directory" if is_directory else "an entry"
+    what = "directory" if is_directory else "entry"
     subject = layout.absolute(*where, shown(name)) if where else shown(name)
-    return Finding("stray-entry", subject, place=place, name=shown(name), id=raw, detail=f"{what} that is not ours")
+    return Finding("stray-entry", subject, place=place, name=shown(name), id=raw, detail=f"{what} does not belong here")
 
 
 def _too_wide(kind: str, where: layout.Parts, name: str, mode: int, wide: int) -> Finding:
@@ -130,9 +130,9 @@ def _too_wide(kind: str, where: layout.Parts, name: str, mode: int, wide: int) -
     return Finding(kind, _path(where, name), place=layout.absolute(*where) if where else "", name=name, detail=detail)
 
 
-def _foreign(where: layout.Parts, name: str, found: int, owner: int) -> Finding:
+def _foreign(where: layout.Parts, name: str, actual_owner: int, owner: int) -> Finding:
     place = layout.absolute(*where) if where else ""
-    detail = f"belongs to user {found}, the store to user {owner}"
+    detail = f"owned by user {actual_owner}; the store is owned by user {owner}"
     return Finding("owner-foreign", _path(where, name), place=place, name=name, detail=detail)
 
 

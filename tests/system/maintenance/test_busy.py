@@ -21,7 +21,7 @@ from tests.support.messages import message
 from tests.support.stores import ADA, BOB, deliver, folder, rows
 from tests.system.maintenance.lab import lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
 def _write(root: str, stop: str, told: Queue[Any]) -> None:

@@ -41,7 +41,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome
 
     def look(self: pipeline.Pipeline, report: Report) -> None:
         for outcome in outcomes:
-            report.tell(outcome)
+            report.add(outcome)
         _finish(report, verified)
 
     def mend(self: pipeline.Pipeline, held: object, report: Report, chosen: object) -> None:
@@ -97,8 +97,8 @@ def test_exit_status_and_table(
 ) -> None:
     result = _run(tmp_path, monkeypatch, outcomes, verified)
     assert result.exit_code == status
-    assert "looked at 3 messages" in result.output
-    assert ("nothing is wrong" in result.output) == (not outcomes)
+    assert "scanned 3 messages" in result.output
+    assert ("no findings" in result.output) == (not outcomes)
     for outcome in outcomes:
         assert outcome.finding.kind in result.output
         assert outcome.decide in result.output
@@ -107,7 +107,7 @@ def test_exit_status_and_table(
     assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
 
 
-@pytest.mark.parametrize(("verified", "word"), [(None, "to mend"), (True, "repaired")])
+@pytest.mark.parametrize(("verified", "word"), [(None, "repairable"), (True, "repaired")])
 def test_nothing_is_called_repaired_that_is_only_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verified: bool | None, word: str
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.stores import ADA, BOB, append, deliver, folder, id_of, new_s
 from tests.system.maintenance.lab import lab
 from tests.system.maintenance.lab.victims import records, write_records
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 CAROL, DAN = "carol@example.test", "dan@example.test"
 _PATH_ID, _PATH_VALIDITY = 0xABCDEF, 77

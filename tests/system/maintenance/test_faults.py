@@ -21,7 +21,7 @@ from tests.system.maintenance.lab import failing, lab, lab_stores
 from tests.system.maintenance.lab.catalogue import CATALOGUE, compatible, damage
 from tests.system.maintenance.lab.victims import Victims
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 _README = REPOSITORY / "adapter" / "maintenance" / "README.md"
 _LOSSES = (lab_stores.CAROL, lab_stores.LOSSES)

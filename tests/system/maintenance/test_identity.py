@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance.diff import witnesses
+from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected.replay import BASE, Replay
 from adapter.maintenance.expected.set_aside import SetAside
 from adapter.maintenance.expected.store_facts import Facts
@@ -52,10 +52,10 @@ def _store(root: Path) -> Path:
     return root
 
 
-def _resolved(root: Path) -> witnesses.Verdict:
+def _resolved(root: Path) -> store_identity.StoreIdentity:
     before = tree(root)
     with closing(Directories(str(root))) as directories:
-        verdict = witnesses.resolve(directories)
+        verdict = store_identity.resolve_store_id(directories)
     assert tree(root) == before
     return verdict
 
@@ -69,7 +69,7 @@ def _write_id(root: Path, store: str) -> None:
 
 
 def test_the_file_in_the_root_is_right(root: Path) -> None:
-    assert _resolved(root) == witnesses.Verdict(id_of(root), "")
+    assert _resolved(root) == store_identity.StoreIdentity(id_of(root), "")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage"])
@@ -78,7 +78,7 @@ def test_a_lost_id_is_what_the_other_files_agree_on(root: Path, content: bytes |
     (root / layout.STORE_ID_FILE).unlink()
     if content is not None:
         (root / layout.STORE_ID_FILE).write_bytes(content)
-    assert _resolved(root) == witnesses.Verdict(store, "is missing or damaged")
+    assert _resolved(root) == store_identity.StoreIdentity(store, "is missing or damaged")
 
 
 def test_an_id_that_no_other_file_has_is_wrong(root: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.system.maintenance.lab import failing, inventory, lab, lab_stores
 from tests.system.maintenance.lab.rough_damage import ROUGH
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 _EXAMPLES = {"ci": 1, "default": 1}.get(settings.get_current_profile_name(), 200)
 #: Index and journal tell flags and UIDs: with both damaged, messages keep their folders only.

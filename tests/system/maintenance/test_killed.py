@@ -33,7 +33,7 @@ from tests.system.maintenance.lab.victims import Victims, records, write_records
 _KILLS = os.environ.get("MARKPOST_KILLS", "")
 _STRIDE = 1 if _KILLS else 9
 
-pytestmark = pytest.mark.timeout(0 if _KILLS else 900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(0 if _KILLS else 900)  # Spark is slow on a busy machine
 
 
 def _merge(victims: Victims) -> None:

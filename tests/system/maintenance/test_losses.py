@@ -14,7 +14,6 @@ from typing import get_args
 import pytest
 
 from adapter.content import front_matter
-from adapter.maintenance import pipeline
 from adapter.maintenance.scan.message_rows import Descriptions
 from adapter.store import layout, snapshots
 from adapter.transport import operations as op
@@ -27,7 +26,7 @@ from tests.support.tables import tables as rows_of
 from tests.system.maintenance.lab import lab, lab_stores
 from tests.system.maintenance.lab.victims import records, write_records
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
 def _remove(root: Path, *places: layout.Parts) -> None:
@@ -218,8 +217,8 @@ def test_only_the_end_of_the_journal_is_left(tmp_path: Path) -> None:
     before = lab.seen(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.SNAPSHOTS)
-    with pipeline.running(str(root), "check", lab.MASTER, lambda _: None, session=lab.session()) as (run, _, _):
-        found = run.look()
+    with lab.run(root, "check") as (run, _, _):
+        found = run.inspect()
         assert found.facts.source == "salvage"
         with closing(Descriptions(found.scratch)) as descriptions:
             unknown = [each.id for each in found.findings({"message-not-indexed"})]

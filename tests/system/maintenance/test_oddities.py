@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import pipeline, quarantine
+from adapter.maintenance import quarantine
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import Replay
 from adapter.maintenance.expected.store_facts import Facts
@@ -25,7 +25,7 @@ from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, id_of, new_store, rows, tree
 from tests.system.maintenance.lab import lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 _LONG = "ü" * 127  # as long as a name can be
 _NO_DAY = "msg-20269999T999999Z-" + "0" * 20
@@ -198,11 +198,9 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
     shutil.rmtree(bob)
     half.mkdir()
     passwords.write_text("dora@example.test:{ARGON2ID}x::::::\n")
-    with (
-        pipeline.running(str(root), "repair", lab.MASTER, lambda _: None, session=lab.session()) as (run, report, held),
-    ):
-        found = run.look()
-        assert found.found.keys() == {
+    with lab.run(root, "repair") as (run, report, held):
+        found = run.inspect()
+        assert found.kinds.keys() == {
             "folder-row-without-path",
             "folder-two-ids",
             "folder-id-at-two-paths",
@@ -220,7 +218,7 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
         (half / "inbox" / letter.name).symlink_to(os.readlink(letter))
         passwords.write_text("")
         now = tree(mailbox)
-        Apply(held, found, {}, report.tell).run()
+        Apply(held, found, {}, report.add).run()
         assert tree(mailbox) == now
     seen = lab.seen(root)
     assert {place: seen[place] for place in before} == before

@@ -23,7 +23,7 @@ from tests.support.messages import message
 from tests.support.stores import ADA, append, new_store
 from tests.system.maintenance.lab import lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_scratch_files_may_be_on_another_file_system(tmp_path: Path, another_fil
     lab_stores.build(root)
     before, view = lab.seen(root), lab.view(root)
     lab.path(root, layout.INDEX_FILE).unlink()
-    repaired = lab.repair(root, elsewhere=another_file_system)
+    repaired = lab.repair(root, scratch_parent=another_file_system)
     assert repaired.kinds == {"index-missing": 1}
     assert repaired.report["verified"], repaired.report.get("left")
     assert (lab.seen(root), lab.view(root)) == (before, view)

@@ -21,7 +21,7 @@ from tests.system.maintenance.lab import lab, lab_stores
 from tests.system.maintenance.lab.catalogue import CATALOGUE
 from tests.system.maintenance.lab.victims import Victims
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 _TRIGGER = "CREATE TRIGGER forged AFTER UPDATE ON folders BEGIN UPDATE mailbox_state SET flags = 0; END"
 

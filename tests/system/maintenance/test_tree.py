@@ -20,7 +20,7 @@ from adapter.store.disk import Directories
 from tests.support.stores import ADA, new_store
 from tests.system.maintenance.lab import lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
 def _found(root: Path) -> list[Finding]:
@@ -50,7 +50,7 @@ def test_credentials_are_named_first(root: Path) -> None:
     report = Report("check", str(root), "local", str(root.parent))
     with closing(report):
         for finding in reversed(_found(root)):
-            report.tell(Outcome.expected(finding))
+            report.add(Outcome.expected(finding))
         report.finish()
         out = io.StringIO()
         report.table(out)
@@ -110,7 +110,7 @@ def test_a_name_that_is_not_utf8_is_shown_escaped_and_moved(root: Path) -> None:
 def test_the_table_of_a_report_obeys_no_name(root: Path, tmp_path: Path) -> None:
     report = Report("check", str(root), "local", str(tmp_path))
     with closing(report):
-        report.tell(Outcome.expected(Finding("message-stray", "messages/\x1b[2J\u202e\n.md", detail="\x07")))
+        report.add(Outcome.expected(Finding("message-stray", "messages/\x1b[2J\u202e\n.md", detail="\x07")))
         report.finish()
         out = io.StringIO()
         report.table(out)

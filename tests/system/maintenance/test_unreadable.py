@@ -17,7 +17,7 @@ from tests.support.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, append, new_store, tree
 from tests.system.maintenance.lab import failing, lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # a look at a store by Spark takes its time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
 @pytest.fixture(autouse=True)

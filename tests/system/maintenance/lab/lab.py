@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from adapter.maintenance import gate, pipeline, spark
+from adapter.maintenance.report import Report
 from adapter.store import layout
+from adapter.store.disk import Directories
 from adapter.store.queries import mailboxes as queries
 from adapter.transport.transport import Transport
 from tests.system.maintenance.lab import failing
@@ -41,7 +44,7 @@ def session() -> SparkSession:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = failing.environment()
     try:
-        started = spark.start(MASTER, scratch)
+        started = spark.start_session(MASTER, scratch)
     finally:
         if before is None:
             del os.environ["PYTHONPATH"]
@@ -70,20 +73,33 @@ def _quiet(_: str) -> None:
     pass
 
 
-def check(root: Path, say: Callable[[str], None] = _quiet, decisions: dict[str, str] | None = None) -> Result:
-    with pipeline.running(str(root), "check", MASTER, say, session=session()) as (run, report, _):
-        run.check(report, decisions or {})
+@contextlib.contextmanager
+def run(
+    root: Path, command: str, report_progress: Callable[[str], None] = _quiet, scratch_parent: Path | None = None
+) -> Iterator[tuple[pipeline.Pipeline, Report, Directories]]:
+    """Open a run of ``check`` or ``repair`` on the session of the tests."""
+    parent = str(scratch_parent) if scratch_parent else None
+    with pipeline.open_run(
+        str(root), command, MASTER, report_progress, scratch_parent=parent, session=session()
+    ) as opened:
+        yield opened
+
+
+def check(
+    root: Path, report_progress: Callable[[str], None] = _quiet, decisions: dict[str, str] | None = None
+) -> Result:
+    with run(root, "check", report_progress) as (pipeline_run, report, _):
+        pipeline_run.check(report, decisions or {})
         return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
 
 
-def repair(root: Path, decisions: dict[str, str] | None = None, elsewhere: Path | None = None) -> Result:
-    """``elsewhere``: the directory of scratch files, if not the store."""
-    scratch = str(elsewhere) if elsewhere else None
+def repair(root: Path, decisions: dict[str, str] | None = None, scratch_parent: Path | None = None) -> Result:
+    """Repair a store. ``scratch_parent``: directory for scratch files, by default in the store."""
     with (
-        pipeline.running(str(root), "repair", MASTER, _quiet, elsewhere=scratch, session=session()) as (run, report, _),
+        run(root, "repair", scratch_parent=scratch_parent) as (pipeline_run, report, _),
         gate.offline(str(root), reason="a test", deadline=5) as held,
     ):
-        run.repair(held, report, decisions or {})
+        pipeline_run.repair(held, report, decisions or {})
         return Result(orjson.loads(b"".join(report.json())), report.needs_attention)
 
 

@@ -1,4 +1,4 @@
-"""The process that replays, apart from the driver: started with the run, asked once for each look."""
+"""The replay process, separate from the driver: started with the run, and asked once for each inspection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import orjson
 from adapter.maintenance.expected.store_facts import Facts, read_facts
 
 
-class Replayer:
+class ReplayProcess:
     def __init__(self, root: str, scratch: str) -> None:
-        """``scratch`` is the run's: SQLite sorts there."""
+        """Start the process. ``scratch``: the run's scratch directory, where SQLite sorts."""
         self._root = root
         self._idle = True
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -26,19 +26,19 @@ class Replayer:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path]), "SQLITE_TMPDIR": scratch},
         )
 
-    def ask(self, scratch: str, store: str, earlier: str) -> None:
-        """Begin with the tables of a look; ``earlier`` is the scratch directory of one to go on from."""
+    def request(self, scratch: str, store: str, earlier: str) -> None:
+        """Request the tables of an inspection. ``earlier``: scratch directory of the inspection to continue from."""
         self._idle = False
         request: dict[str, Any] = {"root": self._root, "scratch": scratch, "store": store, "earlier": earlier}
         stdin = self._process.stdin
         if stdin is None:
-            raise RuntimeError("the replay has ended")
-        with contextlib.suppress(BrokenPipeError):  # the answer tells why
+            raise RuntimeError("the replay process has ended")
+        with contextlib.suppress(BrokenPipeError):  # result() raises the error
             stdin.write(orjson.dumps(request) + b"\n")
             stdin.flush()
 
-    def answer(self, scratch: str) -> Facts:
-        """Wait for what was asked for."""
+    def result(self, scratch: str) -> Facts:
+        """Wait for the requested tables."""
         stdout = self._process.stdout
         if stdout is None or not stdout.readline():
             _, errors = self._process.communicate()
@@ -47,9 +47,9 @@ class Replayer:
         return read_facts(scratch)
 
     def close(self) -> None:
-        """Nothing more is asked for; what is under way is given up."""
+        """End the process; a replay in progress is abandoned."""
         if self._idle:
-            self._process.communicate()  # closes its input, at which it ends
+            self._process.communicate()  # closes its input: the process exits
         else:
             self._process.kill()
             self._process.communicate()
