@@ -1,15 +1,15 @@
-"""Credentials: ``credentials/passwd`` below the root, in the format Dovecot's passwd-file driver reads.
+"""Credentials: ``credentials/passwd`` below the root, in the format of Dovecot's passwd-file driver.
 
 ::
 
     ada@example.test:{ARGON2ID}$argon2id$v=19$…:::markpost_scram=4096,<salt>,<StoredKey>,<ServerKey>:::
 
-The fields are user, password, uid, gid, comment, home, shell and extra fields. The keys for SCRAM-SHA-256 stand in the
-comment: Dovecot hands extra fields to whoever logs in, but reads nothing from a comment.
+The fields are user, password, uid, gid, comment, home, shell and extra fields. The keys for SCRAM-SHA-256 are in the
+comment: Dovecot passes extra fields on at login, but ignores comments.
 
-Invariants: the directory is readable by its owner only, and so is the file, which is replaced whole and durably, under
-a lock. Lines, fields and comments that are not ours come through a change untouched. An address that is unknown costs
-a check as much time as one that is known. A changed file is seen at the next question.
+Invariants: the directory and the file are readable by their owner only; the file is replaced atomically and durably,
+under a lock. Unknown lines, fields and comments survive a change. Checking an unknown address takes as much time as
+checking a known one. A changed file takes effect at the next check.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _log = logging.getLogger(__name__)
 
 _SCHEME = "{ARGON2ID}"
 _SCRAM = "markpost_scram="
-SCRAM_ITERATIONS = 4096  # clients compute these as well, telephones among them (RFC 7677 section 4)
-_MAX_PASSWORD = 1024
+SCRAM_ITERATIONS = 4096  # clients, including phones, compute them too (RFC 7677 section 4)
+_MAX_PASSWORD_BYTES = 1024
 _LOCK_SECONDS = 10.0
 _FIELDS = 8
 _USER, _PASSWORD, _COMMENT = 0, 1, 4
 
-#: One lane, since some readers of the format know no more; memory and passes as OWASP asks for.
+#: Parallelism 1, because some readers of the format support no more; memory and time as OWASP recommends.
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 << 10, parallelism=1)
 
 _Stamp = tuple[int, int, int]
@@ -66,7 +66,7 @@ class Credentials:
 
     @classmethod
     def open(cls, store: _HasRoot | str | os.PathLike[str]) -> Credentials:
-        """The credentials of an open store, or of the store at a path."""
+        """Open the credentials of an open store, or of the store at a path."""
         return cls(os.fspath(store) if isinstance(store, str | os.PathLike) else store.root)
 
     def close(self) -> None:
@@ -80,46 +80,46 @@ class Credentials:
     ) -> None:
         self.close()
 
-    # --- questions -------------------------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------------------
 
     def verify(self, address: str, password: str) -> bool:
-        """Whether this is the password of the address. Takes tens of milliseconds of CPU: never on an event loop."""
+        """Return whether this is the password of the address. Slow: never call it on an event loop."""
         fields = self._find(address)
-        known = fields is not None and fields[_PASSWORD].startswith(_SCHEME)
-        stored = fields[_PASSWORD].removeprefix(_SCHEME) if fields is not None and known else self._decoy
+        has_hash = fields is not None and fields[_PASSWORD].startswith(_SCHEME)
+        stored = fields[_PASSWORD].removeprefix(_SCHEME) if fields is not None and has_hash else self._decoy
         try:
             prepared = prepare(password)
         except MailError:
-            known, prepared = False, ""
+            has_hash, prepared = False, ""
         try:
-            return _HASHER.verify(stored, prepared) and known
+            return _HASHER.verify(stored, prepared) and has_hash
         except VerifyMismatchError:
             return False
         except (VerificationError, InvalidHashError):
-            _log.error("the stored password of %s cannot be read; set it again with markpost account passwd", address)
+            _log.error("%s: stored password is malformed; set it again with markpost account passwd", address)
             return False
 
-    def knows(self, address: str) -> bool:
-        """Whether the address has a password here."""
+    def has_password(self, address: str) -> bool:
+        """Return whether the address has a password here."""
         fields = self._find(address)
         return fields is not None and bool(fields[_PASSWORD])
 
     def scram(self, address: str) -> ScramKeys | None:
-        """The keys SCRAM-SHA-256 needs, or None where there are none."""
+        """Return the keys for SCRAM-SHA-256, or None."""
         fields = self._find(address)
         words = fields[_COMMENT].split() if fields else []
         stored = next((word.removeprefix(_SCRAM) for word in words if word.startswith(_SCRAM)), None)
-        keys = _read_scram(self._decoy_scram if stored is None else stored)  # equal cost for known and unknown users
+        keys = _read_scram(self._decoy_scram if stored is None else stored)  # the same work for known and unknown users
         return None if stored is None else keys
 
     def list(self) -> list[str]:
-        """The addresses that have a password, sorted."""
+        """Return the addresses that have a password, sorted."""
         return sorted(address for address, fields in self._current().items() if fields[_PASSWORD])
 
-    # --- changes ---------------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------------
 
     def set_password(self, address: str, password: str) -> None:
-        """Give an address a password, or another one. Raises ``NOT_ALLOWED`` for one that cannot be used."""
+        """Set or replace the password of an address. Raises ``NOT_ALLOWED`` for an unusable one."""
         user = _user_field(address)
         prepared = prepare(password)
         hashed = f"{_SCHEME}{_HASHER.hash(prepared)}"
@@ -139,7 +139,7 @@ class Credentials:
         self._change(change)
 
     def remove(self, address: str) -> bool:
-        """Forget the password of an address; whether there was one."""
+        """Remove the password of an address; return whether it had one."""
         user = names.normalise_address(address)
         removed = False
 
@@ -152,7 +152,7 @@ class Credentials:
         self._change(change)
         return removed
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- the file ----------------------------------------------------------------------------------------------------
 
     def _find(self, address: str) -> _Fields | None:
         try:
@@ -161,9 +161,9 @@ class Credentials:
             return None
 
     def _current(self) -> dict[str, _Fields]:
-        """Every line that names an address, by address; read again only if the file is another one."""
+        """Return the fields of every address; the file is read again only if it has changed."""
         with self._mutex:
-            stamp = self._look()
+            stamp = self._file_stamp()
             if stamp != self._stamp:
                 self._fields = {}
                 for line in self._read() if stamp else ():
@@ -173,13 +173,13 @@ class Credentials:
                 self._stamp = stamp
             return self._fields
 
-    def _look(self) -> _Stamp | None:
+    def _file_stamp(self) -> _Stamp | None:
         try:
             with self._directories.open(layout.CREDENTIALS) as directory:
-                found = os.stat(layout.CREDENTIALS_FILE, dir_fd=directory, follow_symlinks=False)
+                status = os.stat(layout.CREDENTIALS_FILE, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> _Lines:
         try:
@@ -195,32 +195,34 @@ class Credentials:
             while before and not before[-1]:
                 before.pop()
             after = change(before.copy())
-            disk.remove_unfinished(directory, layout.CREDENTIALS_FILE, rebooted=True)  # with the lock nobody is at it
+            disk.remove_unfinished(
+                directory, layout.CREDENTIALS_FILE, rebooted=True
+            )  # no concurrent writer: we hold the lock
             if after != before:
                 data = "".join(f"{line}\n" for line in after).encode("utf-8", "surrogateescape")
                 disk.replace_file(directory, layout.CREDENTIALS_FILE, data, mode=0o600)
 
 
 def check(address: str, password: str) -> None:
-    """Raise what :meth:`Credentials.set_password` would raise, and change nothing."""
+    """Raise what :meth:`Credentials.set_password` would raise, without changing anything."""
     _user_field(address)
     prepare(password)
 
 
 def prepare(password: str) -> str:
-    """The one spelling of a password (SASLprep). Raises ``NOT_ALLOWED`` for one that cannot be used."""
+    """Prepare a password (SASLprep). Raises ``NOT_ALLOWED`` for an unusable one."""
     try:
         prepared = saslprep(password)
-        if len(prepared.encode()) <= _MAX_PASSWORD:
+        if len(prepared.encode()) <= _MAX_PASSWORD_BYTES:
             return prepared
-        trouble = f"longer than {_MAX_PASSWORD} octets"
+        problem = f"longer than {_MAX_PASSWORD_BYTES} octets"
     except ValueError as error:
-        trouble = str(error)
-    raise MailError(Reason.NOT_ALLOWED, f"the password cannot be used: {trouble}")
+        problem = str(error)
+    raise MailError(Reason.NOT_ALLOWED, f"unusable password: {problem}")
 
 
 def _decoy() -> str:
-    """A hash of no password, to be checked for addresses that have none."""
+    """Make a hash that matches no password, to verify against for unknown addresses."""
     salt, tag = (b64encode(os.urandom(size)).rstrip(b"=").decode() for size in (16, 32))
     cost = f"m={_HASHER.memory_cost},t={_HASHER.time_cost},p={_HASHER.parallelism}"
     return f"$argon2id$v=19${cost}${salt}${tag}"
@@ -229,12 +231,12 @@ def _decoy() -> str:
 def _user_field(address: str) -> str:
     user = names.normalise_address(address)
     if ":" in user or "#" in user[:1] or any(character.isspace() for character in user):
-        raise MailError(Reason.BAD_ADDRESS, f"{user} cannot have a password: no colon, blank or leading # in its name")
+        raise MailError(Reason.BAD_ADDRESS, f"{user} cannot have a password: its name has a colon, blank or leading #")
     return user
 
 
 def _user_of(line: str) -> str | None:
-    """Whose line this is; None for a comment or anything else that is not an address's."""
+    """Return the address of a line, or None for a comment or anything else."""
     if line.startswith("#") or ":" not in line:
         return None
     try:
@@ -244,13 +246,13 @@ def _user_of(line: str) -> str | None:
 
 
 def _split(line: str) -> _Fields:
-    """Eight fields; the last holds whatever follows, colons included."""
+    """Split a line into eight fields; the last one includes any further colons."""
     fields = line.rstrip("\r").split(":", _FIELDS - 1)
     return fields + [""] * (_FIELDS - len(fields))
 
 
 def _write_scram(stored: str) -> str:
-    """``iterations,salt,StoredKey,ServerKey``, as Dovecot writes them: a colon would end the field."""
+    """Format as ``iterations,salt,StoredKey,ServerKey``, as Dovecot does: a colon would end the field."""
     _, head, keys = stored.split("$")
     return ",".join((*head.split(":"), *keys.split(":")))
 

@@ -1,12 +1,12 @@
-"""Queues of logins: bounds on how many wait, and turns that are fair between peers.
+"""Login queues: limits on delayed logins, and a fair queue between peers.
 
-A login that is delayed is counted in :class:`Bounds`, for its own peer and account. It asks for a place in a
-:class:`FairQueue` when its delay has passed.
+A delayed login is counted in :class:`Bounds`, for its peer and account. When its delay has passed it enters a
+:class:`FairQueue`.
 
 Invariants: every peer has a line of its own, and the lines are served round-robin, so that a peer with many logins
-delays another one by at most one of them. If all lines together are full, the longest line gives way. A login that is
-cancelled leaves its line at once. A place is given back when the work is over, also if its caller has been cancelled.
-Everything here happens on the event loop.
+delays another one by at most one of them. If the queue is full, the longest line gives way. A cancelled login leaves
+its line at once. A slot is released when the work has finished, even if its caller was cancelled. Runs on the event
+loop only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _T = TypeVar("_T")
 
 
 class CrowdedError(Exception):
-    """Too many logins wait already: a temporary failure."""
+    """Too many logins are waiting: a temporary failure."""
 
 
 class Bounds:
-    """Count the logins that are delayed under each of their keys."""
+    """Counts the delayed logins under each of their keys."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -50,43 +50,43 @@ class Bounds:
 
 
 class FairQueue:
-    """``places`` that may be taken at a time, and at most ``waiting`` callers for them."""
+    """A number of slots, and at most ``waiting`` callers that wait for one."""
 
-    def __init__(self, places: int, waiting: int) -> None:
+    def __init__(self, slots: int, waiting: int) -> None:
         self.waiting = waiting
-        self._free = places
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # the next to be served first; none is empty
+        self._free = slots
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # the next line first; never an empty one
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting callers."""
         return sum(map(len, self._lines.values()))
 
     @contextlib.asynccontextmanager
-    async def place(self, line: str) -> AsyncIterator[None]:
-        """Hold a place for the length of the block. Raises CrowdedError."""
-        await self._take(line)
+    async def slot(self, line: str) -> AsyncIterator[None]:
+        """Hold a slot for the length of the block. Raises CrowdedError."""
+        await self._acquire(line)
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
     async def run(self, line: str, executor: Executor, function: Callable[..., _T], *arguments: object) -> _T:
-        """Call a function on a thread, in turn. Raises CrowdedError."""
-        await self._take(line)
+        """Call a function on a thread when a slot is free. Raises CrowdedError."""
+        await self._acquire(line)
         try:
             call = asyncio.get_running_loop().run_in_executor(executor, function, *arguments)
         except BaseException:
-            self._give_back()
+            self._release()
             raise
-        call.add_done_callback(self._called)
+        call.add_done_callback(self._on_finished)
         return await asyncio.shield(call)
 
-    def _called(self, call: asyncio.Future[_T]) -> None:
+    def _on_finished(self, call: asyncio.Future[_T]) -> None:
         if not call.cancelled():
-            call.exception()  # a caller that has been cancelled does not fetch it
-        self._give_back()
+            call.exception()  # mark it as retrieved: a cancelled caller does not
+        self._release()
 
-    async def _take(self, line: str) -> None:
+    async def _acquire(self, line: str) -> None:
         if self._free and not self._lines:
             self._free -= 1
             return
@@ -96,8 +96,8 @@ class FairQueue:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the place was handed over just before
-                self._give_back()
+            if turn.done() and not turn.cancelled():  # the slot was handed over just before
+                self._release()
             else:
                 self._leave(line, turn)
             raise
@@ -119,14 +119,14 @@ class FairQueue:
             if not self._lines[line]:
                 del self._lines[line]
 
-    def _give_back(self) -> None:
-        """Hand the place to the first of the line that is next, or keep it for a later caller."""
+    def _release(self) -> None:
+        """Hand the slot to the first caller of the next line, or keep it for a later caller."""
         while self._lines:
             line, turns = next(iter(self._lines.items()))
             turn = turns.popleft()
             del self._lines[line]
             if turns:
-                self._lines[line] = turns  # behind all others
+                self._lines[line] = turns  # last in the rotation
             if not turn.done():
                 turn.set_result(None)
                 return

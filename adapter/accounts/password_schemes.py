@@ -1,13 +1,15 @@
-"""Password schemes of Dovecot: ``{SCHEME}data`` or ``{SCHEME.encoding}data``.
+"""Password schemes of Dovecot: ``{SCHEME}data`` or ``{SCHEME.encoding}data``, crypt(3) of the system included.
 
-Invariants: secrets are compared in constant time; a scheme that is not known, or data that cannot be read, is an error
-and never a match. The password is taken as it was given: Dovecot does not prepare it either.
+Invariants: secrets are compared in constant time; an unsupported scheme, or data that cannot be parsed, is an error and
+never a match. Passwords are not prepared (SASLprep), because Dovecot does not prepare them either.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import ctypes
+import functools
 import hashlib
 import hmac
 import re
@@ -16,33 +18,34 @@ from collections.abc import Callable
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from adapter.accounts import system_crypt
-
 _PREFIX = re.compile(r"\{([A-Za-z0-9-]+)(?:\.([A-Za-z0-9]+))?\}")
 _HEX, _BASE64 = ("HEX",), ("B64", "BASE64")
-_MOST_ROUNDS = 10_000_000
+_MAX_ROUNDS = 10_000_000
 _ARGON2 = PasswordHasher()
+_LIBCRYPT_NAMES = ("libcrypt.so.1", "libcrypt.so.2")
+_CRYPT_DATA_BYTES = 1 << 15  # struct crypt_data of libxcrypt
+_MAX_PHRASE_BYTES = 511
 
 _Check = Callable[[str, str, bytes], bool]  # data, encoding (upper case or empty), password
 
 
 class SchemeError(Exception):
-    """A stored password that cannot be checked; the text says why and contains nothing of it."""
+    """A stored password cannot be checked; the text says why and contains no part of it."""
 
 
 def verify(stored: str, password: str, default: str) -> bool:
-    """Whether this is the password. Takes its time: never on an event loop. Raises SchemeError."""
+    """Return whether this is the password. Slow: never call it on an event loop. Raises SchemeError."""
     match = _PREFIX.match(stored)
     scheme, encoding = (match[1].upper(), (match[2] or "").upper()) if match else (default.upper(), "")
     check = _SCHEMES.get(scheme)
     if check is None:
         raise SchemeError(f"the scheme {scheme} is not supported")
     if encoding not in ("", *_HEX, *_BASE64):
-        raise SchemeError(f"the encoding {encoding} is not known")
+        raise SchemeError(f"the encoding {encoding} is not supported")
     try:
         return check(stored[match.end() :] if match else stored, encoding, password.encode("utf-8", "surrogatepass"))
     except (ValueError, binascii.Error):
-        raise SchemeError(f"what is stored is not of the scheme {scheme}") from None
+        raise SchemeError(f"malformed data for the scheme {scheme}") from None
 
 
 def is_supported(scheme: str) -> bool:
@@ -50,27 +53,27 @@ def is_supported(scheme: str) -> bool:
 
 
 def _decode(data: str, encoding: str, size: int = 0) -> bytes:
-    """``size``: where no encoding is named, so many octets may also be written in hexadecimal."""
+    """Decode base64, or hexadecimal: by name, or without one for data of ``size`` octets."""
     if encoding in _HEX or (not encoding and size and len(data) == 2 * size):
         return bytes.fromhex(data)
     return base64.b64decode(data, validate=True)
 
 
 def _plain(data: str, encoding: str, password: bytes) -> bool:
-    known = _decode(data, encoding) if encoding else data.encode("utf-8", "surrogateescape")
-    if not known:
+    stored = _decode(data, encoding) if encoding else data.encode("utf-8", "surrogateescape")
+    if not stored:
         raise ValueError
-    return hmac.compare_digest(known, password)
+    return hmac.compare_digest(stored, password)
 
 
 def _digest(name: str) -> _Check:
     size = hashlib.new(name).digest_size
 
     def check(data: str, encoding: str, password: bytes) -> bool:
-        known = _decode(data, encoding, size)
-        if len(known) != size:
+        stored = _decode(data, encoding, size)
+        if len(stored) != size:
             raise ValueError
-        return hmac.compare_digest(known, hashlib.new(name, password).digest())
+        return hmac.compare_digest(stored, hashlib.new(name, password).digest())
 
     return check
 
@@ -79,21 +82,41 @@ def _salted(name: str) -> _Check:
     size = hashlib.new(name).digest_size
 
     def check(data: str, encoding: str, password: bytes) -> bool:
-        known = _decode(data, encoding)
-        if len(known) <= size:
+        stored = _decode(data, encoding)
+        if len(stored) <= size:
             raise ValueError
-        return hmac.compare_digest(known[:size], hashlib.new(name, password + known[size:]).digest())
+        return hmac.compare_digest(stored[:size], hashlib.new(name, password + stored[size:]).digest())
 
     return check
 
 
 def _crypt(data: str, encoding: str, password: bytes) -> bool:
-    right = system_crypt.verify(data, password)
-    if right is None:
-        if not system_crypt.available():
-            raise SchemeError("there is no libcrypt on this system")
+    """Verify with the system's libcrypt, because newer versions of Python have no crypt module."""
+    library = _libcrypt()
+    if library is None:
+        raise SchemeError("libcrypt is not installed")
+    if b"\0" in password or len(password) > _MAX_PHRASE_BYTES:
+        return False
+    buffer = ctypes.create_string_buffer(_CRYPT_DATA_BYTES)
+    setting = data.encode("utf-8", "surrogateescape")
+    digest: bytes | None = library.crypt_rn(password, setting, buffer, _CRYPT_DATA_BYTES)
+    if digest is None or digest.startswith(b"*"):
         raise ValueError
-    return right
+    return hmac.compare_digest(digest, setting)
+
+
+@functools.cache
+def _libcrypt() -> ctypes.CDLL | None:
+    for name in _LIBCRYPT_NAMES:
+        try:
+            library = ctypes.CDLL(name)
+            function = library.crypt_rn
+        except (OSError, AttributeError):
+            continue
+        function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int]
+        function.restype = ctypes.c_char_p
+        return library
+    return None
 
 
 def _argon2(data: str, encoding: str, password: bytes) -> bool:
@@ -107,11 +130,11 @@ def _argon2(data: str, encoding: str, password: bytes) -> bool:
 
 def _pbkdf2(data: str, encoding: str, password: bytes) -> bool:
     """``$1$salt$rounds$hash``, with SHA-1."""
-    empty, version, salt, rounds, known = data.split("$")
+    empty, version, salt, rounds, stored = data.split("$")
     if empty or version != "1":
         raise ValueError
-    made = hashlib.pbkdf2_hmac("sha1", password, salt.encode(), _rounds(rounds))
-    return hmac.compare_digest(bytes.fromhex(known), made)
+    digest = hashlib.pbkdf2_hmac("sha1", password, salt.encode(), _rounds(rounds))
+    return hmac.compare_digest(bytes.fromhex(stored), digest)
 
 
 def _scram(name: str) -> _Check:
@@ -128,7 +151,7 @@ def _scram(name: str) -> _Check:
 
 def _rounds(text: str) -> int:
     rounds = int(text)
-    if not 1 <= rounds <= _MOST_ROUNDS:
+    if not 1 <= rounds <= _MAX_ROUNDS:
         raise ValueError
     return rounds
 

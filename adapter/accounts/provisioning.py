@@ -1,6 +1,7 @@
-"""Users who are kept elsewhere get an account when they first log in, or when the first mail comes for them.
+"""Provisioning: register an account for a user of an external user database, at the first login or the first mail.
 
-Invariant: an address that was ever deactivated here stays so until somebody brings it back, whoever knows it elsewhere.
+Invariant: an address that was deactivated here stays inactive until the operator reactivates it, even if the external
+database has it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import logging
 
 from adapter.accounts.dovecot.auth_socket import UnavailableError
-from adapter.accounts.dovecot.lookup import ForeignUsers
+from adapter.accounts.dovecot.lookup import DovecotUsers
 from adapter.accounts.recipients import Recipients
 from adapter.config.schema import Settings
 from adapter.transport import operations as op
@@ -21,11 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class Provisioner:
+    """Registers users of the external database that the settings name."""
+
     def __init__(self, settings: Settings, transport: Transport, recipients: Recipients) -> None:
         self._transport = transport
         self._recipients = recipients
-        self.users = ForeignUsers(settings.dovecot)
-        recipients.know_domains(self.users.domains)
+        self.users = DovecotUsers(settings.dovecot)
+        recipients.add_domains(self.users.domains)
 
     def apply(self, settings: Settings) -> None:
         self.users.apply(settings.dovecot)
@@ -33,28 +36,28 @@ class Provisioner:
     def close(self) -> None:
         self.users.close()
 
-    async def look_for(self, path: Path) -> None:
-        """Give accounts to those a recipient stands for. Raises MailError if nobody can tell now."""
+    async def provision_recipient(self, path: Path) -> None:
+        """Ensure the accounts that a recipient could be delivered to. Raises MailError if the database is down."""
         if not self.users.configured:
             return
-        for address in self._recipients.strangers(path):
+        for address in self._recipients.unregistered_addresses(path):
             try:
-                known = await self.users.knows(address)
+                has_user = await self.users.has_user(address)
             except UnavailableError as error:
-                raise MailError(Reason.UNKNOWN, f"users cannot be looked up: {error}") from None
-            if known:
-                await self.welcome(address)
+                raise MailError(Reason.UNKNOWN, f"the external user database is unavailable: {error}") from None
+            if has_user:
+                await self.ensure_account(address)
 
-    async def welcome(self, account: str) -> bool:
-        """Give a user an account unless there is one; whether it can be used. Raises MailError."""
-        return await asyncio.to_thread(self._welcome, account)
+    async def ensure_account(self, account: str) -> bool:
+        """Register a user who has no account; return whether the account is active. Raises MailError."""
+        return await asyncio.to_thread(self._ensure_account, account)
 
-    def _welcome(self, account: str) -> bool:
+    def _ensure_account(self, account: str) -> bool:
         self._recipients.refresh()
-        if self._recipients.is_stranger(account):
+        if self._recipients.is_unregistered(account):
             try:
                 self._transport.run(op.Register(account))
-                _log.info("%s is new here: registered", account)
+                _log.info("provisioned account %s", account)
             except MailError as error:
                 if error.reason is not Reason.ADDRESS_EXISTS:
                     raise

@@ -1,17 +1,16 @@
-"""Delay logins after failures: a delay that doubles with every failure, whichever worker the client comes to.
+"""Login throttle: exponential back-off after failed logins, counted for all workers together.
 
 Failures are counted for three keys: the user at a peer group (``pair``), the user, and the peer group. The count of a
 user is the number of peer groups in which it has failed, and the count of a peer group the number of users that have
-failed there. So one address does not slow down a user elsewhere, and one user of a web mail program, a proxy or an
-office does not slow down the others.
+failed there. So one address does not delay a user elsewhere, and one user of a web mail program, a proxy or an office
+does not delay the others.
 
 Invariants:
 
 * a peer group from which the user has logged in before (``proven``) is delayed for its own failures with this user
-  only: failures elsewhere, or of other users, do not slow down an owner;
-* attempts under way count as failures of their pair until they are known to have succeeded, so parallel attempts
-  gain nothing;
-* a client that hangs up has failed, as far as its own address is concerned;
+  only: failures elsewhere, or of other users, do not delay an owner;
+* attempts in progress count as failures of their pair until they succeed, so parallel attempts gain nothing;
+* an attempt that the client abandons counts as a failure of its address;
 * memory is bounded; a count is forgotten some time after its first failure.
 """
 
@@ -26,7 +25,7 @@ from adapter.config.schema import Login
 from adapter.net.shared_counts import Key, SharedCounts
 
 #: Attempts that a peer may abandon before its cached logins are delayed like all others.
-_ABANDONED = 3
+_MAX_ABANDONED = 3
 
 
 class Throttle:
@@ -37,20 +36,20 @@ class Throttle:
         self._counts = counts or SharedCounts(clock=clock)
 
     def apply(self, settings: Login) -> None:
-        """Go by these settings from now on; failures stay counted."""
+        """Apply new settings; failures stay counted."""
         self._settings = settings
 
     def attempt(self, user: str, peer: str, *, proven: bool = False) -> Attempt:
-        """An attempt of ``peer``, a peer group; ``user`` is empty for a token that names no user."""
+        """Begin an attempt from a peer group; ``user`` is empty for a token without a user name."""
         return Attempt(self, user, peer, proven=proven)
 
-    # --- for attempts ----------------------------------------------------------------------------------------------
+    # --- used by attempts --------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt) -> float:
-        """Count the attempt as under way; return its delay."""
+        """Count the attempt as in progress; return its delay."""
         with self._counts.exclusive():
             delay = self._delay(attempt)
-            self._counts.add(self._under_way(attempt.pair))
+            self._counts.add(self._in_progress(attempt.pair))
         return delay
 
     def delay_of_owner(self, attempt: Attempt) -> float:
@@ -59,11 +58,11 @@ class Throttle:
 
     def has_abandoned(self, attempt: Attempt) -> bool:
         with self._counts.exclusive():
-            return self._failures(_abandoned(attempt)) > _ABANDONED
+            return self._failures(_abandoned(attempt)) > _MAX_ABANDONED
 
     def end(self, attempt: Attempt, *, abandoned: bool) -> None:
         with self._counts.exclusive():
-            self._counts.take(self._under_way(attempt.pair))
+            self._counts.take(self._in_progress(attempt.pair))
             if attempt.failed or abandoned:
                 self._count_failure(attempt, abandoned=abandoned)
             elif attempt.failed is False:
@@ -73,7 +72,7 @@ class Throttle:
         free, pair = self._settings.free_failures, self._failures(attempt.pair)
         if attempt.proven:
             return self._after(pair - free)
-        over = [pair + sum(self._counts.of_workers(self._under_way(attempt.pair))) - free]
+        over = [pair + sum(self._counts.of_workers(self._in_progress(attempt.pair))) - free]
         if attempt.user:
             over.append(self._failures(attempt.user) - free)
         over.append(self._failures(attempt.peer) - self._settings.free_users)
@@ -95,8 +94,8 @@ class Throttle:
             self._add(attempt.user, 1)
 
     def _forgive(self, attempt: Attempt) -> None:
-        """Take back what this user failed at this peer, and nothing else: one good account must not open the way for
-        guesses at others, nor a login of the owner for the guesses of strangers."""
+        """Reset the failures of this user at this peer, and no others: a successful login must not permit guesses at
+        other accounts, nor guesses from other addresses."""
         if attempt.user and self._refused(attempt):
             self._add(attempt.user, -1)
         if self._failures(attempt.pair):
@@ -105,10 +104,10 @@ class Throttle:
             self._add(name, -self._failures(name))
 
     def _refused(self, attempt: Attempt) -> int:
-        """Failures of the pair that were refused, and not abandoned."""
+        """Return the failures of the pair that were refused, not abandoned."""
         return max(0, self._failures(attempt.pair) - self._failures(_abandoned(attempt)))
 
-    # --- counts ----------------------------------------------------------------------------------------------------
+    # --- counts ------------------------------------------------------------------------------------------------------
 
     def _failures(self, name: str) -> int:
         return self._counts.common(self._failed(name), self._settings.forget)
@@ -120,8 +119,8 @@ class Throttle:
     def _failed(self, name: str) -> Key:
         return self._counts.key(f"failed logins of {name}")
 
-    def _under_way(self, name: str) -> Key:
-        return self._counts.key(f"logins under way of {name}")
+    def _in_progress(self, name: str) -> Key:
+        return self._counts.key(f"logins in progress of {name}")
 
 
 def _abandoned(attempt: Attempt) -> str:
@@ -129,10 +128,10 @@ def _abandoned(attempt: Attempt) -> str:
 
 
 class Attempt:
-    """One login, from the moment its user name is known.
+    """One login attempt, from the moment the user name is known.
 
-    ``delay`` must pass before anything is checked. ``failed`` says how it ended; None: the server could not tell. An
-    attempt that is cancelled before that has been abandoned by its client.
+    ``delay`` must pass before anything is checked. ``failed`` is the result; None: the server could not decide. An
+    attempt cancelled without a result has been abandoned by its client.
     """
 
     def __init__(self, throttle: Throttle, user: str, peer: str, *, proven: bool) -> None:
@@ -147,15 +146,15 @@ class Attempt:
         self.failed: bool | None = None
 
     def trust(self) -> None:
-        """The user has logged in from here before, as another worker knows."""
+        """Mark the peer group as one from which the user has logged in before."""
         self.proven = True
         self.delay = self._throttle.delay_of_owner(self)
 
     @property
     def may_skip_delay(self) -> bool:
-        """Whether a password in the cache is accepted without delay: at an owner's peer where no client hangs up.
+        """Return whether a cached password is accepted without delay: at an owner's peer, unless its clients hang up.
 
-        A client that may hang up on every wrong guess would otherwise learn from the time which guess is right.
+        A client that hangs up on every wrong guess would otherwise learn the correct one from the response time.
         """
         return not self.delay or (self.proven and not self._throttle.has_abandoned(self))
 

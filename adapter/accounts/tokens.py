@@ -1,6 +1,6 @@
-"""Whose OAuth token is this? A command or a URL of the operator's knows.
+"""Validate OAuth tokens with an operator-supplied command or introspection URL.
 
-Invariants: the token is never on a command line or in a log; answers are bounded in size and time.
+Invariants: the token is never on a command line or in a log; responses are bounded in size and time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from adapter.net import http
 
 _log = logging.getLogger(__name__)
 
-_MAX_ANSWER = 64 << 10
+_MAX_RESPONSE_BYTES = 64 << 10
 
 
 class TokenCheckFailedError(Exception):
-    """Nobody can tell now."""
+    """The token cannot be checked now."""
 
 
 class TokenCheck:
@@ -38,17 +38,17 @@ class TokenCheck:
         return bool(self._settings.token_command or self._settings.token_url)
 
     async def owner(self, token: str, user: str) -> str | None:
-        """The address a token belongs to, or None if it is not valid. Raises TokenCheckFailedError."""
+        """Return the address a token belongs to, or None if it is invalid. Raises TokenCheckFailedError."""
         try:
             async with asyncio.timeout(self._settings.token_timeout):
                 if self._settings.token_command:
-                    return await self._ask_command(token, user)
-                return await asyncio.to_thread(self._ask_url, token)
+                    return await self._run_command(token, user)
+                return await asyncio.to_thread(self._introspect, token)
         except (OSError, ValueError) as error:
-            _log.error("the token check does not work: %s", type(error).__name__)
+            _log.error("token check: failed (%s); refusing the login for now", type(error).__name__)
             raise TokenCheckFailedError from None
 
-    async def _ask_command(self, token: str, user: str) -> str | None:
+    async def _run_command(self, token: str, user: str) -> str | None:
         process = await asyncio.create_subprocess_exec(
             *self._settings.token_command,
             stdin=asyncio.subprocess.PIPE,
@@ -56,22 +56,22 @@ class TokenCheck:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            answer, _ = await process.communicate(f"{token}\n{user}\n".encode())
+            output, _ = await process.communicate(f"{token}\n{user}\n".encode())
             if process.stdin is not None:
-                with contextlib.suppress(OSError):  # it need not read; Python before 3.11.5 logs that unless asked
+                with contextlib.suppress(OSError):  # unread input, which Python before 3.11.5 would log
                     await process.stdin.wait_closed()
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode == 0:
-            return answer[:_MAX_ANSWER].decode("utf-8").strip() or None
+            return output[:_MAX_RESPONSE_BYTES].decode("utf-8").strip() or None
         if process.returncode == 1:
             return None
         raise OSError(f"exit status {process.returncode}")
 
-    def _ask_url(self, token: str) -> str | None:
-        """RFC 7662: an active token names its user."""
+    def _introspect(self, token: str) -> str | None:
+        """Introspect a token (RFC 7662)."""
         status, text = http.post(
             self._settings.token_url,
             urllib.parse.urlencode({"token": token}).encode(),
@@ -82,8 +82,8 @@ class TokenCheck:
             return None
         if status != 200:
             raise OSError(f"HTTP status {status}")
-        answer: Any = json.loads(text)
-        if not isinstance(answer, Mapping) or answer.get("active") is not True:
+        response: Any = json.loads(text)
+        if not isinstance(response, Mapping) or response.get("active") is not True:
             return None
-        found = answer.get("email") or answer.get("username") or answer.get("sub")
-        return found if isinstance(found, str) else None
+        address = response.get("email") or response.get("username") or response.get("sub")
+        return address if isinstance(address, str) else None

@@ -176,7 +176,7 @@ class _Hook:
         await self._transport.commit(op.SetBookmarks(self._owner, {**notes, _CURSOR: self._position}))
         self._saved = self._cursor[0]
 
-    # --- new mail --------------------------------------------------------------------------------------------------
+    # --- new mail ----------------------------------------------------------------------------------------------------
 
     async def _tell_new(self) -> bool:
         """Tell of the next messages; False if there are none, or if the hook had better be left alone for now."""
@@ -241,7 +241,7 @@ class _Hook:
             self._not_before = now + self._delay(self._failures)
         return notes
 
-    # --- mail that was not taken -----------------------------------------------------------------------------------
+    # --- mail that was not taken -------------------------------------------------------------------------------------
 
     async def _retry_due(self) -> bool:
         now = time.time()
@@ -272,7 +272,7 @@ class _Hook:
         pause = min(self._settings.first_retry * 2.0 ** min(attempts - 1, 32), self._settings.longest_retry)
         return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
 
-    # --- calls -----------------------------------------------------------------------------------------------------
+    # --- calls -------------------------------------------------------------------------------------------------------
 
     async def _call_all(self, arrivals: Iterable[Arrival]) -> list[bool]:
         outcomes = await asyncio.gather(*(self._call(each) for each in arrivals), return_exceptions=True)

@@ -76,7 +76,7 @@ class Mirror:
             return "here"
         return await self._session.idle(min(seconds, _LONGEST_IDLE), self._seen)
 
-    # --- one folder ------------------------------------------------------------------------------------------------
+    # --- one folder --------------------------------------------------------------------------------------------------
 
     async def _folder(self, remote: Listed, here: str, *, thorough: bool) -> None:
         owner = sync_state.owner(self._name, await to_end(self._registration), remote.spelling)
@@ -111,7 +111,7 @@ class Mirror:
         await self._transport.commit(op.Subscribe(self._address, name))
         return made
 
-    # --- folders that are no more ----------------------------------------------------------------------------------
+    # --- folders that are no more ------------------------------------------------------------------------------------
 
     async def _drop_vanished(self, listed: set[str]) -> None:
         prefix = sync_state.owner(self._name, await to_end(self._registration))

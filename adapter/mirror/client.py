@@ -129,7 +129,7 @@ class Client:
             task.cancel()  # one of them may hold a lock that calls wait for even when they are cancelled
         self._on_lost(None)
 
-    # --- calls -----------------------------------------------------------------------------------------------------
+    # --- calls -------------------------------------------------------------------------------------------------------
 
     async def greeting(self) -> None:
         try:

@@ -106,7 +106,7 @@ class FolderSync:
             await self._update(op.UpdateMirror(self._address, known.owner, gone=sorted(left), bookmarks=notes))
         return seen
 
-    # --- what is there ---------------------------------------------------------------------------------------------
+    # --- what is there -----------------------------------------------------------------------------------------------
 
     async def _look(
         self, seen: Examined, before: Examined, current: Mapping[int, Place]
@@ -156,7 +156,7 @@ class FolderSync:
         self._done.flagged += updated.flagged
         self._done.removed += updated.removed
 
-    # --- what is new -----------------------------------------------------------------------------------------------
+    # --- what is new -------------------------------------------------------------------------------------------------
 
     async def _bring(
         self, owner: str, uidvalidity: int, target: Folder, new: list[Fetched], unclaimed: Unclaimed

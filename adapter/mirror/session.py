@@ -95,7 +95,7 @@ class Session:
             for each in replies.fetched(await self._client.fetch(portion, _ALL, uid=True)):
                 yield each
 
-    # --- contents --------------------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------------
 
     async def small_bodies(self, wanted: dict[int, int]) -> dict[int, bytes]:
         """The octets of small messages (UID -> size); one that is gone, or was not whole, is not among them."""

@@ -64,7 +64,7 @@ class SharedCounts:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=self.secret).digest()
         return Key(int.from_bytes(digest, "little") | 1)  # zero marks a free row
 
-    # --- counts of workers ---------------------------------------------------------------------------------------
+    # --- counts of workers -------------------------------------------------------------------------------------------
 
     def of_workers(self, key: Key) -> list[int]:
         """Return the count of each worker."""
@@ -94,7 +94,7 @@ class SharedCounts:
                     self._counts[row * self.workers + column] = 0
                     self._free_if_empty(row)
 
-    # --- the common count ----------------------------------------------------------------------------------------
+    # --- the common count --------------------------------------------------------------------------------------------
 
     def common(self, key: Key, forget: float) -> int:
         """Return the common count, or 0 if it was last touched more than ``forget`` seconds ago."""
@@ -112,7 +112,7 @@ class SharedCounts:
                 self._touched[row] = self._now()
             self._free_if_empty(row)
 
-    # --- rows ----------------------------------------------------------------------------------------------------
+    # --- rows --------------------------------------------------------------------------------------------------------
 
     def keys(self) -> int:
         """Return the number of rows in use."""

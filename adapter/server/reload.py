@@ -86,7 +86,7 @@ def apply_settings(context: ServerContext, settings: Settings, hostname: str) ->
     context.admission.apply(settings.limits)
     store = context.store
     if store is not None:
-        store.newcomers.apply(settings)
+        store.provisioner.apply(settings)
         store.recipients.apply(settings)
         store.authenticator.apply(settings)
         store.settings = settings

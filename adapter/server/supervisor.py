@@ -155,7 +155,7 @@ class Supervisor:
             raise ConfigError(self._start_error)
         _log.info("supervisor: all workers have exited")
 
-    # --- signals -------------------------------------------------------------------------------------------------
+    # --- signals -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -200,7 +200,7 @@ class Supervisor:
             if slot.process:
                 os.kill(slot.process, number)
 
-    # --- starting ------------------------------------------------------------------------------------------------
+    # --- starting ----------------------------------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
         for slot in self._slots:
@@ -256,7 +256,7 @@ class Supervisor:
             logs.flush()
             os._exit(status)  # without the exit handlers of the supervisor's process
 
-    # --- messages ------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     def _receive_messages(self) -> None:
         starts = [slot.start_at for slot in self._slots if not slot.process] if self._deadline is None else []
@@ -309,7 +309,7 @@ class Supervisor:
             self._start_error = self._start_error or text
             self._shut_down()
 
-    # --- watching ------------------------------------------------------------------------------------------------
+    # --- watching ----------------------------------------------------------------------------------------------------
 
     def _reap_workers(self) -> None:
         for slot in self._slots:

@@ -124,7 +124,7 @@ class Admission:
             self._waiting[kind].add(ticket, self._clock())
         return ticket
 
-    # --- making room -----------------------------------------------------------------------------------------------
+    # --- making room -------------------------------------------------------------------------------------------------
 
     def _make_room(self, kind: str) -> list[Ticket]:
         """Take the connections off the count that have to give way to one more."""
@@ -171,7 +171,7 @@ class Admission:
                 kind,
             )
 
-    # --- what tickets ask ------------------------------------------------------------------------------------------
+    # --- what tickets ask --------------------------------------------------------------------------------------------
 
     def _set_stage(self, ticket: Ticket, stage: Stage) -> None:
         if ticket.is_settled or not ticket.is_counted:

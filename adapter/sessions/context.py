@@ -86,7 +86,7 @@ class OpenStore:
     settings: Settings  # replaced by a reload
     transport: Transport
     recipients: Recipients
-    newcomers: Provisioner
+    provisioner: Provisioner
     credentials: Credentials
     authenticator: Authenticator
     records: LoginRecords
@@ -118,11 +118,11 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
     transport = Transport.open(root)
     try:
         recipients = Recipients(settings, transport)
-        newcomers = Provisioner(settings, transport, recipients)
+        provisioner = Provisioner(settings, transport, recipients)
         credentials = Credentials.open(transport)
         counts = counts or SharedCounts()
         records = LoginRecords(transport.root, counts.secret)
-        authenticator = Authenticator(settings, credentials, recipients.is_active, counts, newcomers, records)
+        authenticator = Authenticator(settings, credentials, recipients.is_active, counts, provisioner, records)
     except BaseException:
         transport.close()
         raise
@@ -130,7 +130,7 @@ def open_store(root: str, settings: Settings, counts: SharedCounts | None = None
     commits = CommitQueue(transport, settings.server.threads)
     sent_copies = SentCopies(transport)
     return OpenStore(
-        settings, transport, recipients, newcomers, credentials, authenticator, records, pool, commits, sent_copies
+        settings, transport, recipients, provisioner, credentials, authenticator, records, pool, commits, sent_copies
     )
 
 
@@ -140,6 +140,6 @@ def close_store(store: OpenStore) -> None:
     store.pool.shutdown(wait=True)
     store.authenticator.close()
     store.records.close()
-    store.newcomers.close()
+    store.provisioner.close()
     store.transport.close()
     store.credentials.close()

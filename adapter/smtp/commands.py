@@ -113,13 +113,13 @@ class Commands:
         """The mailboxes of an address, provisioned if need be; None: the domain is not ours. Raises MailError."""
         store = self._session.store
         loop = asyncio.get_running_loop()
-        await store.newcomers.look_for(path)
+        await store.provisioner.provision_recipient(path)
         try:
-            targets = store.recipients.find(path)
+            targets = store.recipients.resolve(path)
         except MailError:
             targets = None
         if targets is None or not store.recipients.is_certain(path):
-            targets = await loop.run_in_executor(store.pool, store.recipients.find_again, path)
+            targets = await loop.run_in_executor(store.pool, store.recipients.resolve_fresh, path)
         if targets is None or not any(map(store.recipients.needs_query, targets)):
             return targets
         checked: list[Target] = []
@@ -203,7 +203,7 @@ class Commands:
             intake,
             fields,
             header_editor(store.recipients, account, now),
-            html_alternative.add_html if store.recipients.wants_html(account) else None,
+            html_alternative.add_html if store.recipients.adds_html(account) else None,
             html_alternative.is_markdown,
         )
 

@@ -44,7 +44,7 @@ async def _send_report(
     store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
 ) -> None:
     try:
-        targets = store.recipients.find(transaction.mail.path)
+        targets = store.recipients.resolve(transaction.mail.path)
     except MailError:
         targets = ()
     is_remote = targets is None and bool(store.settings.relay.host)

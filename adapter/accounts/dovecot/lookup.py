@@ -1,9 +1,9 @@
-"""Users who are kept elsewhere: in the passwd-file of a Dovecot, or behind the sockets of a running one.
+"""The users of an existing Dovecot: in its passwd-file, or behind the auth sockets of a running one.
 
-A name without a domain stands for an address in the configured one. Where both are configured the file is asked first;
-who is in it is not looked for anywhere else.
+A name without a domain is an address in the configured domain. If both sources are configured the file comes first; a
+user of the file is not looked up on the sockets.
 
-Invariant: trouble with a source is never an answer about a user.
+Invariant: an error of a source is never reported as an unknown user.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from protocol.errors import MailError
 _log = logging.getLogger(__name__)
 
 
-#: Calls a function that takes its time, with its arguments, on a thread.
+#: Calls a slow function with its arguments on a thread.
 OnThread = Callable[..., Awaitable[bool]]
 
 
-class Proven(NamedTuple):
-    """The account somebody logged in to; ``lasting``: the same name and password will do so for a while."""
+class VerifiedLogin(NamedTuple):
+    """The account of a correct name and password; ``is_cacheable``: they stay correct for a while."""
 
     account: str
-    lasting: bool
+    is_cacheable: bool
 
 
-class ForeignUsers:
+class DovecotUsers:
     def __init__(self, settings: Dovecot) -> None:
         self._settings = Dovecot()
         self._file: PasswdFile | None = None
@@ -51,7 +51,7 @@ class ForeignUsers:
         return bool(self._file or self._auth)
 
     def apply(self, settings: Dovecot) -> None:
-        """Go by these settings from now on; what is being asked gets its answer, or is asked again by the client."""
+        """Apply new settings; lookups in progress are answered, or fail temporarily."""
         if settings == self._settings:
             return
         self.close()
@@ -61,57 +61,59 @@ class ForeignUsers:
         self._userdb = UserdbSocket(settings.userdb_socket, settings.timeout) if settings.userdb_socket else None
 
     def close(self) -> None:
-        """May be called from any thread."""
+        """Close the sockets; thread-safe."""
         for socket in (self._auth, self._userdb):
             if socket is not None:
                 socket.close()
 
-    # --- logins ----------------------------------------------------------------------------------------------------
+    # --- logins ------------------------------------------------------------------------------------------------------
 
-    async def prove(self, name: str, password: str, peer: str, on_thread: OnThread) -> Proven | None:
-        """Whose name and password this is; None: nobody's. Raises UnavailableError."""
+    async def verify(self, name: str, password: str, peer: str, on_thread: OnThread) -> VerifiedLogin | None:
+        """Verify a name and password; None: unknown or wrong. Raises UnavailableError."""
         if self._file is not None:
-            user = await self._in_file(self._file, name)
+            user = await self._find_in_file(self._file, name)
             if user is not None or self._auth is None:
-                right = await on_thread(self._file.verify, user, password, peer)
+                is_correct = await on_thread(self._file.verify, user, password, peer)
                 account = self._account(user.extra.get("user") or user.name) if user is not None else None
-                return Proven(account, "allow_nets" not in user.extra) if right and user and account else None
+                return (
+                    VerifiedLogin(account, "allow_nets" not in user.extra) if is_correct and user and account else None
+                )
         if self._auth is None:
             return None
-        spelled = await self._auth.login(name, password, peer)
-        account = self._account(spelled) if spelled is not None else None
-        return Proven(account, lasting=False) if account is not None else None
+        dovecot_name = await self._auth.login(name, password, peer)
+        account = self._account(dovecot_name) if dovecot_name is not None else None
+        return VerifiedLogin(account, is_cacheable=False) if account is not None else None
 
-    def mark(self, name: str) -> bytes:
-        """What changes when the stored password does. Blocks."""
+    def fingerprint(self, name: str) -> bytes:
+        """Return a digest that changes with the stored password. Blocking."""
         try:
             user = self._find(self._file, name) if self._file is not None else None
         except OSError:
             return b""
         return hashlib.sha256(repr(user).encode("utf-8", "surrogateescape")).digest() if user is not None else b""
 
-    # --- recipients ------------------------------------------------------------------------------------------------
+    # --- recipients --------------------------------------------------------------------------------------------------
 
-    async def knows(self, address: str) -> bool:
-        """Whether a normalised address is a user's. Raises UnavailableError."""
-        if self._file is not None and await self._in_file(self._file, address) is not None:
+    async def has_user(self, address: str) -> bool:
+        """Return whether a normalised address belongs to a user. Raises UnavailableError."""
+        if self._file is not None and await self._find_in_file(self._file, address) is not None:
             return True
         if self._userdb is None:
             return False
-        return any([await self._userdb.knows(name) for name in self._names_of(address)])
+        return any([await self._userdb.has_user(name) for name in self._names_of(address)])
 
     def domains(self) -> frozenset[str]:
-        """Domains that are ours because of these users. Blocks."""
+        """Return the domains of these users. Blocking."""
         own = frozenset({self._settings.domain.lower()} if self._settings.domain else ())
         try:
             return own | (self._file.domains() if self._file is not None else frozenset())
         except OSError as error:
-            _log.error("the users cannot be read: %s", error)
+            _log.error("Dovecot users: cannot be read (%s); using only the configured domain", error)
             return own
 
-    # --- names -----------------------------------------------------------------------------------------------------
+    # --- names -------------------------------------------------------------------------------------------------------
 
-    async def _in_file(self, file: PasswdFile, name: str) -> User | None:
+    async def _find_in_file(self, file: PasswdFile, name: str) -> User | None:
         try:
             return await asyncio.to_thread(self._find, file, name)
         except OSError as error:
@@ -121,22 +123,22 @@ class ForeignUsers:
         return next((user for spelling in self._names_of(name) if (user := file.find(spelling)) is not None), None)
 
     def _names_of(self, address: str) -> list[str]:
-        """How the file or Dovecot may call the user of an address; a name without a domain is only itself."""
-        local, mark, domain = address.rpartition("@")
+        """Return the names that an address may have in the file or in Dovecot."""
+        local, at_sign, domain = address.rpartition("@")
         return (
             [address, local]
-            if mark and self._settings.domain and domain == self._settings.domain.lower()
+            if at_sign and self._settings.domain and domain == self._settings.domain.lower()
             else [address]
         )
 
     def _account(self, name: str) -> str | None:
         if "@" not in name:
             if not self._settings.domain:
-                _log.error("%r has no domain: set domain in [dovecot]", name[:200])
+                _log.error("Dovecot user %r has no domain: set domain in [dovecot]", name[:200])
                 return None
             name = f"{name}@{self._settings.domain}"
         try:
             return names.normalise_address(name)
         except MailError:
-            _log.error("%r cannot be an address here", name[:200])
+            _log.error("Dovecot user %r: not a valid address", name[:200])
             return None

@@ -1,11 +1,11 @@
-"""A passwd-file of Dovecot's, read and never written.
+"""A Dovecot passwd-file, read and never written.
 
 ::
 
     user:{SCHEME}password:uid:gid:comment:home:shell:extra fields
 
-Invariants: a changed file is seen at the next question. Who is not in it costs a check as much as somebody who is.
-Extra fields that narrow who may log in (``allow_nets``, ``nologin``) are kept to; one that would let anybody in
+Invariants: a changed file takes effect at the next lookup. Checking an unknown user takes as much time as checking a
+known one. Extra fields that restrict logins (``allow_nets``, ``nologin``) are respected; one that would admit anyone
 (``nopassword``) is refused. Every method blocks.
 """
 
@@ -22,7 +22,7 @@ from adapter.net.networks import Networks
 
 _log = logging.getLogger(__name__)
 
-_MAX_SIZE = 256 << 20
+_MAX_FILE_BYTES = 256 << 20
 _FIELDS = 8
 _EXTRA = 7
 
@@ -46,34 +46,34 @@ class PasswdFile:
         self._domains: frozenset[str] = frozenset()
 
     def find(self, name: str) -> User | None:
-        """By name, in any case. Raises OSError."""
+        """Find a user by name, ignoring case. Raises OSError."""
         with self._mutex:
-            self._look()
+            self._refresh()
             return self._users.get(name.lower())
 
     def domains(self) -> frozenset[str]:
-        """Of all names that have one. Raises OSError."""
+        """Return the domains of all names. Raises OSError."""
         with self._mutex:
-            self._look()
+            self._refresh()
             return self._domains
 
     def verify(self, user: User | None, password: str, peer: str) -> bool:
-        """Whether this user may log in with this password from ``peer``. Takes its time."""
-        known = user or next(iter(self._users.values()), None)
-        if known is None or not known.password:
+        """Return whether this user may log in with this password from ``peer``. Slow."""
+        checked = user or next(iter(self._users.values()), None)  # the same work for unknown users
+        if checked is None or not checked.password:
             return False
         try:
-            right = password_schemes.verify(known.password, password, self._default_scheme)
+            is_correct = password_schemes.verify(checked.password, password, self._default_scheme)
         except SchemeError as error:
             if user is not None:
-                _log.error("%s cannot log in: in %s %s", user.name, self.path, error)
+                _log.error("%s cannot log in: %s: %s", user.name, self.path, error)
             return False
-        return right and user is not None and self._is_allowed(user, peer)
+        return is_correct and user is not None and self._is_allowed(user, peer)
 
     def _is_allowed(self, user: User, peer: str) -> bool:
         for field in ("nologin", "nopassword"):
             if field in user.extra:
-                _log.warning("%s cannot log in: %s has %s", user.name, self.path, field)
+                _log.warning("%s cannot log in: field %s in %s", user.name, field, self.path)
                 return False
         if "allow_nets" not in user.extra:
             return True
@@ -84,18 +84,18 @@ class PasswdFile:
             _log.error("%s cannot log in: allow_nets in %s: %s", user.name, self.path, error)
             return False
 
-    def _look(self) -> None:
-        """Read the file if it is another one."""
-        found = os.stat(self.path)
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+    def _refresh(self) -> None:
+        """Read the file if it has changed."""
+        status = os.stat(self.path)
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp == self._stamp:
             return
-        if found.st_size > _MAX_SIZE:
+        if status.st_size > _MAX_FILE_BYTES:
             raise OSError(f"{self.path} is too large")
         with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
             users: dict[str, User] = {}
             for line in file:
-                user = _read(line.rstrip("\r\n"))
+                user = _parse(line.rstrip("\r\n"))
                 if user is not None:
                     users.setdefault(user.name, user)
         self._users = users
@@ -103,8 +103,8 @@ class PasswdFile:
         self._stamp = stamp
 
 
-def _read(line: str) -> User | None:
-    """None: a comment or nothing."""
+def _parse(line: str) -> User | None:
+    """Parse a line; None: a comment or blank."""
     if not line or line.startswith("#"):
         return None
     fields = line.split(":", _FIELDS - 1)

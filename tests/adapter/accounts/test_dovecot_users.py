@@ -13,9 +13,9 @@ from argon2 import PasswordHasher
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.accounts import password_schemes, system_crypt
+from adapter.accounts import password_schemes
 from adapter.accounts.dovecot.auth_socket import AuthSocket, UnavailableError, UserdbSocket
-from adapter.accounts.dovecot.lookup import ForeignUsers, Proven
+from adapter.accounts.dovecot.lookup import DovecotUsers, VerifiedLogin
 from adapter.accounts.dovecot.passwd_file import PasswdFile
 from adapter.accounts.password_schemes import SchemeError
 from adapter.config.loader import Seconds
@@ -47,32 +47,32 @@ def test_hexadecimal_digests_are_known_by_their_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "expected"),
     [
         ("{CRAM-MD5}9186d855e11eba527a7a52ca82b313e180d62234f0acc9051b527243d41e2740", "CRAM-MD5 is not supported"),
         ("{NO-SUCH}x", "NO-SUCH is not supported"),
-        ("{SHA256.rot13}x", "encoding ROT13 is not known"),
-        ("{SHA256}AAAA", "not of the scheme SHA256"),
-        ("{SSHA256}AAAA", "not of the scheme SSHA256"),
-        ("{SHA256.hex}zz", "not of the scheme"),
-        ("{SSHA512}====", "not of the scheme"),
-        ("{PLAIN}", "not of the scheme"),
-        ("{CRYPT}nonsense:", "not of the scheme"),
-        ("{ARGON2ID}$argon2id$", "not of the scheme"),
-        ("{PBKDF2}$1$salt$99999999999$00", "not of the scheme"),
-        ("{PBKDF2}$2$salt$1$00", "not of the scheme"),
-        ("{SCRAM-SHA-256}4096,x", "not of the scheme"),
-        ("{SCRAM-SHA-256}0,AAAA,AAAA,AAAA", "not of the scheme"),
+        ("{SHA256.rot13}x", "encoding ROT13 is not supported"),
+        ("{SHA256}AAAA", "malformed data for the scheme SHA256"),
+        ("{SSHA256}AAAA", "malformed data for the scheme SSHA256"),
+        ("{SHA256.hex}zz", "malformed data for the scheme"),
+        ("{SSHA512}====", "malformed data for the scheme"),
+        ("{PLAIN}", "malformed data for the scheme"),
+        ("{CRYPT}nonsense:", "malformed data for the scheme"),
+        ("{ARGON2ID}$argon2id$", "malformed data for the scheme"),
+        ("{PBKDF2}$1$salt$99999999999$00", "malformed data for the scheme"),
+        ("{PBKDF2}$2$salt$1$00", "malformed data for the scheme"),
+        ("{SCRAM-SHA-256}4096,x", "malformed data for the scheme"),
+        ("{SCRAM-SHA-256}0,AAAA,AAAA,AAAA", "malformed data for the scheme"),
     ],
 )
-def test_what_cannot_be_checked_matches_nothing_and_says_why(stored: str, told: str) -> None:
-    with pytest.raises(SchemeError, match=told):
+def test_unusable_stored_password_never_matches_and_says_why(stored: str, expected: str) -> None:
+    with pytest.raises(SchemeError, match=expected):
         password_schemes.verify(stored, "x", "CRYPT")
 
 
 def test_without_libcrypt_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_crypt, "_library", lambda: None)
-    with pytest.raises(SchemeError, match="no libcrypt"):
+    monkeypatch.setattr(password_schemes, "_libcrypt", lambda: None)
+    with pytest.raises(SchemeError, match="libcrypt is not installed"):
         password_schemes.verify("{CRYPT}$6$salt$x", "x", "CRYPT")
 
 
@@ -117,7 +117,7 @@ def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert not check("nets@example.test", "x", "198.51.100.1")
     for name in ("odd", "no", "any", "md5", "none"):
         assert not check(f"{name}@example.test", "x"), name
-    for told in ("allow_nets", "has nologin", "has nopassword", "the scheme DIGEST-MD5 is not supported"):
+    for told in ("allow_nets", "field nologin", "field nopassword", "the scheme DIGEST-MD5 is not supported"):
         assert told in caplog.text, told
     assert file.domains() == {"example.test"}
     path.write_text("ada@example.test:{PLAIN}another\n")
@@ -133,33 +133,35 @@ async def test_the_scheme_of_passwords_without_one(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text("ada@example.test:open\n")
     for scheme, right in (("plain", True), ("CRYPT", False)):
-        users = ForeignUsers(Dovecot(passwd_file=str(path), scheme=scheme))
-        assert (await users.prove("ada@example.test", "open", "", asyncio.to_thread) is not None) is right
+        users = DovecotUsers(Dovecot(passwd_file=str(path), scheme=scheme))
+        assert (await users.verify("ada@example.test", "open", "", asyncio.to_thread) is not None) is right
 
 
 async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "users"
     path.write_text(USERS)
-    users = ForeignUsers(Dovecot(passwd_file=str(path), domain="Here.test"))
-    assert await users.prove("bob", "his", "", asyncio.to_thread) == Proven("bob@here.test", lasting=True)
-    assert await users.prove("bob@here.test", "his", "", asyncio.to_thread) == Proven("bob@here.test", lasting=True)
-    assert await users.prove("bob@example.test", "his", "", asyncio.to_thread) is None
-    assert await users.prove("other@example.test", "x", "", asyncio.to_thread) == Proven(
-        "ada@example.test", lasting=True
+    users = DovecotUsers(Dovecot(passwd_file=str(path), domain="Here.test"))
+    assert await users.verify("bob", "his", "", asyncio.to_thread) == VerifiedLogin("bob@here.test", is_cacheable=True)
+    assert await users.verify("bob@here.test", "his", "", asyncio.to_thread) == VerifiedLogin(
+        "bob@here.test", is_cacheable=True
     )
-    assert await users.prove("nets@example.test", "x", "unix", asyncio.to_thread) == Proven(
-        "nets@example.test", lasting=False
+    assert await users.verify("bob@example.test", "his", "", asyncio.to_thread) is None
+    assert await users.verify("other@example.test", "x", "", asyncio.to_thread) == VerifiedLogin(
+        "ada@example.test", is_cacheable=True
     )
-    assert [await users.knows(f"bob@{domain}") for domain in ("here.test", "example.test")] == [True, False]
+    assert await users.verify("nets@example.test", "x", "unix", asyncio.to_thread) == VerifiedLogin(
+        "nets@example.test", is_cacheable=False
+    )
+    assert [await users.has_user(f"bob@{domain}") for domain in ("here.test", "example.test")] == [True, False]
     assert users.domains() == {"here.test", "example.test"}
-    mark = users.mark("bob@here.test")
-    assert mark == users.mark("bob") != users.mark("nobody") == b""
+    mark = users.fingerprint("bob@here.test")
+    assert mark == users.fingerprint("bob") != users.fingerprint("nobody") == b""
     users.apply(Dovecot(passwd_file=str(path)))
-    assert await users.prove("bob", "his", "", asyncio.to_thread) is None
+    assert await users.verify("bob", "his", "", asyncio.to_thread) is None
     assert "'bob' has no domain: set domain in [dovecot]" in caplog.text
     path.unlink()
     with pytest.raises(UnavailableError, match="No such file"):
-        await users.prove("bob", "his", "", asyncio.to_thread)
+        await users.verify("bob", "his", "", asyncio.to_thread)
 
 
 @pytest.mark.setting("dovecot.passwd_file", "dovecot.domain")
@@ -186,7 +188,7 @@ async def test_users_of_the_file_log_in_and_get_mail(tmp_path: Path) -> None:
         assert (await login("Ada@example.test", "right")).startswith(b"OK")
         assert (await login("ada@example.test", "wrong")).startswith(b"NO [AUTHENTICATIONFAILED]")
         assert running.services.store is not None
-        assert len(running.services.store.authenticator._proven) == 2
+        assert len(running.services.store.authenticator._cache) == 2
         path.write_text("ada@example.test:{PLAIN}changed\n")
         assert (await login("ada@example.test", "right")).startswith(b"NO [AUTHENTICATIONFAILED]")
         assert (await login("ada@example.test", "changed")).startswith(b"OK")
@@ -290,10 +292,10 @@ async def test_a_question_is_asked_again_when_the_connection_breaks(tmp_path: Pa
 @pytest.mark.setting("dovecot.timeout")
 async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
     async def ask(where: str) -> object:
-        users = ForeignUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
-        with pytest.raises(UnavailableError, match="no answer in time"):
+        users = DovecotUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
+        with pytest.raises(UnavailableError, match="no reply in time"):
             async with asyncio.timeout(PATIENCE):
-                await users.prove("ada", "x", "", asyncio.to_thread)
+                await users.verify("ada", "x", "", asyncio.to_thread)
         users.close()
         return None
 
@@ -302,15 +304,15 @@ async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
 
 async def test_a_userdb_that_cannot_tell(tmp_path: Path) -> None:
     async def ask(where: str) -> bool:
-        return await UserdbSocket(where, 0.5).knows("ada")
+        return await UserdbSocket(where, 0.5).has_user("ada")
 
     hello = b"VERSION\t1\t1\nSPID\t7\n"
     assert await _with_auth_process(tmp_path / "1", lambda _: b"USER\t1\tada\tuid=1\n", ask, hello) is True
     assert await _with_auth_process(tmp_path / "2", lambda _: b"NOTFOUND\t1\n", ask, hello) is False
-    with pytest.raises(UnavailableError, match="cannot tell"):
+    with pytest.raises(UnavailableError, match="temporary failure"):
         await _with_auth_process(tmp_path / "3", lambda _: b"FAIL\t1\treason=why\n", ask, hello)
     with pytest.raises(UnavailableError, match="No such file"):
-        await UserdbSocket(str(tmp_path / "none"), 0.5).knows("ada")
-    users = ForeignUsers(Dovecot(userdb_socket="127.0.0.1:1", timeout=Seconds(1)))
+        await UserdbSocket(str(tmp_path / "none"), 0.5).has_user("ada")
+    users = DovecotUsers(Dovecot(userdb_socket="127.0.0.1:1", timeout=Seconds(1)))
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-        await users.knows("ada@example.test")
+        await users.has_user("ada@example.test")

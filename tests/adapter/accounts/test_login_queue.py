@@ -28,7 +28,7 @@ class _Served:
 
     async def call(self, line: str, name: str) -> None:
         try:
-            async with self.queue.place(line):
+            async with self.queue.slot(line):
                 self.order.append(name)
                 await self.go_on.wait()
         except CrowdedError:
@@ -89,7 +89,7 @@ async def test_place_handed_to_a_cancelled_caller_goes_to_the_next() -> None:
     second.cancel()
     await served.finish(first, second, third)
     assert served.order == ["a0", "a2"]
-    async with asyncio.timeout(PATIENCE), served.queue.place("b"):
+    async with asyncio.timeout(PATIENCE), served.queue.slot("b"):
         pass
 
 

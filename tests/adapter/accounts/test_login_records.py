@@ -105,7 +105,7 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
 
 def test_memory_and_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who comes from ever new addresses displaces nothing but his own."""
-    monkeypatch.setattr(login_records, "_MAX_FILE_OCTETS", 4096)
+    monkeypatch.setattr(login_records, "_MAX_FILE_BYTES", 4096)
     monkeypatch.setattr(login_records, "_MAX_PAIRS", 80)
     with opened(tmp_path) as records:
         log_in(records, ADA, HOME)
@@ -123,7 +123,7 @@ def test_memory_and_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_file_that_is_far_too_large_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_records, "_MAX_FILE_OCTETS", 4096)
+    monkeypatch.setattr(login_records, "_MAX_FILE_BYTES", 4096)
     (tmp_path / "credentials").mkdir(mode=0o700)
     peers_file(tmp_path).write_bytes(b"x" * 100_000)
     with opened(tmp_path) as records:

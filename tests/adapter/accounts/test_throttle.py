@@ -39,7 +39,7 @@ class _Passwords:
         self.gate = threading.Event()
         self.gate.set()
 
-    def knows(self, address: str) -> bool:
+    def has_password(self, address: str) -> bool:
         return True
 
     def verify(self, address: str, password: str) -> bool:
@@ -93,21 +93,21 @@ async def test_delayed_logins_take_no_place_of_others(place: _Place) -> None:
     place.login.apply(Settings(login=Login(threads=1, waiting=2, free_failures=1, delay=HOUR, longest_delay=HOUR)))
     await place.fail(ADA, BOB, peer=AWAY)
     delayed = [place.begin(user, AWAY) for user in (ADA, BOB)]
-    await until(lambda: place.login._bounds._counts["peer 198.51.100.1"] == 2)
+    await until(lambda: place.login._delayed._counts["peer 198.51.100.1"] == 2)
     assert await place.try_at("carol@example.test", HOME, "right") == Success("carol@example.test")
     for task in delayed:
         await place.abandon(task)
-    assert not len(place.login._bounds)
+    assert not len(place.login._delayed)
 
 
 async def test_logins_beyond_the_bounds_of_an_account_are_refused_at_once_and_not_counted(place: _Place) -> None:
     await place.fail(ADA, peer=AWAY)
     flood = [(f"198.51.100.{address}", f"guess {number}") for address in range(10, 15) for number in range(10)]
     tasks = [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[:10]]
-    await until(lambda: place.login._bounds._counts[f"user {ADA}"] == 10)
+    await until(lambda: place.login._delayed._counts[f"user {ADA}"] == 10)
     assert await place.try_at(ADA, Peer("t", "198.51.100.10"), "another guess") == UNAVAILABLE
     tasks += [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[10:]]
-    await until(lambda: place.login._bounds._counts[f"user {ADA}"] == 50)
+    await until(lambda: place.login._delayed._counts[f"user {ADA}"] == 50)
     assert await place.try_at(ADA, Peer("t", "203.0.113.1")) == UNAVAILABLE
     assert place.login._throttle._failures(f"user {ADA}") == 1
     assert await place.try_at(BOB, Peer("t", "203.0.113.1"), "right") == Success(BOB)
@@ -183,10 +183,10 @@ async def test_guesses_at_the_address_of_an_owner_are_delayed(place: _Place) -> 
     # Clients that hang up on wrong guesses would learn from the time which one is right.
     for number in range(4):
         guess = place.begin(ADA, HOME, f"guess {number}")
-        await until(lambda: len(place.login._bounds))
+        await until(lambda: len(place.login._delayed))
         await place.abandon(guess)
     again = place.begin(ADA, HOME, "right")
-    await until(lambda: len(place.login._bounds))
+    await until(lambda: len(place.login._delayed))
     await place.abandon(again)
 
 

@@ -81,7 +81,7 @@ class _Passwords:
         self.asked = 0
         self.trouble: OSError | None = None
 
-    def knows(self, address: str) -> bool:
+    def has_password(self, address: str) -> bool:
         return address.lower() == ADA
 
     def verify(self, address: str, password: str) -> bool:
@@ -106,7 +106,7 @@ async def test_proven_logins_are_not_hashed_again_until_the_password_changes() -
         passwords.password = "other"
         assert await login.check_password(ADA, "right", PEER) == Failure(FailureCause.REFUSED)
         assert await login.check_password(ADA, "other", PEER) == Success(ADA)
-        assert all(b"right" not in digest for digest in login._proven)
+        assert all(b"right" not in digest for digest in login._cache)
         active.clear()
         assert await login.check_password(ADA, "other", PEER) == Failure(FailureCause.REFUSED)
     finally:

@@ -103,9 +103,9 @@ DELAYED = Settings(login=Login(free_failures=0, delay=HOUR, longest_delay=HOUR))
 async def test_client_that_hangs_up_during_a_login_is_dropped_and_has_failed(running: Running, kind: str) -> None:
     client = await Client.open(running, kind, HOSTILE)
     client.begin_login(ADA, "guess")
-    await until(lambda: len(authenticator(running)._bounds))
+    await until(lambda: len(authenticator(running)._delayed))
     await client.close()
-    await until(lambda: not len(authenticator(running)._bounds))
+    await until(lambda: not len(authenticator(running)._delayed))
     await until(lambda: failures(running, f"user {ADA} at {HOSTILE}") == 1)
     assert failures(running, f"peer {HOSTILE}") == 1
     assert failures(running, f"user {ADA}") == 0
@@ -208,5 +208,5 @@ async def test_other_users_log_in_while_one_address_opens_hundreds_of_logins_and
     slowest = max(seconds for _, seconds in outcomes)
     assert slowest < 64 * alone + 10, (slowest, alone)
     # The hostile address is slowed down now, and nothing of it is left.
-    await until(lambda: not len(authenticator(running)._bounds))
+    await until(lambda: not len(authenticator(running)._delayed))
     assert failures(running, f"peer {HOSTILE}") > Login().free_users
