@@ -84,7 +84,7 @@ def measure(chunks: Iterable[bytes]) -> MessageTraits:
     eight_bit = eight_bit_header = binary = False
     header: bytes | None = b""
     line = 0  # length of the unfinished line
-    held = b""  # a CR whose LF may be in the next chunk
+    held = b""  # a CR; its LF may be in the next chunk
     last = b""
     for chunk in chunks:
         size += len(chunk)

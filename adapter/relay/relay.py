@@ -5,7 +5,7 @@ message go in one transaction. Each recipient ends as relayed, retried with expo
 of a failure and the removal of its row are one commit. If no report can be made, the row is kept and retried later.
 
 Delivery is at least once. A crash between the smarthost's reply and our commit sends the same message again: the other
-order would lose it. For the same reason a row whose result cannot be committed (disk full) stays claimed until it can.
+order would lose it. For the same reason a row stays claimed until its result is committed, even while the disk is full.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from adapter.relay.replies import RecipientReply, Verdict
 from adapter.relay.smarthost import Smarthost, Unreachable, unreadable
 from adapter.store import locks
 from adapter.store.disk import Directories
-from adapter.store.effects import Enqueue, Requeue
+from adapter.store.effects import Actor, Enqueue, Requeue
 from adapter.store.journal import Record
 from adapter.store.queries import outbox
 from adapter.store.queries.outbox import QueueRow
@@ -44,6 +44,7 @@ _TAKE_OVER_SECONDS = 2.0  # between two attempts to take the lock of the relayin
 _COOL_DOWN_SECONDS = 2.0  # without a new connection after one that failed
 _MAX_PAUSE_SECONDS = 60.0
 _READ_RETRY_SECONDS = 5.0
+_ACTOR = Actor("", "relay")
 _NO_SENDER = {Reason.NO_SUCH_ADDRESS, Reason.INACTIVE_ADDRESS, Reason.NO_SUCH_FOLDER}
 
 Clock = Callable[[], float]
@@ -304,14 +305,14 @@ class _Relay:
     ) -> bool:
         """Commit, retrying until it succeeds: a lost result would send the message again. False: no report can be made.
 
-        Disk errors are waited out here, so that no more mail is sent whose result could not be recorded either.
+        Disk errors are waited out here: otherwise more mail would be sent without a record of its result.
         """
         notices = _requested(notices)
         pause = 1.0
         while True:
             try:
                 report = await self._report(notices) if notices else None
-                await self._transport.commit(operation(report))
+                await self._transport.commit(operation(report), _ACTOR)
                 return True
             except _ReportFailed:
                 _log.exception("%s: cannot compose the report; retrying later", notices[0].row.message_id)

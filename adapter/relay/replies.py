@@ -69,7 +69,7 @@ def parse_reply(code: int, message: str, remote: str) -> RecipientReply:
 
 
 def parse_rcpt_reply(code: int, message: str, remote: str) -> RecipientReply:
-    """The reply to RCPT. RFC 5321 4.5.3.1.10: too many recipients is no failure, and 552 used to mean that too."""
+    """The reply to RCPT. RFC 5321 4.5.3.1.10: too many recipients is not a failure, and 552 used to mean that."""
     reply = parse_reply(code, message, remote)
     too_many = reply.status in ("4.5.3", "5.5.3") or (code == 552 and reply.status == "5.0.0")
     if code in (452, 552) and (too_many or reply.status == "4.0.0"):

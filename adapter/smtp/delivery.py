@@ -17,6 +17,7 @@ from adapter.sessions.context import OpenStore
 from adapter.smtp.delivery_report import report_delivered, requested_reports
 from adapter.smtp.message import IncomingMessage
 from adapter.smtp.transaction import Recipient, Transaction
+from adapter.store.effects import Actor
 from adapter.transport.operations.delivery import Deliver, Delivery, Placed
 from adapter.transport.operations.envelopes import DsnRequests, RecipientRequest, RelayEnvelope, RelayRecipient
 from adapter.transport.sent_copy import fingerprint_of
@@ -33,12 +34,16 @@ Outcome = Reply | Mapping[str, Reply]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message comes from, and through which service."""
+    """The source of a message: service, peer, and account if it was submitted."""
 
     service: Service
     peer: Peer
-    account: str | None  # who submits it
+    account: str | None  # of the login; None: not submitted
     hostname: str  # ours
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.account or "", self.service.value)
 
 
 async def deliver(store: OpenStore, transaction: Transaction, message: IncomingMessage, origin: Origin) -> list[Reply]:
@@ -78,7 +83,7 @@ async def _accept_or_refuse(
     if isinstance(outcome, Mapping):
         delivered = [each for each in requested_reports(transaction) if outcome[each.address].positive]
         if delivered:
-            await report_delivered(store, transaction, delivered, message.header, origin.hostname)
+            await report_delivered(store, transaction, delivered, message.header, origin.hostname, origin.actor)
     return outcome
 
 
@@ -119,7 +124,7 @@ async def _commit(store: OpenStore, transaction: Transaction, message: IncomingM
         )
 
     try:
-        delivery = await store.commits.run(prepare, size)
+        delivery = await store.commits.run(prepare, size, origin.actor)
     except MailError as error:
         _log_failed_commit(origin.peer, transaction, error)
         return replies.reply_to(error)
@@ -192,7 +197,7 @@ def _recipient_reply(
 def _one_reply(by_recipient: Mapping[str, Reply]) -> Reply:
     """Combine the replies for SMTP, which has one for all recipients.
 
-    If only some recipients have the message, the client is asked to retry: RCPT then tells it which address is gone,
+    If only some recipients have the message, the client is asked to retry: RCPT then refuses the unknown address,
     and a duplicate is better than a lost message.
     """
     given = list(by_recipient.values())

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from adapter.sessions.context import OpenStore
 from adapter.smtp.transaction import Recipient, Transaction
+from adapter.store.effects import Actor
 from adapter.transport.operations.delivery import Deliver
 from adapter.transport.operations.envelopes import RelayEnvelope, RelayRecipient
 from protocol.errors import MailError
@@ -29,11 +30,16 @@ def requested_reports(transaction: Transaction) -> list[Recipient]:
 
 
 async def report_delivered(
-    store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
+    store: OpenStore,
+    transaction: Transaction,
+    delivered: Sequence[Recipient],
+    header: bytes,
+    hostname: str,
+    actor: Actor,
 ) -> None:
     """Report to the sender that these recipients have the message. Raises nothing: they have it in any case."""
     try:
-        await _send_report(store, transaction, delivered, header, hostname)
+        await _send_report(store, transaction, delivered, header, hostname, actor)
     except MailError as error:
         _log.warning("%s: delivery report failed (%s); the message is delivered", transaction.id, error)
     except Exception:
@@ -41,7 +47,12 @@ async def report_delivered(
 
 
 async def _send_report(
-    store: OpenStore, transaction: Transaction, delivered: Sequence[Recipient], header: bytes, hostname: str
+    store: OpenStore,
+    transaction: Transaction,
+    delivered: Sequence[Recipient],
+    header: bytes,
+    hostname: str,
+    actor: Actor,
 ) -> None:
     try:
         targets = store.recipients.resolve(transaction.mail.path)
@@ -75,4 +86,4 @@ async def _send_report(
         envelope = RelayEnvelope(requiretls=transaction.mail.requiretls, lifetime=store.settings.relay.expire_after)
         return Deliver(staged, "", [], relay=[RelayRecipient(transaction.sender, frozenset())], envelope=envelope)
 
-    await store.commits.run(prepare, len(octets))
+    await store.commits.run(prepare, len(octets), actor)

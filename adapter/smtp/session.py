@@ -217,7 +217,7 @@ class SmtpSession(Stream):
             self.interrupt()
 
     def cut_off(self) -> None:
-        """RFC 5321 3.8: tell the client why the connection ends, even in the middle of a transaction."""
+        """RFC 5321 3.8: reply with the reason before closing, even in the middle of a transaction."""
         if not self.interrupt():
             self.abort()
 

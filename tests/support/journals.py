@@ -68,3 +68,9 @@ def written(directories: Directories) -> Iterator[Journal]:
     with closing(Journal(directories)) as opened:
         opened.refresh()
         yield opened
+
+
+def actors(root: str, op: str) -> list[Actor]:
+    """The actors of all records of one kind of operation, oldest first."""
+    with closing(Directories(root)) as directories, closing(Journal(directories)) as opened:
+        return [each.actor for each in opened.records(0) if each.op == op]

@@ -11,9 +11,11 @@ import pytest
 from adapter.config.loader import Seconds
 from adapter.config.schema import RelaySettings
 from adapter.relay import relay
+from adapter.store.effects import Actor
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.smtp.commands import Body, Ret
+from tests.support.journals import actors
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings
 from tests.support.sink import HangUp, Sink
@@ -448,3 +450,10 @@ async def test_no_smarthost_no_relay(transport: Transport) -> None:
     send(transport)
     await relay.run(transport, RelaySettings(), asyncio.Event())
     assert len(queue(transport)) == 1
+
+
+async def test_records_of_results_name_the_relay(transport: Transport) -> None:
+    async with Sink() as sink, relaying(transport, settings(sink)):
+        send(transport)
+        await until(lambda: not queue(transport))
+    assert actors(transport.root, "queue-finish") == [Actor("", "relay")]

@@ -12,9 +12,11 @@ import pytest_asyncio
 
 from adapter.config.loader import Seconds
 from adapter.config.schema import Account, RelaySettings, Settings, Submission
+from adapter.store.effects import Actor
 from adapter.store.flags import Flag
 from adapter.store.queries import outbox
 from tests.support.certificates import make_certificate
+from tests.support.journals import actors
 from tests.support.smtpd import Running, SmtpClient, from_ada, make_store, serving
 from tests.support.stores import ADA, BOB, rows
 
@@ -259,3 +261,11 @@ async def test_a_report_that_fails_does_not_bring_the_message_again(
     client.send(from_ada() + b".\r\n")
     assert (await client.reply()).code == 250
     assert len(server.inbox(BOB)) == 1
+
+
+async def test_each_record_names_the_account_and_the_protocol(server: Running) -> None:
+    for kind in ("lmtp", "smtp"):
+        assert (await (await server.hello(kind)).mail(from_ada(), BOB)).code == 250
+    client = await logged_in(server)
+    assert (await client.mail(from_ada(), BOB, sender=ADA)).code == 250
+    assert actors(server.transport.root, "deliver") == [Actor("", "lmtp"), Actor("", "smtp"), Actor(ADA, "submission")]
