@@ -60,6 +60,7 @@ def restore_backup(source: str, root: str) -> Restored:
                     pass
             checkpoint.write(target.directories, described.seq)
             changed = verify.changed_content(target.directories) if totals.octets != described.octets else []
+            target.write((), layout.README_FILE, layout.readme(), 0o444)
             target.write((), layout.VERSION_FILE, f"{described.version}\n".encode(), 0o444)
     return Restored(path, described, totals.octets, changed)
 

@@ -7,6 +7,7 @@ links, so no path can leave the store whatever lies in it.
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 
 from adapter.store import names
 
@@ -15,6 +16,7 @@ Parts = tuple[str, ...]
 VERSION_FILE = "protocol-version.txt"
 VERSION = 1
 STORE_ID_FILE = "store-id.txt"
+README_FILE = "README.md"  # explains the tree to a person or an agent who finds it
 BACKUP_FILE = "backup.json"  # what a backup has in place of VERSION_FILE
 
 INDEX_FILE = "index.sqlite"
@@ -64,6 +66,11 @@ _DUTY = re.compile(r"(compaction|relay|hooks|pull-[A-Za-z0-9_-][A-Za-z0-9_.-]{0,
 def absolute(root: str, *parts: str) -> str:
     """A path from the root, for SQLite, which opens files by path, and for messages to people."""
     return "/".join((root, *parts))
+
+
+def readme() -> bytes:
+    """The page in the root of every store: where mail is, how to search it, and what not to touch."""
+    return files(__package__).joinpath("store_readme.md").read_bytes()
 
 
 def message_directory(message_id: str) -> Parts:

@@ -46,7 +46,7 @@ def _directory(pattern: re.Pattern[str], forbidden: int = PRIVATE) -> tuple[re.P
 _Rules = tuple[tuple[re.Pattern[str], Expected], ...]
 _TOP = sorted({re.escape(parts[0]) for parts in layout.DIRECTORIES})
 _ROOT: _Rules = (
-    _file(r"(?:protocol-version|store-id)\.txt\Z|README\.md\Z", READABLE),
+    _file(rf"(?:protocol-version|store-id)\.txt\Z|{re.escape(layout.README_FILE)}\Z", READABLE),
     _file(r"index" + _DATABASE, PRIVATE, is_checked=False),
     _file(r"cache-[a-z]+" + _DATABASE, PRIVATE, is_checked=False),
     _directory(re.compile(rf"(?:{'|'.join(_TOP)})\Z")),

@@ -379,5 +379,6 @@ def create_store(root: str) -> None:
         index.create(layout.absolute(root, layout.INDEX_FILE), store).close()
         checkpoint.write(directories, 0)
         recent_marks.open_marks(root, list).close()  # made here, so that the first mail is recent
+        disk.replace_file(directories.root_fd, layout.README_FILE, layout.readme(), mode=0o444)
         # Written last: a store without it is not one.
         disk.replace_file(directories.root_fd, layout.VERSION_FILE, f"{layout.VERSION}\n".encode(), mode=0o444)

@@ -108,7 +108,7 @@ def test_restored_store_is_private(root: Path, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in (tmp_path / "again").iterdir()}
-    assert {name for name, mode in modes.items() if mode & 0o077} == {layout.VERSION_FILE}
+    assert {name for name, mode in modes.items() if mode & 0o077} == {layout.VERSION_FILE, layout.README_FILE}
 
 
 def test_journal_of_a_backup_rebuilds_the_same_store(root: Path, tmp_path: Path) -> None:
