@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Mail text and recorded protocol lines: data, not prose.
 DATA = (
     "tests/recorded_copies/",
-    "tests/support/corpus.py",
-    "tests/support/real_mail.py",
+    "tests/support/mail/corpus.py",
+    "tests/support/mail/real_mail.py",
     "tests/style.py",
     "tests/test_style.py",
 )

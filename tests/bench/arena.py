@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.bench.imap_client import RawClient
 from tests.bench.peers import ADA, PASSWORD, Markpost, Peer
-from tests.support.real_mail import RealMail
+from tests.support.mail.real_mail import RealMail
 
 TARGET = "Target"  # the folder that COPY, MOVE and APPEND fill
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.bench.peers import Peer
-from tests.support.process_tree import descendants
+from tests.support.processes.tree import descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)

@@ -17,8 +17,8 @@ from adapter.accounts.credentials import Credentials
 from adapter.store import layout
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
-from tests.support.fronts import free_port, wait_for_port
 from tests.support.paths import REPOSITORY
+from tests.support.processes.fronts import free_port, wait_for_port
 
 ADA = "ada@example.test"
 PASSWORD = "secret"

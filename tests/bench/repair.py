@@ -16,7 +16,7 @@ import orjson
 from adapter.store import layout
 from tests.bench.peers import ADA, Dovecot, Markpost
 from tests.bench.store import row
-from tests.support.real_mail import RealMail
+from tests.support.mail.real_mail import RealMail
 
 _MAIL = RealMail(1)
 _GOAL = 4000  # messages a second, on two cores

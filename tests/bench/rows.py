@@ -17,7 +17,7 @@ from tests.bench.imap_client import RawClient, lmtp_deliver
 from tests.bench.lmtp_client import Connections
 from tests.bench.measure import Watch, memory_mib
 from tests.bench.peers import ADA, PASSWORD
-from tests.support.real_mail import unique_word
+from tests.support.mail.real_mail import unique_word
 
 Measure = Callable[[Arena, Watch], None]
 

@@ -15,7 +15,7 @@ from tests.bench.cyrus import Cyrus
 from tests.bench.measure import Sample, SyncCounter, Watch, build_sync_counter
 from tests.bench.peers import Dovecot, Markpost, Peer
 from tests.bench.rows import Row
-from tests.support.real_mail import RealMail
+from tests.support.mail.real_mail import RealMail
 
 PEERS = ("markpost-1", "markpost-2", "dovecot-maildir", "dovecot-sdbox", "cyrus")
 QUICK_PEERS = ("markpost-1", "dovecot-maildir")

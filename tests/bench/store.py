@@ -17,7 +17,7 @@ from adapter.transport import ids
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from tests.bench import floor
-from tests.support.real_mail import RealMail
+from tests.support.mail.real_mail import RealMail
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 

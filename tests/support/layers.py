@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.system.crash.lab.checker import Checker
+from tests.support.store.checker import Checker
 
 
 def disagreements(root: str | os.PathLike[str], scratch: str | os.PathLike[str], *, open_stores: int = 0) -> list[str]:

@@ -16,8 +16,8 @@ from adapter.api import Mailbox, Person, Store, Summary
 from adapter.store import layout
 from adapter.transport import operations as op
 from protocol.errors import MailError, Reason
-from tests.support.failing_reads import FailingReads
 from tests.support.paths import REPOSITORY
+from tests.support.store.failing_reads import FailingReads
 from tests.support.waiting import PATIENCE, until, wait_until
 
 ROOT = REPOSITORY

@@ -23,9 +23,9 @@ from adapter.store.queries import bookmarks, contents, outbox
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError
-from tests.support.failing_reads import FailingReads
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.store.failing_reads import FailingReads
 from tests.support.stores import ADA, deliver, folder, rows
 from tests.system.maintenance.lab import lab, lab_stores
 

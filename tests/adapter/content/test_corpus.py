@@ -14,7 +14,7 @@ import pytest
 from adapter.content.wire import BLOB, RAW, Recipe
 from adapter.exchange.eml import with_crlf
 from adapter.transport.transport import Transport
-from tests.support.corpus import varied_message
+from tests.support.mail.corpus import varied_message
 from tests.support.paths import REPOSITORY
 from tests.support.stores import ADA, BOB, append, deliver, rows
 

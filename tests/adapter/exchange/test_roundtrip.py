@@ -15,7 +15,7 @@ from adapter.exchange.model import Item, Source
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
-from tests.support.exchanges import account_contents, export, fill_folders, import_mail
+from tests.support.mail.exchanges import account_contents, export, fill_folders, import_mail
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 FORMATS: list[Format] = ["maildir", "mbox"]

@@ -14,8 +14,8 @@ import pytest
 
 from adapter.config.loader import Seconds
 from adapter.config.schema import Settings
-from tests.support.corpus import varied_message
 from tests.support.imapd import ImapClient, Running, make_store, serving
+from tests.support.mail.corpus import varied_message
 from tests.support.stores import ADA, append
 from tests.support.waiting import PATIENCE
 

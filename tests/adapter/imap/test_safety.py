@@ -23,8 +23,8 @@ from adapter.transport import operations as op
 from adapter.transport.staging import Spool
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
-from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, ImapClient, Running, Start, make_store, serving
+from tests.support.mail.corpus import varied_message
 from tests.support.mailboxes import told
 from tests.support.stores import ADA, BOB, append, rows
 from tests.support.waiting import PATIENCE, until

@@ -14,8 +14,8 @@ from adapter.imap.handlers import TaggedResponse, failure
 from adapter.read_model.bodies import Bodies, Span
 from adapter.read_model.mailboxes import Mailboxes
 from protocol.errors import MailError, Reason
-from tests.support.corpus import varied_message
 from tests.support.imapd import ImapClient, Running, Start
+from tests.support.mail.corpus import varied_message
 from tests.support.mailboxes import told
 from tests.support.stores import ADA, append
 from tests.support.waiting import PATIENCE

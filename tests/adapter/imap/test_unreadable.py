@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from adapter.store.effects import MarkDamaged
-from tests.support.failing_reads import FailingReads
 from tests.support.imapd import ImapClient, Running, Start
-from tests.support.loss_records import Emit
 from tests.support.messages import message
+from tests.support.store.failing_reads import FailingReads
+from tests.support.store.loss_records import Emit
 from tests.support.stores import ADA, append
 
 _LARGE = b"large " * 80_000

@@ -35,10 +35,7 @@ from protocol.imap.session_view import View
 from protocol.imap.wire.lexer import PLAIN
 from protocol.mime.parser import scan
 from protocol.mime.structure import envelope
-from tests.support.mailboxes import open_folder, open_mailboxes
-from tests.support.messages import message
-from tests.support.stores import ADA, append, rows
-from tests.support.text_search import (
+from tests.support.mail.text_search import (
     NOW,
     check_text_search,
     indexed_messages,
@@ -47,6 +44,9 @@ from tests.support.text_search import (
     search,
     text_of,
 )
+from tests.support.mailboxes import open_folder, open_mailboxes
+from tests.support.messages import message
+from tests.support.stores import ADA, append, rows
 from tests.support.waiting import until
 
 

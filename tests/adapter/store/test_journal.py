@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from adapter.store import layout, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, Record, decode
-from tests.support.journals import bare, octets, record, reopened, segment, texts
-from tests.support.records import records
+from tests.support.store.journals import bare, octets, record, reopened, segment, texts
+from tests.support.store.records import records
 from tests.support.stores import STORE
 
 # --- one record ------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, JournalForeign, Record
 from adapter.store.journal_tail import JournalTail
 from adapter.store.segments import BEGINNING, Header
-from tests.support.journals import abort, bare, record, reopened, segment, texts
-from tests.support.records import records
+from tests.support.store.journals import abort, bare, record, reopened, segment, texts
+from tests.support.store.records import records
 from tests.support.stores import STORE
 
 _OTHER = "f" * 32

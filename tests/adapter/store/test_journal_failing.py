@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adapter.store import disk, journal
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, Record, without_aborted
-from tests.support.journals import abort, bare, octets, record, reopened, texts
+from tests.support.store.journals import abort, bare, octets, record, reopened, texts
 
 # --- failing appends -------------------------------------------------------------------------------------------------
 

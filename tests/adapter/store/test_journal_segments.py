@@ -12,7 +12,7 @@ from adapter.store import journal, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged
 from adapter.store.journal_tail import JournalTail
-from tests.support.journals import abort, record, reopened, segment, texts
+from tests.support.store.journals import abort, record, reopened, segment, texts
 from tests.support.stores import STORE
 
 # --- rotation, compaction, followers ---------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from adapter.store import index
 from adapter.store.queries import recent_marks, text_index
 from tests.support.imapd import make_store, serving
 from tests.support.messages import message
-from tests.support.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
+from tests.support.store.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
 from tests.support.stores import ADA, BOB, STORE
 
 #: Modules with SQL of another kind.
@@ -281,7 +281,7 @@ def test_statement_that_cannot_be_collected_is_reported(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "some_module.py").write_text(code)
-    monkeypatch.setattr("tests.support.statements.ROOT", tmp_path)
+    monkeypatch.setattr("tests.support.store.statements.ROOT", tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(Unaccounted):
         collect("some_module.py")

@@ -30,7 +30,7 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.model import STANDARD, Account, Folder, Letter, Model, Refused
+from tests.support.store.model import STANDARD, Account, Folder, Letter, Model, Refused
 from tests.support.waiting import wait_until
 
 ADDRESSES = ["ada@example.test", "bob@example.test", "grüße/c@example.test"]

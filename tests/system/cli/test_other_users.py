@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adapter.cli import main
-from tests.support.other_users import NOBODY, as_nobody, give_to_nobody, only_for_root
+from tests.support.processes.other_users import NOBODY, as_nobody, give_to_nobody, only_for_root
 from tests.support.stores import ADA, new_store, tree
 
 pytestmark = only_for_root

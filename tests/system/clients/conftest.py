@@ -9,8 +9,8 @@ import pytest
 
 from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
+from tests.support.processes.upstream import Dovecot, running_dovecot
 from tests.support.stores import ADA, new_store
-from tests.support.upstream import Dovecot, running_dovecot
 
 
 @pytest.fixture(scope="session")

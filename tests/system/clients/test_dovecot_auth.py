@@ -15,10 +15,10 @@ from adapter.config import loader
 from adapter.config.schema import Domains, Dovecot, Settings
 from adapter.transport import operations as op
 from adapter.transport.transport import create_store
-from tests.support.dovecot_users import DovecotUsers, dovecot_users
 from tests.support.imapd import ImapClient
 from tests.support.messages import message
 from tests.support.paths import REPOSITORY
+from tests.support.processes.dovecot_users import DovecotUsers, dovecot_users
 from tests.support.smtpd import Running, serving
 
 pytestmark = [

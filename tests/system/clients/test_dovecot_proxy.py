@@ -22,9 +22,9 @@ import pytest
 
 from adapter.transport.transport import Transport
 from tests.support.certificates import make_certificate
-from tests.support.fronts import adapted, free_port, open_directory, wait_for_port
 from tests.support.messages import message
-from tests.support.serve import served
+from tests.support.processes.fronts import adapted, free_port, open_directory, wait_for_port
+from tests.support.processes.serve import served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA, BOB, rows
 from tests.support.waiting import PATIENCE, wait_until

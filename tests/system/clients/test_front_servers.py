@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from adapter.store import layout
-from tests.support.fronts import adapted, free_port, open_directory, wait_for_port
 from tests.support.messages import message
-from tests.support.outside import Outside, outside
-from tests.support.postfix import running_postfix
-from tests.support.serve import served
+from tests.support.processes.fronts import adapted, free_port, open_directory, wait_for_port
+from tests.support.processes.outside import Outside, outside
+from tests.support.processes.postfix import running_postfix
+from tests.support.processes.serve import served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE, wait_until

@@ -13,7 +13,7 @@ from adapter.api import Store
 from tests.support.imapd import PASSWORD, ImapClient, make_store
 from tests.support.messages import message
 from tests.support.paths import REPOSITORY
-from tests.support.serve import served
+from tests.support.processes.serve import served
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from adapter.transport.transport import Transport
-from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, make_store
-from tests.support.serving import Served, served
+from tests.support.mail.corpus import varied_message
+from tests.support.processes.serving import Served, served
 from tests.support.stores import ADA, append, rows
 from tests.support.waiting import PATIENCE
 

@@ -16,9 +16,9 @@ import aioimaplib
 import pytest
 
 from adapter.transport.transport import Transport
-from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, make_store
-from tests.support.serving import Served, served
+from tests.support.mail.corpus import varied_message
+from tests.support.processes.serving import Served, served
 from tests.support.stores import ADA, append
 from tests.support.waiting import PATIENCE
 

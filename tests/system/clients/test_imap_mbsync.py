@@ -11,9 +11,9 @@ import pytest
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
-from tests.support.corpus import varied_message
 from tests.support.imapd import PASSWORD, make_store
-from tests.support.serving import Served, served
+from tests.support.mail.corpus import varied_message
+from tests.support.processes.serving import Served, served
 from tests.support.stores import ADA, append, folder, rows
 
 pytestmark = pytest.mark.needs("mbsync")

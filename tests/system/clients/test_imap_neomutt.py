@@ -17,7 +17,7 @@ from adapter.store.flags import Flag
 from adapter.transport.transport import Transport
 from tests.support.imapd import PASSWORD, make_store
 from tests.support.messages import message
-from tests.support.serving import Served, served
+from tests.support.processes.serving import Served, served
 from tests.support.stores import ADA, append, deliver, rows
 from tests.support.waiting import PATIENCE
 

@@ -19,9 +19,9 @@ from adapter.store.quotas import Quotas
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.support.messages import message
-from tests.support.pulling import LARGE, LIMITS, here, pull, there
+from tests.support.processes.pulling import LARGE, LIMITS, here, pull, there
+from tests.support.processes.upstream import Dovecot, put, spelt
 from tests.support.stores import ADA, append, folder, folder_names, rows, subscriptions
-from tests.support.upstream import Dovecot, put, spelt
 
 pytestmark = [
     pytest.mark.needs("dovecot"),

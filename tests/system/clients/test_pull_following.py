@@ -13,13 +13,13 @@ from adapter.config.loader import Seconds
 from adapter.mirror.client import Client
 from adapter.store.flags import Flag
 from adapter.transport.transport import Transport
-from tests.support.fronts import free_port
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.pulling import configure, following
-from tests.support.serve import served
+from tests.support.processes.fronts import free_port
+from tests.support.processes.pulling import configure, following
+from tests.support.processes.serve import served
+from tests.support.processes.upstream import PASSWORD, Dovecot, put, wire
 from tests.support.stores import ADA, folder_names, new_store, rows
-from tests.support.upstream import PASSWORD, Dovecot, put, wire
 from tests.support.waiting import until, wait_until
 
 pytestmark = [

@@ -20,13 +20,13 @@ from adapter.mirror import replies
 from adapter.mirror.client import Refused, UpstreamError
 from adapter.store.flags import Flag
 from adapter.transport.transport import Transport
-from tests.support.fronts import free_port
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.paths import REPOSITORY
-from tests.support.pulling import LARGE, configure, here, pull
+from tests.support.processes.fronts import free_port
+from tests.support.processes.pulling import LARGE, configure, here, pull
+from tests.support.processes.upstream import PASSWORD, Dovecot, put, wire
 from tests.support.stores import ADA, new_store, rows
-from tests.support.upstream import PASSWORD, Dovecot, put, wire
 
 pytestmark = [
     pytest.mark.needs("dovecot"),

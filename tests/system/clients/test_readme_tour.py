@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fronts import free_port
 from tests.support.paths import REPOSITORY
+from tests.support.processes.fronts import free_port
 
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What is different every time: message ids and times.

@@ -16,9 +16,9 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.smtp.commands import Body
 from tests.support.certificates import make_certificate
-from tests.support.fronts import free_port, open_directory
 from tests.support.messages import message
-from tests.support.postfix import Postfix, running_postfix
+from tests.support.processes.fronts import free_port, open_directory
+from tests.support.processes.postfix import Postfix, running_postfix
 from tests.support.relays import DAVE, ERIN, inbox, queue, read_report, relaying, send
 from tests.support.sink import Sink
 from tests.support.waiting import until

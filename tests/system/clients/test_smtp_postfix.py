@@ -14,10 +14,10 @@ import pytest
 from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.support.certificates import make_certificate
-from tests.support.fronts import open_directory
 from tests.support.messages import message
-from tests.support.postfix import Postfix, running_postfix
-from tests.support.serve import Served, served
+from tests.support.processes.fronts import open_directory
+from tests.support.processes.postfix import Postfix, running_postfix
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import make_store
 from tests.support.stores import rows
 from tests.support.waiting import PATIENCE, wait_until

@@ -14,7 +14,7 @@ import pytest
 from adapter.transport.transport import Transport
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
-from tests.support.serve import Served, served
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store, trusting
 from tests.support.stores import ADA, BOB, rows
 from tests.support.waiting import PATIENCE

@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.fronts import free_port
-from tests.support.serve import Served
+from tests.support.processes.fronts import free_port
+from tests.support.processes.serve import Served
 from tests.support.smtpd import make_store
 from tests.support.waiting import PATIENCE
 from tests.system.crash.lab.senders import Sender, check_delivered

@@ -14,8 +14,8 @@ from imaplib import IMAP4
 from pathlib import Path
 
 from tests.support.imapd import PASSWORD, make_store
-from tests.support.process_tree import children
-from tests.support.serve import Served
+from tests.support.processes.serve import Served
+from tests.support.processes.tree import children
 from tests.support.waiting import PATIENCE
 from tests.system.crash.lab.senders import Sender, check_delivered
 

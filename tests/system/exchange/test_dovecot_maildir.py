@@ -14,7 +14,7 @@ import pytest
 from adapter.store.flags import Flag
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
-from tests.support.exchanges import account_contents, export, fill_folders, import_mail
+from tests.support.mail.exchanges import account_contents, export, fill_folders, import_mail
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 

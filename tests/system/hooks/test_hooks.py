@@ -19,7 +19,7 @@ from adapter.transport.transport import Transport
 from tests.support.hooks import HookReceiver, hook_bookmarks, running_hooks, url_hook
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.serve import served
+from tests.support.processes.serve import served
 from tests.support.stores import ADA, BOB, deliver, new_store
 from tests.support.waiting import PATIENCE, until, wait_until
 

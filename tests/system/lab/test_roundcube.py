@@ -21,7 +21,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from adapter.transport.transport import Transport
 from tests.support.imapd import PASSWORD, make_store
 from tests.support.messages import message
-from tests.support.serving import Served, served
+from tests.support.processes.serving import Served, served
 from tests.support.stores import ADA, BOB, deliver, rows
 from tests.support.waiting import PATIENCE
 

@@ -26,8 +26,8 @@ from adapter.store.segments import Header
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.support.messages import message
+from tests.support.store.tables import tables
 from tests.support.stores import ADA, BOB, STORE, deliver, folder, id_of, new_store, placed, rows, tree
-from tests.support.tables import tables
 from tests.system.maintenance.lab.victims import records, write_records
 
 

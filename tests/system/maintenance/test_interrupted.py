@@ -12,7 +12,7 @@ import pytest
 
 from adapter.maintenance import processes, spark
 from tests.support.paths import REPOSITORY
-from tests.support.process_tree import is_alive
+from tests.support.processes.tree import is_alive
 from tests.support.stores import ADA, new_store
 from tests.support.waiting import PATIENCE, wait_until
 

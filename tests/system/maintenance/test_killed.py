@@ -20,10 +20,10 @@ from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from tests.support.copies import copy_store
 from tests.support.messages import message
+from tests.support.store.copies import copy_store
+from tests.support.store.tables import tables
 from tests.support.stores import ADA, append, deliver, id_of
-from tests.support.tables import tables
 from tests.system.maintenance.lab import lab, lab_stores
 from tests.system.maintenance.lab.catalogue import CATALOGUE, damage
 from tests.system.maintenance.lab.lab_stores import CAROL

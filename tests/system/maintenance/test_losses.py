@@ -21,8 +21,8 @@ from adapter.transport.operations.registration import DeregisterMode
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.messages import message
+from tests.support.store.tables import tables as rows_of
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
-from tests.support.tables import tables as rows_of
 from tests.system.maintenance.lab import lab, lab_stores
 from tests.system.maintenance.lab.victims import records, write_records
 

@@ -14,9 +14,9 @@ from adapter.maintenance.expected import salvage
 from adapter.store import index, layout, snapshots
 from adapter.transport import operations as op
 from tests.support.messages import message
-from tests.support.seeded_ids import seed_ids
+from tests.support.store.seeded_ids import seed_ids
+from tests.support.store.tables import Tables, tables
 from tests.support.stores import ADA, BOB, STORE, append, folder, id_of, new_store
-from tests.support.tables import Tables, tables
 from tests.system.maintenance.lab import lab
 
 _PAGE = 4096

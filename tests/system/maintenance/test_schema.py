@@ -15,8 +15,8 @@ from adapter.maintenance.expected.store_facts import Facts
 from adapter.store import index, layout
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
+from tests.support.store.tables import tables
 from tests.support.stores import ADA, BOB, deliver, id_of, new_store
-from tests.support.tables import tables
 from tests.system.maintenance.lab import lab, lab_stores
 from tests.system.maintenance.lab.catalogue import CATALOGUE
 from tests.system.maintenance.lab.victims import Victims

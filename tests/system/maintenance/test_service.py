@@ -26,7 +26,7 @@ from adapter.store import journal, layout
 from adapter.transport.transport import Transport
 from tests.support.messages import message
 from tests.support.paths import REPOSITORY
-from tests.support.serve import served
+from tests.support.processes.serve import served
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.maintenance.lab import lab, load

@@ -14,7 +14,7 @@ import pytest
 from adapter.maintenance.expected import tables
 from adapter.store import layout
 from tests.support import processes
-from tests.support.tables import tables as rows_of
+from tests.support.store.tables import tables as rows_of
 from tests.support.waiting import wait_until
 from tests.system.maintenance.lab import lab, lab_stores
 

@@ -13,7 +13,7 @@ import pytest
 from adapter.maintenance.scan import executor, unreadable
 from adapter.store import disk, layout
 from tests.support.messages import message
-from tests.support.other_users import as_nobody, only_for_root
+from tests.support.processes.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, append, new_store, tree
 from tests.system.maintenance.lab import failing, lab, lab_stores
 

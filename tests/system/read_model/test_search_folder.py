@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from adapter.transport.transport import Transport
-from tests.support.mailboxes import open_folder, open_mailboxes
-from tests.support.processes import run_elsewhere
-from tests.support.stores import append
-from tests.support.text_search import (
+from tests.support.mail.text_search import (
     check_text_search,
     indexed_messages,
     sample_mail,
 )
+from tests.support.mailboxes import open_folder, open_mailboxes
+from tests.support.processes import run_elsewhere
+from tests.support.stores import append
 from tests.support.waiting import until
 
 

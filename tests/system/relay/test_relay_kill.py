@@ -14,9 +14,9 @@ import pytest
 from adapter.config.loader import Seconds
 from adapter.relay import relay
 from adapter.transport.transport import Transport
-from tests.support.fronts import free_port
 from tests.support.messages import message
 from tests.support.paths import REPOSITORY
+from tests.support.processes.fronts import free_port
 from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings
 from tests.support.sink import Sink
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ class Killer:
 
 async def start_relay(root: str, port: int) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.relay_child", root, str(port)),
+        *(sys.executable, "-m", "tests.support.processes.relay_child", root, str(port)),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import pytest
 from adapter.config.schema import Limits, Settings
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
-from tests.support.serve import Served, served
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import PASSWORD, from_ada, make_store, serving, trusting
 from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE, until, wait_until

@@ -18,7 +18,7 @@ import pytest
 
 from adapter.observability import logging as logs
 from adapter.observability.peer import Peer
-from tests.support.serve import Served, served
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
 from tests.support.waiting import wait_until

@@ -18,7 +18,7 @@ from adapter.observability import metrics, prometheus
 from adapter.observability.metrics import Sample
 from adapter.server.metrics_shm import SharedMetrics
 from tests.support.messages import message
-from tests.support.serve import Served, served
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE, wait_until

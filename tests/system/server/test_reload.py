@@ -22,8 +22,8 @@ from adapter.server.reload import Reloader, restart_on_change
 from adapter.server.settings import SettingsSource
 from tests.support.certificates import make_certificate
 from tests.support.messages import message
+from tests.support.processes.serve import Served, served
 from tests.support.relays import DAVE
-from tests.support.serve import Served, served
 from tests.support.sink import Sink
 from tests.support.smtpd import PASSWORD, SmtpClient, make_store, serving, trusting
 from tests.support.stores import ADA, BOB

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from adapter.cli import main
 from adapter.store import layout
 from tests.support.certificates import make_certificate
-from tests.support.fronts import is_listened_on
 from tests.support.messages import message
-from tests.support.serve import Served, served
+from tests.support.processes.fronts import is_listened_on
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import make_store
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE, wait_until

@@ -35,7 +35,7 @@ from protocol.sasl.mechanisms import Success
 from protocol.sasl.scram import ScramKeys
 from tests.support.certificates import make_certificate
 from tests.support.imapd import ImapClient
-from tests.support.serve import served
+from tests.support.processes.serve import served
 from tests.support.smtpd import Running, make_store, serving, trusting
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE

@@ -17,7 +17,7 @@ import pytest
 
 from adapter.transport.transport import Transport
 from tests.support.messages import message
-from tests.support.serve import Served, served
+from tests.support.processes.serve import Served, served
 from tests.support.smtpd import make_store
 from tests.support.stores import ADA, rows
 from tests.support.waiting import PATIENCE

@@ -15,7 +15,7 @@ import pytest
 
 from adapter.server.service_manager import StatusReporter
 from adapter.server.supervisor import Supervisor, WorkerChannel
-from tests.support.process_tree import children, is_alive
+from tests.support.processes.tree import children, is_alive
 from tests.support.waiting import PATIENCE, wait_until
 
 

@@ -21,7 +21,7 @@ from adapter.config.loader import ConfigError
 from adapter.server.service_manager import SystemdNotifier
 from adapter.server.socket_activation import inherited_sockets
 from tests.support.paths import REPOSITORY
-from tests.support.process_tree import children
+from tests.support.processes.tree import children
 from tests.support.smtpd import make_store
 from tests.support.waiting import PATIENCE
 

@@ -22,9 +22,9 @@ from adapter.server.process_state import read_process_state
 from adapter.store import layout
 from adapter.transport.transport import Transport
 from tests.support.messages import message
-from tests.support.process_tree import children, is_alive
+from tests.support.processes.serve import Served, served
+from tests.support.processes.tree import children, is_alive
 from tests.support.relays import queue, send
-from tests.support.serve import Served, served
 from tests.support.sink import Sink
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA

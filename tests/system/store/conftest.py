@@ -1,5 +1,5 @@
 """The directories of a new store, and its journal."""
 
-from tests.support.journals import directories, written
+from tests.support.store.journals import directories, written
 
 __all__ = ["directories", "written"]

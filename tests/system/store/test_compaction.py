@@ -11,7 +11,7 @@ from adapter.transport import compaction
 from adapter.transport import transport as transport_module
 from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
-from tests.support.scenario import steps
+from tests.support.store.scenario import steps
 from tests.support.stores import ADA, BOB, deliver, new_store
 
 

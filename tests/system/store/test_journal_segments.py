@@ -8,8 +8,8 @@ from typing import Any
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
 from adapter.store.locks import Locks
-from tests.support.journals import record, texts
 from tests.support.processes import running
+from tests.support.store.journals import record, texts
 from tests.support.waiting import PATIENCE
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from adapter.transport import operations as op
-from tests.support.corpus import varied_message
 from tests.support.imap_view import CheckedClient, Mailbox
 from tests.support.imapd import Running, make_store, serving
+from tests.support.mail.corpus import varied_message
+from tests.support.mail.real_mail import RealMail
 from tests.support.mailboxes import told
-from tests.support.real_mail import RealMail
 from tests.support.stores import ADA, rows
 
 SESSIONS = 20

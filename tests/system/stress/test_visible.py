@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages import message
-from tests.support.serve import served
+from tests.support.processes.serve import served
 from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE

@@ -10,7 +10,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.messages import message
-from tests.support.other_users import as_nobody, only_for_root
+from tests.support.processes.other_users import as_nobody, only_for_root
 from tests.support.stores import ADA, BOB, deliver, new_store
 
 

@@ -15,9 +15,9 @@ from adapter.transport.operations.mirror import Place
 from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.older_stores import forget_table
+from tests.support.store.older_stores import forget_table
+from tests.support.store.tables import tables
 from tests.support.stores import ADA, append, folder, new_store, rows
-from tests.support.tables import tables
 
 OWNER = "pull work INBOX"
 

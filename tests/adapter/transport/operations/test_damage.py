@@ -23,8 +23,8 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.mime.encoding import decode_transfer
 from protocol.mime.parser import scan
-from tests.support.loss_records import Emit
 from tests.support.messages import message
+from tests.support.store.loss_records import Emit
 from tests.support.stores import ADA, deliver, folder, new_store, rows
 
 PART = bytes(range(256)) * 300

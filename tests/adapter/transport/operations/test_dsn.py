@@ -14,12 +14,12 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.smtp.commands import Ret
-from tests.support.journals import reopened
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.older_stores import forget_table
+from tests.support.store.journals import reopened
+from tests.support.store.older_stores import forget_table
+from tests.support.store.tables import tables
 from tests.support.stores import ADA, BOB, STORE, deliver, folder, new_store
-from tests.support.tables import tables
 
 SUPPORT = "Support@Example.Test"
 ASKED = op.DsnRequests(

@@ -18,9 +18,9 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
-from tests.support.scenario import steps
+from tests.support.store.scenario import steps
+from tests.support.store.tables import Tables, tables
 from tests.support.stores import ADA, BOB, deliver, new_store, rows
-from tests.support.tables import Tables, tables
 
 
 class Story:

@@ -15,8 +15,9 @@ from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
+from tests.support.store.checker import Checker
+from tests.support.store.tables import connect
 from tests.system.crash.lab import letters, view, world
-from tests.system.crash.lab.checker import Checker
 from tests.system.crash.lab.children import Report, another_boot, no_background_checkpoints, perform, used_uids
 from tests.system.crash.lab.scenarios import Scenario
 from tests.system.crash.lab.view import Known, View
@@ -149,7 +150,7 @@ class Lab:
 
 def all_uids(root: str) -> tuple[set[Uid], set[int]]:
     """Every UID the store shows or remembers to have expunged, and every UIDVALIDITY."""
-    index = view.connect(root)
+    index = connect(root)
     try:
         folders = dict(index.execute("SELECT folder_id, uidvalidity FROM folders").fetchall())
         uids = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from adapter.transport.transport import Transport
 from tests.support.layers import assert_layers_agree
-from tests.support.real_mail import RealMail
+from tests.support.mail.real_mail import RealMail
 from tests.support.stores import rows
 
 _MAIL = RealMail(1)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from adapter.store import layout
+from tests.support.store.tables import connect
 
 View = dict[str, Any]
 
@@ -26,10 +26,6 @@ class Known:
 
 
 NOTHING_KNOWN = Known(frozenset(), frozenset(), frozenset())
-
-
-def connect(root: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{layout.absolute(root, layout.INDEX_FILE)}?mode=rw", uri=True, timeout=5)
 
 
 def known(root: str) -> Known:

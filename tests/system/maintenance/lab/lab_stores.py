@@ -12,9 +12,9 @@ from adapter.transport import operations as op
 from adapter.transport.operations import RelayRecipient
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
-from tests.support.loss_records import Emit
+from tests.support.mail.real_mail import RealMail
 from tests.support.messages import message
-from tests.support.real_mail import RealMail
+from tests.support.store.loss_records import Emit
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
 
 CAROL = "carol@example.test"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.fronts import free_port, is_listened_on, wait_for_port
+from tests.support.processes.fronts import free_port, is_listened_on, wait_for_port
 from tests.support.waiting import wait_until
 
 #: What every Postfix has; a test adds to it.

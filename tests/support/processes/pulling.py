@@ -16,8 +16,8 @@ from adapter.mirror.folder_sync import Pulled
 from adapter.mirror.limits import Limits
 from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
+from tests.support.processes.upstream import PASSWORD, Dovecot, contents
 from tests.support.stores import ADA, rows
-from tests.support.upstream import PASSWORD, Dovecot, contents
 from tests.support.waiting import PATIENCE
 
 LIMITS = Limits(50 << 20, Quotas(Settings()))

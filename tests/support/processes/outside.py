@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.support.fronts import free_port
+from tests.support.processes.fronts import free_port
 from tests.support.waiting import wait_until
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.support.relay_child ROOT PORT``: a process that does nothing but relay, until it is killed."""
+"""``python -m tests.support.processes.relay_child ROOT PORT``: relay until killed."""
 
 from __future__ import annotations
 

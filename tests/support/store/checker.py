@@ -20,10 +20,10 @@ from adapter.content import front_matter, wire
 from adapter.store import folder_identity, layout, names, snapshots
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, without_aborted
+from tests.support.store.checker_replay import Replayer
+from tests.support.store.checker_rows import check_rows
+from tests.support.store.tables import connect
 from tests.support.stores import id_of
-from tests.system.crash.lab.replay import Replayer
-from tests.system.crash.lab.rows import check_rows
-from tests.system.crash.lab.view import connect
 
 _TEMPORARY = re.compile(r"\..*\.(new|restored)\Z")
 _QUARANTINED_TAIL = re.compile(r"journal-tail-")

@@ -10,7 +10,7 @@ from email.message import Message
 
 import pytest
 
-from tests.support.real_mail import MAX_REFERENCES, RealMail, unique_word
+from tests.support.mail.real_mail import MAX_REFERENCES, RealMail, unique_word
 
 COUNT = 1200
 MAIL = RealMail(7)

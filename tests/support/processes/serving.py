@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapter.config.schema import Tls
-from tests.support import serve
 from tests.support.certificates import make_certificate
+from tests.support.processes import serve
 from tests.support.waiting import PATIENCE
 
 _REFUSED = re.compile(r'markpost_commands_total\{([^}]*status="(?:NO|BAD)"[^}]*)\} ([0-9.]+)')

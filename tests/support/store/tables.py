@@ -6,7 +6,7 @@ import os
 import sqlite3
 from contextlib import closing
 
-from adapter.store import snapshots
+from adapter.store import layout, snapshots
 
 Tables = dict[str, list[tuple[object, ...]]]
 
@@ -18,3 +18,7 @@ def tables(path: str | os.PathLike[str]) -> Tables:
             table: sorted(index.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
             for table in (*snapshots.TABLES, "meta")
         }
+
+
+def connect(root: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{layout.absolute(root, layout.INDEX_FILE)}?mode=rw", uri=True, timeout=5)

@@ -16,7 +16,7 @@ from adapter.config.loader import Seconds
 from adapter.config.schema import UpstreamSettings
 from protocol.imap.wire import utf7
 from tests.support.certificates import make_certificate
-from tests.support.fronts import free_port, open_directory, wait_for_port
+from tests.support.processes.fronts import free_port, open_directory, wait_for_port
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE
 
