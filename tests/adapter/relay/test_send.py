@@ -15,10 +15,10 @@ from adapter.store.effects import Actor
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.smtp.commands import Body, Ret
-from tests.support.journals import actors
 from tests.support.messages import message
 from tests.support.relays import DAVE, ERIN, inbox, queue, relaying, send, settings
 from tests.support.sink import HangUp, Sink
+from tests.support.store.journals import actors
 from tests.support.stores import ADA
 from tests.support.waiting import until
 

@@ -16,8 +16,8 @@ from adapter.store.effects import Actor
 from adapter.store.flags import Flag
 from adapter.store.queries import outbox
 from tests.support.certificates import make_certificate
-from tests.support.journals import actors
 from tests.support.smtpd import Running, SmtpClient, from_ada, make_store, serving
+from tests.support.store.journals import actors
 from tests.support.stores import ADA, BOB, rows
 
 ALIASES = {"info@example.test": (ADA, BOB), "boss@example.test": (BOB,)}
