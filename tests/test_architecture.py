@@ -623,7 +623,7 @@ UPWARD_FOR_NOW: set[tuple[str, str]] = {("adapter/store/stats.py", "transport")}
 
 MAX_MODULES = 16
 #: Folders that are about to be divided.
-LARGE_FOR_NOW = {"adapter/cli", "adapter/store"}
+LARGE_FOR_NOW = {"adapter/store"}
 
 Sources = Mapping[str, str]
 

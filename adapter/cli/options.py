@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from adapter.cli.failures import CommandError
+from adapter.store.effects import OPERATOR, Actor
 from adapter.transport.transport import Transport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -39,7 +40,9 @@ def config_option(command: Command) -> Command:
 
 
 def open_store(root: str) -> Transport:
-    return Transport.open(root)
+    """Open the store; the journal records the operator and the command as the actor of every change."""
+    command = click.get_current_context().command_path.partition(" ")[2]
+    return Transport.open(root, actor=Actor(OPERATOR, f"markpost {command}"))
 
 
 def is_terminal() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,8 @@ from adapter.accounts.credentials import Credentials
 from adapter.cli import main
 from adapter.store import locks
 from adapter.store.disk import Directories
+from adapter.store.effects import OPERATOR, Actor
+from adapter.store.journal import Journal
 from adapter.transport.transport import Transport
 
 ADA, BOB = "ada@example.test", "bob@example.test"
@@ -128,6 +131,15 @@ def test_modes_of_account_remove(cli: Cli) -> None:
     assert list(cli.accounts()) == [BOB]
     cli("account", "remove", BOB, "--mode", "stash")
     assert cli.accounts()[BOB]["status"] == "stashed"
+
+
+def test_journal_names_the_operator_and_the_command(cli: Cli) -> None:
+    cli("account", "add", ADA)
+    with (
+        contextlib.closing(Directories(str(cli.root))) as directories,
+        contextlib.closing(Journal(directories)) as journal,
+    ):
+        assert {record.actor for record in journal.records(0)} == {Actor(OPERATOR, "markpost account add")}
 
 
 def test_snapshot_prints_the_last_record(cli: Cli) -> None:
