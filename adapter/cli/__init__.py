@@ -27,7 +27,6 @@ _COMMANDS = {
     "import": ("import_export", "import_"),
     "init": ("store", "init"),
     "maintenance": ("store", "maintenance"),
-    "migrate": ("store", "migrate"),
     "pull": ("pull", "pull"),
     "queue": ("queue", "queue"),
     "repair": ("repair", "repair"),

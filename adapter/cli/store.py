@@ -44,22 +44,6 @@ _deadline_option = click.option(
 )
 
 
-@click.command(short_help="Upgrade a store to the current format.")
-@root_option
-@_deadline_option
-def migrate(root: str, deadline: float) -> None:
-    """Upgrade a store of an older version to the current format. Mail is offline while it runs."""
-    from adapter.transport.recovery import migrate as migration
-
-    done: list[str] = []
-    try:
-        with gate.offline(root, reason="markpost migrate", deadline=deadline, older=True) as held:
-            migration.migrate(held, done.append)
-    except gate.NotOffline as error:
-        raise _not_offline(error) from None
-    click.echo("\n".join(done) or "nothing to do")
-
-
 def _not_offline(error: gate.NotOffline) -> CommandError:
     return CommandError(f"mail is not offline: {error}; stop it, or give it a longer --deadline", EX_REFUSED)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from adapter.config.schema import Settings
 from adapter.doctor import certificates, filesystem, host, ports, store_health
 from adapter.doctor.findings import RUN_AS_OWNER, Finding, bad, guarded
-from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.transport.recovery import opening
 from protocol.errors import MailError
@@ -22,8 +21,8 @@ def run_checks(root: str, settings: Settings) -> Iterator[Finding]:
         with contextlib.closing(opening.open_root(root)) as directories:
             if opening.is_backup(directories):
                 advice = f"markpost restore {root} --root DIR, and give that as --root"
-            older = opening.version(directories) < layout.VERSION
-            advice = f"markpost migrate --root {root}" if older else "install the markpost that created the store"
+            opening.version(directories)
+            advice = "install the markpost that created the store"
             opening.check_version(directories)
             yield from _store_checks(directories, settings)
     except MailError as error:

@@ -26,14 +26,13 @@ class NotOffline(Exception):  # noqa: N818 - a state, reported by name
 
 
 @contextlib.contextmanager
-def offline(root: str, *, reason: str, deadline: float = DRAIN_SECONDS, older: bool = False) -> Iterator[Directories]:
+def offline(root: str, *, reason: str, deadline: float = DRAIN_SECONDS) -> Iterator[Directories]:
     """Take the store offline for the duration of the block and hold the service lock exclusively.
 
-    A store taken offline by ``maintenance on`` stays offline afterwards. ``older``: also accept an older format
-    version. Raises :class:`NotOffline`.
+    A store taken offline by ``maintenance on`` stays offline afterwards. Raises :class:`NotOffline`.
     """
     with contextlib.closing(open_root(root)) as directories:
-        check_layout(directories, older=older)
+        check_layout(directories)
         before = offline_marker.read(directories)
         own = offline_marker.signed(reason, lasting=False)
         with locks.offline_claim(directories) as claim:

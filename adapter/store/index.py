@@ -44,10 +44,6 @@ class IndexUnreadable(Exception):  # noqa: N818
     """The index file is not a database of ours."""
 
 
-class IndexOfAnotherVersion(IndexUnreadable):
-    """The index of an older or newer program: it can be made anew."""
-
-
 class IndexDiverged(Exception):  # noqa: N818
     """The record that the index applied last is another one in the journal."""
 
@@ -116,7 +112,15 @@ def complete(connection: sqlite3.Connection) -> None:
 
 def schema_differences(connection: sqlite3.Connection) -> list[str]:
     """What of an index's schema is not ours; empty if nothing is."""
-    return index_schema.differences(connection, _schema())
+    differences = index_schema.differences(connection, _schema())
+    if not differences and (version := _schema_version(connection)) != SCHEMA_VERSION:
+        differences = [f"schema_version is {version!r}, this program knows {SCHEMA_VERSION}"]
+    return differences
+
+
+def _schema_version(connection: sqlite3.Connection) -> object:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    return row and row[0]
 
 
 @functools.cache
@@ -159,14 +163,12 @@ class Index:
         self._mutex = threading.Lock()
         try:
             self.writer = connect(self._path, "rw")
-            version = self.writer.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+            version = _schema_version(self.writer)
         except sqlite3.DatabaseError as error:
             raise IndexUnreadable(str(error)) from error
-        if version is None or version[0] != SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             self.writer.close()
-            raise IndexOfAnotherVersion(
-                f"schema version {version and version[0]!r}, this program knows {SCHEMA_VERSION}"
-            )
+            raise IndexUnreadable(f"schema_version is {version!r}, this program knows {SCHEMA_VERSION}")
         try:
             _compare_stores(store_of(self.writer), store or store_id.read(directories) or "")
         except IndexForeign:

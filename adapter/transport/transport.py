@@ -274,10 +274,6 @@ class Transport:
             ) from error
         except index.IndexMissing:
             raise MailError(Reason.UNKNOWN, f"{layout.INDEX_FILE} is missing: run markpost repair") from None
-        except index.IndexOfAnotherVersion as error:
-            raise MailError(
-                Reason.UNKNOWN, f"{layout.INDEX_FILE} is of another program ({error}): run markpost migrate"
-            ) from error
         except index.IndexUnreadable as error:
             raise MailError(
                 Reason.UNKNOWN, f"{layout.INDEX_FILE} is unreadable ({error}): run markpost repair"

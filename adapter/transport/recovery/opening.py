@@ -38,9 +38,9 @@ def check_root(directories: Directories) -> None:
     locks.check_exclusion(directories)
 
 
-def check_layout(directories: Directories, *, older: bool = False) -> None:
-    """Refuse what is no store, of another version (``older`` ones may pass) or not ours; make directories it lacks."""
-    check_version(directories, older=older)
+def check_layout(directories: Directories) -> None:
+    """Refuse a root that is not a store, has another format version or another owner; make missing directories."""
+    check_version(directories)
     ownership.refuse_superuser(directories)
     owner = os.fstat(directories.root_fd)
     if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
@@ -66,13 +66,14 @@ def check_directories(directories: Directories, *, create: bool) -> None:
                 raise MailError(Reason.UNKNOWN, f"{place}: {error.strerror}") from error
 
 
-def check_version(directories: Directories, *, older: bool = False) -> None:
+def check_version(directories: Directories) -> None:
+    """Refuse a store of another format version."""
     found = version(directories)
-    if found > layout.VERSION or (found < layout.VERSION and not older):
-        what_to_do = "use a newer one" if found > layout.VERSION else "bring it up to date with markpost migrate"
+    if found != layout.VERSION:
         raise MailError(
             Reason.UNKNOWN,
-            f"{directories.root} has version {found}; this program knows version {layout.VERSION}: {what_to_do}",
+            f"{directories.root} has format version {found}, but this program knows version {layout.VERSION}:"
+            " use the markpost that created the store",
         )
 
 
@@ -92,7 +93,7 @@ def version(directories: Directories) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise MailError(
             Reason.UNKNOWN,
-            f"{place} says {text[:20]!r}, which is no version; this program knows version {layout.VERSION}",
+            f"{place} says {text[:20]!r}, which is not a format version; this program knows version {layout.VERSION}",
         )
     return int(text)
 

@@ -41,7 +41,6 @@ def _run(root: Path, *command: str) -> Result:
         ("backup", "backups"),
         DELIVERY,
         ("maintenance", "on"),
-        ("migrate",),
         ("queue", "list"),
         ("repair", *CONFIRMED),
         ("serve", "--imap", "127.0.0.1:0"),

@@ -105,7 +105,7 @@ def test_backup_is_reported_with_restore_as_advice(root: Path, tmp_path: Path) -
 
 
 def test_store_of_another_version_is_reported_with_advice(root: Path) -> None:
-    for number, advice in ((layout.VERSION - 1, "-> markpost migrate --root"), (layout.VERSION + 1, "-> install")):
+    for number in (layout.VERSION - 1, layout.VERSION + 1):
         (root / layout.VERSION_FILE).unlink()
         (root / layout.VERSION_FILE).write_text(f"{number}\n")
-        assert advice in _run("--root", str(root))[1]
+        assert "-> install the markpost that created the store" in _run("--root", str(root))[1]

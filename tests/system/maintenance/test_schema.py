@@ -55,6 +55,7 @@ def _without_journal(root: Path) -> None:
         ("DROP TABLE messages", "table messages is missing"),
         ("ALTER TABLE folders ADD COLUMN forged", "table folders is another"),
         ("ALTER TABLE outbox DROP COLUMN envid", "table outbox is another"),
+        ("UPDATE meta SET value = 99 WHERE key = 'schema_version'", "schema_version is 99"),
         ("UPDATE meta SET value = 'x' WHERE key = 'applied_seq'", "applied_seq is no number"),
         ("DELETE FROM meta WHERE key = 'last_uidvalidity'", "last_uidvalidity is missing"),
     ],
