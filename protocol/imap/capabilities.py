@@ -1,6 +1,6 @@
-"""Which capability is offered when (RFC 3501 6.1.1), and what ENABLE changes (RFC 5161): the one table.
+"""The table of capabilities: when each is offered (RFC 3501 6.1.1), and what ENABLE changes (RFC 5161).
 
-``RFC-STATUS.md`` is :func:`rfc_status` written down; a test keeps them equal.
+``RFC-STATUS.md`` is the output of :func:`rfc_status`; a test keeps them equal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from protocol.imap.wire.lexer import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a connection is like, and what the operator has configured."""
+    """The properties of a connection and the settings that decide which capabilities are offered."""
 
     logged_in: bool = False
     tls: bool = False  #: the connection is encrypted
-    starttls: bool = True  #: there is a certificate
-    plaintext: bool = False  #: passwords may pass without TLS
+    starttls: bool = True  #: the server has a certificate
+    plaintext: bool = False  #: passwords are allowed without TLS
     plain: bool = True
     login: bool = True
     scram: bool = True
@@ -35,12 +35,12 @@ class Situation:
 
     @property
     def passwords(self) -> bool:
-        """Whether a password may be sent as it is."""
+        """A password may be sent in plain text."""
         return self.tls or self.plaintext
 
 
 class Offer(NamedTuple):
-    """When a capability is offered, in words and as a test."""
+    """The condition under which a capability is offered, in words and as a predicate."""
 
     words: str
     holds: Callable[[Situation], bool]
@@ -164,7 +164,7 @@ CAPABILITIES: Final = (
     Capability("NOTIFY", "5465", _NEVER, "changes of other mailboxes"),
 )
 
-# What a client could ask for and no client was found to use.
+# Extensions that no client was found to use.
 _LEFT_OUT: Final = (
     ("CATENATE", "4469", "APPEND from parts of other messages"),
     ("URLAUTH", "4467", "URLs that give others access to a message"),
@@ -178,7 +178,7 @@ _BY_NAME: Final = {capability.name.upper(): capability for capability in CAPABIL
 
 # RFC 3501 7.2.1
 def offered(situation: Situation) -> tuple[str, ...]:
-    """The capabilities to announce, in the order of the table."""
+    """Return the capabilities to announce, in the order of the table."""
     return tuple(
         capability.name.format(append_limit=situation.append_limit, message_limit=situation.message_limit)
         for capability in CAPABILITIES
@@ -188,19 +188,19 @@ def offered(situation: Situation) -> tuple[str, ...]:
 
 # RFC 5161 3.1
 def enable(names: Iterable[str], dialect: Dialect, situation: Situation) -> tuple[Dialect, tuple[str, ...]]:
-    """The dialect after ENABLE, and the names to list as enabled; those not known are overlooked."""
-    done: list[str] = []
+    """Return the dialect after ENABLE, and the names to list as enabled. Unknown names are ignored."""
+    enabled: list[str] = []
     for name in names:
         capability = _BY_NAME.get(name.upper())
         if capability is not None and capability.enables and capability.offer.holds(situation):
             dialect = replace(dialect, **dict.fromkeys(capability.enables, True))
-            done.append(capability.name)
-    return dialect, tuple(dict.fromkeys(done))
+            enabled.append(capability.name)
+    return dialect, tuple(dict.fromkeys(enabled))
 
 
 # RFC 7162 3.1: the CONDSTORE enabling commands
 def enables_condstore(command: Command) -> bool:
-    """Whether the client has shown that it knows mod-sequences."""
+    """Whether the command shows that the client supports mod-sequences."""
     match command:
         case Fetch():
             return Attribute.MODSEQ in command.items
@@ -219,7 +219,7 @@ def enables_condstore(command: Command) -> bool:
 
 
 def rfc_status() -> str:
-    """The table for people."""
+    """Render the table as Markdown."""
     rows = "".join(
         f"| `{c.name}` | {c.rfc} | {c.offer.words} | {'yes' if c.enables else ''} | {c.what} |\n" for c in CAPABILITIES
     )

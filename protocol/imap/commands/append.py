@@ -1,8 +1,8 @@
-"""APPEND (RFC 3501 6.3.11), MULTIAPPEND (RFC 3502), UTF8 (RFC 6855 4) and REPLACE (RFC 8508).
+"""Parser of APPEND (RFC 3501 6.3.11), MULTIAPPEND (RFC 3502), UTF8 (RFC 6855 4) and REPLACE (RFC 8508).
 
-The octets of the messages stream past, so these commands are parsed as they come in: each run of arguments is
-given to :meth:`AppendParser.message` when its literal is announced, before a single octet of the message is
-taken, and what is left to :meth:`AppendParser.finish` when the command is whole.
+The messages are streamed, so these commands are parsed while they are received: :meth:`AppendParser.message` parses the
+arguments before a message when its literal is announced, before any of its octets are accepted;
+:meth:`AppendParser.finish` parses the rest when the command is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPLACE: Final = {"REPLACE": False, "UID REPLACE": True}
 
 
 class AppendParser:
-    """One APPEND or REPLACE. ``mailbox`` is known once :meth:`message` has returned."""
+    """The state of one APPEND or REPLACE. ``mailbox`` is set once :meth:`message` has returned."""
 
     def __init__(self, name: str, dialect: Dialect = PLAIN) -> None:
         self.mailbox = ""
@@ -29,11 +29,11 @@ class AppendParser:
 
     @property
     def replaces(self) -> tuple[int, bool] | None:
-        """The number of the message that is to go, and whether that is a UID; None for APPEND."""
+        """The number of the message to replace, and whether it is a UID; None for APPEND."""
         return (self._number, _REPLACE[self._name]) if self._name in _REPLACE else None
 
     def message(self, start: LiteralStart) -> AppendMessage:
-        """The arguments of the message that is announced; refuse its literal if this raises CommandError."""
+        """Parse the arguments of an announced message. Raises CommandError, with which to refuse the literal."""
         lexer = Lexer(start.pieces, self._dialect)
         if not self.messages:
             self._destination(lexer)
@@ -47,7 +47,7 @@ class AppendParser:
         return message
 
     def finish(self, line: CommandLine) -> Append | Replace:
-        """The whole command, when all its messages have come in."""
+        """Parse the rest of the command, when all its messages are received. Raises CommandError."""
         lexer = Lexer(line.pieces, self._dialect)
         if not self.messages:
             raise CommandError("Expected a message literal")

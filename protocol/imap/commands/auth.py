@@ -1,4 +1,4 @@
-"""Commands about who the client is and how it speaks: LOGIN, AUTHENTICATE, ID, ENABLE, COMPRESS."""
+"""Parsers of LOGIN, AUTHENTICATE, ID, ENABLE and COMPRESS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from protocol.imap.commands.model import Authenticate, Compress, Enable, Id, Login
 from protocol.imap.wire.lexer import CommandError, Lexer
 
-_ID_FIELDS: Final = 30
+_MAX_ID_FIELDS: Final = 30
 
 
 # RFC 3501 6.2.3 login = "LOGIN" SP userid SP password
@@ -33,7 +33,7 @@ def parse_authenticate(lexer: Lexer) -> Authenticate:
 
 # RFC 3501 6.2.2 *(CRLF base64), or "*" to cancel
 def sasl_response(line: bytes) -> bytes | None:
-    """What the client answered to a challenge, decoded; None if it cancels the exchange."""
+    """Decode the client's response to a challenge; None if it cancels the exchange."""
     line = line.strip()
     return None if line == b"*" else _base64(line)
 
@@ -60,8 +60,8 @@ def parse_id(lexer: Lexer) -> Id:
         return name.lower(), None if value is None else lexer.text(value)
 
     fields = lexer.parenthesised(pair, empty=True)
-    if len(fields) > _ID_FIELDS:
-        raise CommandError(f"More than {_ID_FIELDS} fields")
+    if len(fields) > _MAX_ID_FIELDS:
+        raise CommandError(f"More than {_MAX_ID_FIELDS} fields")
     return Id(tuple(fields))
 
 

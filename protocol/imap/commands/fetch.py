@@ -1,7 +1,7 @@
-"""FETCH (RFC 3501 6.4.5) with BINARY, CONDSTORE, QRESYNC, OBJECTID, SAVEDATE, PREVIEW and PARTIAL.
+"""Parser of FETCH (RFC 3501 6.4.5) with BINARY, CONDSTORE, QRESYNC, OBJECTID, SAVEDATE, PREVIEW and PARTIAL.
 
-Clients ask for the same few lists of items again and again; what follows the sequence set is therefore
-remembered, for a bounded number of short texts.
+Clients repeat a few lists of items, so the parsed text after the sequence set is cached, for a bounded number of short
+texts.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _RFC822: Final = {
     "RFC822.TEXT": BodyPart(b"RFC822.TEXT", Section((), "TEXT"), None, peek=False),
 }
 _ATTRIBUTES: Final = {attribute.value: attribute for attribute in Attribute}
-_REMEMBERED_LENGTH: Final = 512
+#: The longest text that is cached.
+_MAX_CACHED_BYTES: Final = 512
 _TO_THE_END: Final = (1 << 63) - 1
 
 
 class _Request(NamedTuple):
-    """All of a FETCH but its messages."""
+    """The arguments of a FETCH after its sequence set."""
 
     items: tuple[FetchItem, ...]
     changed_since: int | None
@@ -53,15 +54,15 @@ class _Request(NamedTuple):
 # RFC 3501 6.4.5 fetch = "FETCH" SP sequence-set SP ("ALL" / "FULL" / "FAST" / fetch-att / "(" … ")"); RFC 4466 2.4
 def parse_fetch(lexer: Lexer, *, uid: bool) -> Fetch:
     messages = lexer.sequence_set(spaced=True)
-    rest = lexer.take_plain_rest(_REMEMBERED_LENGTH)
-    request = _request(lexer, uid) if rest is None else _remembered(rest, uid)
+    rest = lexer.take_plain_rest(_MAX_CACHED_BYTES)
+    request = _request(lexer, uid) if rest is None else _cached_request(rest, uid)
     if request.vanished and not lexer.dialect.qresync:
         raise CommandError("QRESYNC is not enabled")
     return Fetch(uid, messages, *request)
 
 
 @lru_cache(maxsize=256)
-def _remembered(text: bytes, uid: bool) -> _Request:
+def _cached_request(text: bytes, uid: bool) -> _Request:
     lexer = Lexer((text,))
     request = _request(lexer, uid)
     lexer.end()
@@ -71,8 +72,8 @@ def _remembered(text: bytes, uid: bool) -> _Request:
 def _request(lexer: Lexer, uid: bool) -> _Request:
     items: list[FetchItem] = []
     if lexer.next_is(b"("):
-        for found in lexer.parenthesised(lambda: _item(lexer)):
-            items += found
+        for expanded in lexer.parenthesised(lambda: _item(lexer)):
+            items += expanded
     else:
         items += _item(lexer)
     changed_since, vanished, partial = _modifiers(lexer, uid)
@@ -138,12 +139,12 @@ def _part(lexer: Lexer, name: str) -> FetchItem:
     if name not in ("BINARY", "BINARY.PEEK", "BINARY.SIZE"):
         raise CommandError("Unknown FETCH item")
     section = _section(lexer)
-    named = section if section.what else None
+    special = section if section.what else None
     if name == "BINARY.SIZE":
-        return BinarySize(b"BINARY.SIZE[" + _spell(section) + b"]", section.path, named)
+        return BinarySize(b"BINARY.SIZE[" + _spell(section) + b"]", section.path, special)
     partial, origin = _partial(lexer)
     label = b"BINARY[" + _spell(section) + b"]" + origin
-    return BinaryPart(label, section.path, partial, name == "BINARY.PEEK", named)
+    return BinaryPart(label, section.path, partial, name == "BINARY.PEEK", special)
 
 
 # RFC 3501 9 section, header-list
@@ -186,11 +187,11 @@ def _spell(section: Section) -> bytes:
 
 # RFC 3501 6.4.5 <partial>; RFC 9051 9 number64
 def _partial(lexer: Lexer) -> tuple[tuple[int, int] | None, bytes]:
-    """First octet and length, and how the answer shows the first octet."""
+    """Parse first octet and length; also returns the first octet as it is in the response."""
     if not lexer.skip(b"<"):
         return None, b""
     first = lexer.number64()
-    # Without a length, which the grammar does not allow, everything that follows can only be meant.
+    # Some clients omit the length, against the grammar: they get the rest of the section.
     length = lexer.number64() if lexer.skip(b".") else _TO_THE_END
     lexer.expect(b">")
     return (first, length), b"<%d>" % first

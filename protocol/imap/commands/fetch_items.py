@@ -1,4 +1,4 @@
-"""What FETCH can ask for (RFC 3501 6.4.5 and extensions), as immutable values."""
+"""FETCH data items (RFC 3501 6.4.5 and extensions) as immutable values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.mime.sections import Section
 
 
 class Attribute(Enum):
-    """What FETCH can ask for by a name alone (RFC 3501 6.4.5; RFC 7162 3.1.4; RFC 8474 5; RFC 8514 4.2)."""
+    """Items without parameters (RFC 3501 6.4.5; RFC 7162 3.1.4; RFC 8474 5; RFC 8514 4.2)."""
 
     BODY = "BODY"
     BODYSTRUCTURE = "BODYSTRUCTURE"
@@ -29,7 +29,7 @@ class Attribute(Enum):
 class BodyPart:
     """BODY[…], BODY.PEEK[…], RFC822, RFC822.HEADER, RFC822.TEXT (RFC 3501 6.4.5)"""
 
-    label: bytes  #: how the answer names it: ``BODY[1.MIME]<0>``, ``RFC822``
+    label: bytes  #: its name in the response: ``BODY[1.MIME]<0>``, ``RFC822``
     section: Section
     partial: tuple[int, int] | None  #: first octet and number of octets
     peek: bool
@@ -43,7 +43,7 @@ class BinaryPart:
     path: tuple[int, ...]
     partial: tuple[int, int] | None
     peek: bool
-    section: Section | None = None  #: HEADER, TEXT, MIME …: beyond the grammar; text that is not decoded
+    section: Section | None = None  #: HEADER, TEXT, MIME …, which the grammar does not allow: sent undecoded
 
 
 @dataclass(frozen=True, slots=True)

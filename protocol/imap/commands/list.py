@@ -1,4 +1,4 @@
-"""LIST with its extensions (RFC 5258, RFC 5819, RFC 6154) and LSUB."""
+"""Parsers of LIST with its extensions (RFC 5258, RFC 5819, RFC 6154) and of LSUB."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def parse_list(lexer: Lexer) -> List:
         lexer.space()
     reference = lexer.list_reference()
     lexer.space()
-    written: Sequence[str | None]
+    sent: Sequence[str | None]
     if lexer.next_is(b"("):
         extended = True
-        written = lexer.parenthesised(lexer.list_mailbox)
+        sent = lexer.parenthesised(lexer.list_mailbox)
     else:
-        written = (lexer.list_mailbox(),)
-    # A pattern that no name can fit matches nothing (RFC 3501 6.3.8).
-    patterns = tuple(pattern for pattern in written if pattern is not None) if reference is not None else ()
+        sent = (lexer.list_mailbox(),)
+    # A pattern that is not a valid name matches nothing (RFC 3501 6.3.8).
+    patterns = tuple(pattern for pattern in sent if pattern is not None) if reference is not None else ()
     reference = reference or ""
     if lexer.at_end:
         return List(reference, patterns, select, extended=extended)
@@ -47,7 +47,7 @@ def _select_options(lexer: Lexer) -> frozenset[ListSelect]:
             raise CommandError("Unknown LIST selection option") from None
 
     options = frozenset(lexer.parenthesised(option, empty=True))
-    # RFC 5258 3.1: RECURSIVEMATCH needs an option that it can modify, and REMOTE is none.
+    # RFC 5258 3.1: RECURSIVEMATCH needs an option that it can modify, which REMOTE is not.
     if ListSelect.RECURSIVEMATCH in options and not options - {ListSelect.RECURSIVEMATCH, ListSelect.REMOTE}:
         raise CommandError("RECURSIVEMATCH needs another selection option")
     return options

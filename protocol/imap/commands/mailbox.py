@@ -1,4 +1,4 @@
-"""Commands on mailboxes by name: CREATE, DELETE, RENAME, SUBSCRIBE, STATUS, and quotas."""
+"""Parsers of commands on mailboxes by name: CREATE, DELETE, RENAME, SUBSCRIBE, STATUS, and quotas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USE = re.compile(rb"\\[A-Za-z]+")
 # RFC 3501 6.3.3 create = "CREATE" SP mailbox; RFC 6154 6 [SP "(" "USE" SP "(" [use-attr *(SP use-attr)] ")" ")"]
 def parse_create(lexer: Lexer) -> Create:
     lexer.space()
-    # A delimiter at the end only says that children will follow, which needs no saying here (RFC 3501 6.3.3).
+    # A trailing delimiter announces child mailboxes, which needs no preparation here (RFC 3501 6.3.3).
     mailbox = lexer.mailbox().removesuffix("/")
     if not mailbox:
         raise CommandError("Mailbox name is empty")

@@ -1,7 +1,7 @@
-"""Every command as an immutable value: what the parsers build and the session carries out.
+"""Each command as an immutable value: built by a parser, executed by a handler.
 
-Text is decoded, keywords are enumerations, mailbox names are plain text with ``/`` between levels. ``uid`` says
-that a command came in its UID form: its sequence set holds UIDs.
+Text is decoded, keywords are enumerations, mailbox names are plain text with ``/`` between levels. ``uid`` marks the
+UID form of a command: its sequence set contains UIDs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.imap.sequence_set import SequenceSet
 
 
 class Command:
-    """Anything a client can ask for."""
+    """The base of all commands."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class Authenticate(Command):
     """RFC 3501 6.2.2, RFC 4959"""
 
     mechanism: str
-    initial: bytes | None = field(default=None, repr=False)  #: decoded; None if there is none
+    initial: bytes | None = field(default=None, repr=False)  #: the initial response, decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class Login(Command):
 class Enable(Command):
     """RFC 5161 3.1"""
 
-    capabilities: tuple[str, ...]  #: upper case, as sent otherwise
+    capabilities: tuple[str, ...]  #: in upper case, otherwise as sent
 
 
 class SeqMatch(NamedTuple):
-    """RFC 7162 3.2.5.2: message numbers and the UIDs the client had for them."""
+    """RFC 7162 3.2.5.2: message numbers and the UIDs that the client has for them."""
 
     numbers: SequenceSet
     uids: SequenceSet
@@ -188,7 +188,7 @@ class List(Command):
     select: frozenset[ListSelect] = frozenset()
     returns: frozenset[ListReturn] = frozenset()
     status: tuple[StatusItem, ...] = ()
-    extended: bool = False  #: any syntax of RFC 5258 was used: a lone empty pattern then matches nothing
+    extended: bool = False  #: the command uses syntax of RFC 5258: a single empty pattern then matches nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Lsub(Command):
     """RFC 3501 6.3.9"""
 
     reference: str
-    pattern: str | None  #: None: a name that no mailbox can have, which matches nothing
+    pattern: str | None  #: None: not a valid mailbox name, matches nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Status(Command):
 
 @dataclass(frozen=True, slots=True)
 class AppendMessage:
-    """One message of an APPEND or REPLACE; its octets went to the edge as chunks."""
+    """One message of an APPEND or REPLACE, without its octets, which are streamed."""
 
     size: int
     flags: tuple[str, ...] = ()
@@ -306,7 +306,7 @@ class Expunge(Command):
 
 
 class Partial(NamedTuple):
-    """RFC 9394 3.1: from the first to the last result, both counted from 1; below zero from the end."""
+    """RFC 9394 3.1: from the first to the last result, both counted from 1; negative numbers count from the end."""
 
     first: int
     last: int
@@ -331,7 +331,7 @@ class Search(Command):
     uid: bool
     key: SearchKey
     returns: SearchReturn | None = None  #: None if there is no RETURN
-    uses_modseq: bool = False  #: RFC 7162 3.1.5: answer with the highest mod-sequence
+    uses_modseq: bool = False  #: RFC 7162 3.1.5: the response includes the highest mod-sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class Fetch(Command):
 
     uid: bool
     messages: SequenceSet
-    items: tuple[FetchItem, ...]  #: without doubles; with UID and MODSEQ where the answer must have them
+    items: tuple[FetchItem, ...]  #: without duplicates; with UID and MODSEQ where the response must include them
     changed_since: int | None = None
     vanished: bool = False
     partial: Partial | None = None

@@ -55,7 +55,7 @@ class CommandSpec:
     adds_messages: bool = False  #: a destination that is missing is answered with TRYCREATE (RFC 3501 7.1)
 
     def parse(self, line: CommandLine, dialect: Dialect) -> Command:
-        """Build the value. Raises CommandError, which says how to answer."""
+        """Parse the arguments into the command's value. Raises CommandError."""
         lexer = Lexer(line.pieces, dialect)
         command = self.parser(lexer) if self.parser is not None else self.value()
         lexer.end()
@@ -151,7 +151,7 @@ COMMANDS: Final[Mapping[str, CommandSpec]] = {spec.name: spec for spec in _SPECS
 
 
 def find_command(name: str) -> CommandSpec:
-    """The declaration of a command; CommandError if there is none of that name."""
+    """Return the declaration of a command. Raises CommandError if there is none of that name."""
     spec = COMMANDS.get(name)
     if spec is None:
         raise CommandError("Unknown command")
@@ -159,14 +159,14 @@ def find_command(name: str) -> CommandSpec:
 
 
 def permit(name: str, machine: StateMachine) -> CommandSpec:
-    """The declaration of a command that may come now; CommandError if it does not exist or is not allowed."""
+    """Return the declaration of a command. Raises CommandError if it does not exist or is not allowed now."""
     spec = find_command(name)
     machine.require(spec.states)
     if machine.dialect.uid_only and not spec.allowed_under_uidonly:
-        raise CommandError("Message numbers can not be used", code="UIDREQUIRED")
+        raise CommandError("Message numbers cannot be used", code="UIDREQUIRED")
     return spec
 
 
 def parse_command(line: CommandLine, dialect: Dialect = PLAIN) -> Command:
-    """The command as a value, in whatever state; CommandError (a ProtocolError) says how to answer if it is none."""
+    """Parse a command, whatever the state. Raises CommandError."""
     return find_command(line.name).parse(line, dialect)

@@ -1,7 +1,7 @@
-"""SEARCH (RFC 3501 6.4.4) with RETURN (RFC 4731, RFC 5182, RFC 9394), SORT and THREAD (RFC 5256).
+"""Parsers of SEARCH (RFC 3501 6.4.4) with RETURN (RFC 4731, RFC 5182, RFC 9394), SORT and THREAD (RFC 5256).
 
-Search keys nest, so they are read with a stack of open brackets instead of recursion. Chains of OR become one
-balanced tree and a double NOT vanishes, so what comes out is never deep, however the client wrote it.
+Search keys nest, so they are parsed with a stack of open brackets instead of recursion. Chains of OR become one
+balanced tree and a double NOT is removed, so the result is never deep, whatever the input.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def _returns(lexer: Lexer) -> SearchReturn | None:
     )
 
 
-# RFC 3501 6.4.4: a charset that is not known is answered with those that are
+# RFC 3501 6.4.4: the response to an unsupported charset lists the supported ones
 class UnknownCharsetError(CommandError):
     def __init__(self, returns: SearchReturn | None) -> None:
         super().__init__("Charset is not supported", "NO", "BADCHARSET (US-ASCII UTF-8)")
-        self.saves = returns is not None and returns.save  #: the result was to be saved (RFC 5182 2.1)
+        self.saves = returns is not None and returns.save  #: the command has RETURN (SAVE) (RFC 5182 2.1)
 
 
 def _charset(lexer: Lexer, returns: SearchReturn | None = None) -> None:
@@ -117,19 +117,19 @@ class _Kind(Enum):
 
 
 class _Open:
-    """Something that keys are being collected for; ``wanted`` of them unless it is AND."""
+    """An open AND, OR or NOT that is collecting its keys: ``operands`` of them, or any number if it is AND."""
 
-    __slots__ = ("keys", "kind", "wanted")
+    __slots__ = ("keys", "kind", "operands")
 
-    def __init__(self, kind: _Kind, wanted: int = 0) -> None:
+    def __init__(self, kind: _Kind, operands: int = 0) -> None:
         self.kind = kind
-        self.wanted = wanted
+        self.operands = operands
         self.keys: list[SearchKey] = []
 
 
 # RFC 3501 9 search-key
 def _criteria(lexer: Lexer) -> tuple[SearchKey, bool]:
-    """All that is left, as one key; and whether MODSEQ is in it."""
+    """Parse the rest of the command as one key; also returns whether it contains MODSEQ."""
     stack = [_Open(_Kind.AND)]
     uses_modseq = False
     while True:
@@ -151,7 +151,7 @@ def _criteria(lexer: Lexer) -> tuple[SearchKey, bool]:
                 continue
             if name == "OR":
                 if stack[-1].kind is _Kind.OR:
-                    stack[-1].wanted += 1
+                    stack[-1].operands += 1
                 else:
                     stack.append(_Open(_Kind.OR, 2))
                 lexer.space()
@@ -182,11 +182,11 @@ def _leaf(lexer: Lexer, name: str) -> SearchKey:
 
 
 def _add(stack: list[_Open], key: SearchKey) -> None:
-    """Give the key to the innermost; each that now has all its keys becomes a key of the next."""
+    """Add a key to the innermost open one. Each that is now complete becomes a key of the next."""
     while True:
         innermost = stack[-1]
         innermost.keys.append(key)
-        if innermost.kind is _Kind.AND or len(innermost.keys) < innermost.wanted:
+        if innermost.kind is _Kind.AND or len(innermost.keys) < innermost.operands:
             return
         stack.pop()
         key = Not(key) if innermost.kind is _Kind.NOT else _any_of(innermost.keys)

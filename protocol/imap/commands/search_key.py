@@ -1,4 +1,4 @@
-"""The search keys that do not nest (RFC 3501 6.4.4; RFC 5032, RFC 7162, RFC 8474, RFC 8514, RFC 9738)."""
+"""Parsers of the search keys that do not nest (RFC 3501 6.4.4; RFC 5032, RFC 7162, RFC 8474, RFC 8514, RFC 9738)."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ KEYS: Final[Mapping[str, SearchKey]] = {
 
 # RFC 3501 6.4.4 sequence-set; RFC 5182 2.1 "$"
 def sequence_key(lexer: Lexer) -> SearchKey | None:
-    """The key that is a set of message numbers, if that is next."""
+    """Parse a set of message numbers; None if something else is next."""
     if not lexer.next_matches(_SET_START):
         return None
     messages = lexer.sequence_set()
     if messages.saved:
         return ResultKey()
     if lexer.dialect.uid_only:
-        raise CommandError("Message numbers can not be used", code="UIDREQUIRED")
+        raise CommandError("Message numbers cannot be used", code="UIDREQUIRED")
     return SeqKey(messages.ranges)
 
 
@@ -91,7 +91,7 @@ def _uid_before(lexer: Lexer) -> SearchKey:
 
 
 def _string(lexer: Lexer) -> str:
-    # Both charsets that are known are UTF-8, or part of it.
+    # Both supported charsets are UTF-8 or a subset of it.
     return lexer.text(lexer.astring("a search string"))
 
 
@@ -134,7 +134,7 @@ def _saved(when: When) -> Callable[[Lexer], SearchKey]:
     return lambda lexer: SavedKey(when, lexer.date())
 
 
-#: Keys with an argument: what reads it.
+#: Keys with an argument, and its parser.
 PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     # RFC 3501 6.4.4
     "BCC": _field("bcc"),

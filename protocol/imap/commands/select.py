@@ -1,4 +1,4 @@
-"""SELECT and EXAMINE with the parameters of CONDSTORE and QRESYNC (RFC 7162)."""
+"""Parser of SELECT and EXAMINE with the parameters of CONDSTORE and QRESYNC (RFC 7162)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _qresync(lexer: Lexer) -> QResync:
 # RFC 7162 7 seq-match-data
 def _seq_match(lexer: Lexer) -> SeqMatch:
     if lexer.dialect.uid_only:
-        raise CommandError("Message numbers can not be used", code="UIDREQUIRED")
+        raise CommandError("Message numbers cannot be used", code="UIDREQUIRED")
     lexer.expect(b"(")
     numbers = _known_set(lexer)
     lexer.space()
@@ -67,7 +67,7 @@ def _seq_match(lexer: Lexer) -> SeqMatch:
 
 # RFC 7162 7 known-uids, known-sequence-set, known-uid-set: "*" is not allowed
 def _known_set(lexer: Lexer) -> SequenceSet:
-    known = lexer.sequence_set()
-    if known.saved or any(STAR in ends for ends in known.ranges):
+    uids = lexer.sequence_set()
+    if uids.saved or any(STAR in ends for ends in uids.ranges):
         raise CommandError("Neither * nor $ can be used here")
-    return known
+    return uids

@@ -1,4 +1,4 @@
-"""Commands on messages of the selected mailbox: STORE, COPY, MOVE, UID EXPUNGE."""
+"""Parsers of commands on messages of the selected mailbox: STORE, COPY, MOVE, UID EXPUNGE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Response codes: what stands in brackets before the text of a status response.
+"""Response codes: the bracketed part of a status response, before its text.
 
-Constants are codes without arguments, functions those with. Each names the RFC that defines it. A code is
-bytes without the brackets; :mod:`protocol.imap.responses.status` puts them in place.
+Codes without arguments are constants, those with arguments functions. Each names the RFC that defines it. A code is
+bytes without the brackets; :mod:`protocol.imap.responses.status` adds them.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ def uidvalidity(value: int) -> bytes:
     return b"UIDVALIDITY %d" % value
 
 
-# RFC 3501 7.1; gone from RFC 9051
+# RFC 3501 7.1; removed in RFC 9051
 def unseen(number: int) -> bytes:
     return b"UNSEEN %d" % number
 
 
 # RFC 4315 3
 def appenduid(validity: int, uids: Sequence[int]) -> bytes:
-    """``uids`` ascending: one, or those of a MULTIAPPEND."""
+    """``uids``: ascending; one, or those of a MULTIAPPEND."""
     return b"APPENDUID %d %b" % (validity, format_set(uids))
 
 
 # RFC 4315 3
 def copyuid(validity: int, source: Sequence[int], destination: Sequence[int]) -> bytes:
-    """Both ascending and of one length: the n-th of one became the n-th of the other."""
+    """``source`` and ``destination``: ascending and of equal length, the n-th UID copied to the n-th."""
     return b"COPYUID %d %b %b" % (validity, format_set(source), format_set(destination))
 
 
@@ -88,7 +88,7 @@ def highestmodseq(modseq: int) -> bytes:
 
 # RFC 7162 3.1.3
 def modified(numbers: Sequence[int]) -> bytes:
-    """Ascending message numbers for STORE, UIDs for UID STORE."""
+    """``numbers``: ascending; message numbers for STORE, UIDs for UID STORE."""
     return b"MODIFIED " + format_set(numbers)
 
 

@@ -1,8 +1,8 @@
-"""ENVELOPE and BODYSTRUCTURE as IMAP octets (RFC 3501 and RFC 9051, section 9), ready to be stored and sent.
+"""Encoding of ENVELOPE and BODYSTRUCTURE (RFC 3501 and RFC 9051, section 9), to be stored and sent.
 
-Whatever the values hold, the result is valid IMAP4rev1: a string is quoted where the grammar allows it, else
-a literal, and NUL, which no string may hold, is left out. Parameter values outside ASCII are written in the
-extended form of RFC 2231, which clients without UTF8=ACCEPT understand.
+The result is valid IMAP4rev1 for all values: a string is quoted where the grammar allows it, otherwise a literal, and
+NUL, which no string may contain, is removed. Parameter values outside ASCII use the extended form of RFC 2231, which
+clients without UTF8=ACCEPT understand.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from protocol.mime.addresses import Address
     from protocol.mime.structure import Envelope, Structure
 
-# Longer strings could be quoted too, but lines of any length are more than some clients read.
+# Longer strings could be quoted, too, but some clients limit the length of a line.
 _is_plain = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{0,1000}").fullmatch
 _is_quotable = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1000}").fullmatch
 _PERCENT = re.compile(rb"[^A-Za-z0-9!#$&+.^_`{|}~-]")
 
 
 def nstring(b: bytes | None) -> bytes:
-    """NIL, a quoted string, or a literal."""
+    """Encode as NIL, a quoted string, or a literal."""
     return b"NIL" if b is None else string(b)
 
 
 def string(b: bytes) -> bytes:
-    """A quoted string, or a literal where that cannot be."""
+    """Encode as a quoted string if the octets allow it, else as a literal."""
     if _is_plain(b):
         return b'"%b"' % b
     if _is_quotable(b):
@@ -73,13 +73,13 @@ def encode_structure(s: Structure, extended: bool) -> bytes:
     """RFC 3501 section 9: body; with the extension data (BODYSTRUCTURE) or without (BODY)."""
     if not s.children:
         return _encode_one(s, [], extended)
-    # Every structure before its children; encoded from the back, so that children are ready for their parent.
+    # Parents before children; encoded in reverse order, so that children are encoded before their parent.
     order: list[Structure] = []
-    waiting = [s]
-    while waiting:
-        one = waiting.pop()
+    stack = [s]
+    while stack:
+        one = stack.pop()
         order.append(one)
-        waiting.extend(reversed(one.children))
+        stack.extend(reversed(one.children))
     encoded: list[bytes] = []
     for one in reversed(order):
         children = [encoded.pop() for _ in one.children]
@@ -88,7 +88,7 @@ def encode_structure(s: Structure, extended: bool) -> bytes:
 
 
 def _encode_one(s: Structure, children: list[bytes], extended: bool) -> bytes:
-    """One body, given its encoded children."""
+    """Encode one body, given its encoded children."""
     subtype = string(s.subtype.encode("latin-1", "replace"))
     params = _params(s.params)
     if children and s.envelope is None:

@@ -1,7 +1,7 @@
-"""Values out of an encoded ENVELOPE: the inverse of ``fragments.encode_envelope``.
+"""Decoding of an encoded ENVELOPE: the inverse of ``envelope.encode_envelope``.
 
-Everything SORT and most of what SEARCH and THREAD look at is there, and it is at hand for a whole folder with one
-query. An envelope without literals, which is what nearly all are, is taken apart by one regular expression.
+It contains all fields for SORT and most of those for SEARCH and THREAD, and one query returns it for a whole folder. An
+envelope without literals, as nearly all are, is split by one regular expression.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
 class EncodedEnvelope(NamedTuple):
-    """The fields, each still encoded, without literals."""
+    """The fields, each encoded and without literals."""
 
     date: bytes
     subject: bytes
@@ -38,7 +38,7 @@ class EncodedEnvelope(NamedTuple):
 
 
 def split_envelope(encoded: bytes) -> EncodedEnvelope:
-    """ValueError if it is none of ours."""
+    """Split an envelope into its fields. Raises ValueError if this server did not encode it."""
     match = _WHOLE.fullmatch(encoded) or _WHOLE.fullmatch(_without_literals(encoded))
     if match is None:
         raise ValueError("not an envelope")
@@ -58,7 +58,7 @@ def addresses(field: bytes) -> list[Address]:
 
 
 def _without_literals(encoded: bytes) -> bytes:
-    """The same with every literal as a quoted string, which need not be valid on the wire."""
+    """Replace every literal by a quoted string, which need not be valid IMAP."""
     out: list[bytes] = []
     at = 0
     while (match := _TOKEN.match(encoded, at)) is not None:

@@ -1,6 +1,6 @@
 """BODY from BODYSTRUCTURE: the same structure without its extension data (RFC 3501 7.4.2 and 9, body).
 
-Works on the encoded form that ``fragments.encode_structure`` writes. Nothing recurses; every octet is passed once.
+The input is encoded by ``envelope.encode_structure``. Nothing recurses; every octet is scanned once.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ _TEXT = b'"text"'
 _MESSAGE = b'"message"'
 _MESSAGES = (b'"rfc822"', b'"global"')
 
-# RFC 3501 9: the fields of a part before its extension data. A text adds its lines, a message its envelope, body and
-# lines; a multipart has its subtype alone, after the parts.
-_OF_BASIC, _OF_TEXT, _OF_MESSAGE, _OF_MULTIPART = 7, 8, 10, 1
-_BEFORE_INNER_BODY = 8
+# RFC 3501 9: the number of fields of a body before its extension data. A text adds its lines, a message its envelope,
+# body and lines; a multipart has only its subtype, after the parts.
+_BASIC_FIELDS, _TEXT_FIELDS, _MESSAGE_FIELDS, _MULTIPART_FIELDS = 7, 8, 10, 1
+_FIELDS_BEFORE_INNER_BODY = 8
 
 
 class _Body:
-    """A body that is being read."""
+    """A body that is being scanned: its fields so far, and how many precede its extension data."""
 
-    __slots__ = ("fields", "first", "wanted")
+    __slots__ = ("basic_fields", "fields", "first")
 
     def __init__(self) -> None:
         self.fields = 0
-        self.wanted = _OF_BASIC
+        self.basic_fields = _BASIC_FIELDS
         self.first = b""
 
     def field(self, token: bytes) -> None:
@@ -34,20 +34,20 @@ class _Body:
         if self.fields == 1:
             self.first = token
         elif self.fields == 2 and self.first == _TEXT:
-            self.wanted = _OF_TEXT
+            self.basic_fields = _TEXT_FIELDS
         elif self.fields == 2 and self.first == _MESSAGE and token in _MESSAGES:
-            self.wanted = _OF_MESSAGE
+            self.basic_fields = _MESSAGE_FIELDS
 
     @property
     def is_next_a_body(self) -> bool:
-        return self.fields == 0 or (self.fields == _BEFORE_INNER_BODY and self.wanted == _OF_MESSAGE)
+        return self.fields == 0 or (self.fields == _FIELDS_BEFORE_INNER_BODY and self.basic_fields == _MESSAGE_FIELDS)
 
 
 def plain_structure(encoded: bytes) -> bytes:
-    """BODY of an encoded BODYSTRUCTURE."""
+    """Remove the extension data from an encoded BODYSTRUCTURE."""
     out: list[bytes] = []
     bodies: list[_Body] = []
-    taken_from = 0  # what follows from here on belongs to the result
+    kept_from = 0  # the start of the octets to copy next
     depth = 0  # of lists that are one field, such as parameters
     at = 0
     while (match := _TOKEN.match(encoded, at)) is not None:
@@ -61,7 +61,7 @@ def plain_structure(encoded: bytes) -> bytes:
                 depth += 1
                 continue
             if body is not None and body.fields == 0:
-                body.wanted = _OF_MULTIPART
+                body.basic_fields = _MULTIPART_FIELDS
             bodies.append(_Body())
             continue
         if body is None:
@@ -72,17 +72,17 @@ def plain_structure(encoded: bytes) -> bytes:
                 if depth:
                     continue
             else:
-                if body.fields > body.wanted:
-                    taken_from = at - 1
+                if body.fields > body.basic_fields:
+                    kept_from = at - 1
                 bodies.pop()
                 body = bodies[-1] if bodies else None
-                if body is None or body.wanted == _OF_MULTIPART:
+                if body is None or body.basic_fields == _MULTIPART_FIELDS:
                     continue
         elif depth:
             continue
         body.field(token)
-        if body.fields == body.wanted:
-            out.append(encoded[taken_from:at])
-            taken_from = at
-    out.append(encoded[taken_from:])
+        if body.fields == body.basic_fields:
+            out.append(encoded[kept_from:at])
+            kept_from = at
+    out.append(encoded[kept_from:])
     return b"".join(out)

@@ -1,4 +1,4 @@
-"""Answers to SEARCH and SORT, and what ``$`` keeps of them (RFC 3501 7.2.5, 4731, 5182, 5256, 7162, 9394)."""
+"""Responses to SEARCH and SORT, and the result saved as ``$`` (RFC 3501 7.2.5, 4731, 5182, 5256, 7162, 9394)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from protocol.imap.sequence_set import format_set, format_spans
 from protocol.imap.wire.strings import quoted
 
 
-class SearchAnswer(NamedTuple):
-    response: bytes  # empty if nothing is to be sent
-    saved: Sequence[int] | None  # UIDs for View.save_result(), None if ``$`` stays as it is
+class SearchResult(NamedTuple):
+    response: bytes  # empty if no response is due
+    saved: Sequence[int] | None  # UIDs for View.save_result(), None if ``$`` is unchanged
 
 
 # RFC 3501 7.2.5; RFC 7162 3.1.6
 def search_response(numbers: Sequence[int], modseq: int | None = None) -> bytes:
-    """``modseq``: the highest of the messages found, if the criteria asked for MODSEQ."""
+    """``modseq``: the highest of the matching messages, if the criteria contain MODSEQ."""
     return _numbers(b"* SEARCH", numbers, modseq)
 
 
@@ -34,12 +34,12 @@ def _numbers(lead: bytes, numbers: Sequence[int], modseq: int | None) -> bytes:
 
 
 # RFC 9394 3.1 and 3.3
-def partial_window(found: Sequence[int], window: Partial) -> Sequence[int]:
-    """The part of the results, in their order, that a PARTIAL range names."""
+def partial_window(results: Sequence[int], window: Partial) -> Sequence[int]:
+    """Return the part of the results that a PARTIAL range names, in their order."""
     low, high = min(map(abs, window)), max(map(abs, window))
     if window.first < 0:
-        return found[max(0, len(found) - high) : max(0, len(found) - low + 1)]
-    return found[low - 1 : high]
+        return results[max(0, len(results) - high) : max(0, len(results) - low + 1)]
+    return results[low - 1 : high]
 
 
 # RFC 4731 3.1, RFC 9051 7.3.4; RFC 5267 3.1 (ESORT)
@@ -52,20 +52,20 @@ def extended_search(
     number_of: Callable[[Sequence[int]], Sequence[int]],
     modseq_of: Callable[[Sequence[int]], Sequence[int]] | None = None,
     ordered: bool = False,
-) -> SearchAnswer:
-    """The ESEARCH response to the ``uids`` found, and what SAVE keeps.
+) -> SearchResult:
+    """Encode the ESEARCH response for matching ``uids``, and select the UIDs that SAVE stores.
 
-    They are ascending, or in the order of SORT if ``ordered``. ``number_of`` gives the message numbers of UIDs
-    (``View.numbers``) and is not called for UID commands; ``modseq_of`` is given if the criteria have MODSEQ.
+    ``uids`` are ascending, or in the order of SORT if ``ordered``. ``number_of`` maps UIDs to message numbers
+    (``View.numbers``) and is not called for UID commands; ``modseq_of`` is passed if the criteria contain MODSEQ.
     """
     covered = _covered(returns, uids)
     saved = sorted(covered) if returns.save else None
     if saved is not None and returns == SearchReturn(save=True):
-        # RFC 5182 1: SAVE alone sends no response at all.
-        return SearchAnswer(b"", saved)
+        # RFC 5182 1: there is no response to SAVE alone.
+        return SearchResult(b"", saved)
     numbers = uids if uid_command else number_of(uids)
     as_set = _set_in_order if ordered else format_set
-    # RFC 4466 2.6.2, tag-string: a quoted string, whatever the tag (some clients take nothing else).
+    # RFC 4466 2.6.2, tag-string: always a quoted string, since some clients accept no other form.
     parts = [b"* ESEARCH (TAG " + quoted(tag) + b")"]
     if uid_command:
         parts.append(b"UID")
@@ -84,22 +84,22 @@ def extended_search(
     if modseq_of is not None and covered:
         # RFC 4731 3.2, RFC 7162 3.1.10
         parts.append(b"MODSEQ %d" % max(modseq_of(covered)))
-    return SearchAnswer(b" ".join(parts) + b"\r\n", saved)
+    return SearchResult(b" ".join(parts) + b"\r\n", saved)
 
 
 # RFC 5182 2.4, RFC 9394 3.2 for SAVE; RFC 4731 3.2 for MODSEQ, with the same table
 def _covered(returns: SearchReturn, uids: Sequence[int]) -> Sequence[int]:
-    """The messages an answer is about: those it shows, or all found if it counts or lists or only saves."""
+    """Return the messages that a response covers: those it names, or all matches if it counts, lists or only saves."""
     if returns.all or returns.count or not (returns.min or returns.max or returns.partial):
         return uids
-    found = list(partial_window(uids, returns.partial)) if returns.partial else []
+    covered = list(partial_window(uids, returns.partial)) if returns.partial else []
     ends = (uids[:1] if returns.min else (), uids[-1:] if returns.max else ())
     for end in ends:
-        found += [uid for uid in end if uid not in found]
-    return found
+        covered += [uid for uid in end if uid not in covered]
+    return covered
 
 
-# RFC 5267 3.2: only what ascends by one is a range
+# RFC 5267 3.2: only numbers that ascend by one form a range
 def _set_in_order(numbers: Sequence[int]) -> bytes:
     spans: list[tuple[int, int]] = []
     for number in numbers:

@@ -1,8 +1,8 @@
-"""Responses: status lines, and the data about the server, the account and its folders.
+"""Status responses, and data about the server, the account and its folders.
 
-Every function gives whole lines, ready to be sent. Message data is in :mod:`protocol.imap.responses.fetch`,
-results of searches in :mod:`protocol.imap.responses.search` and :mod:`protocol.imap.search.thread`, changes of the
-selected folder in :mod:`protocol.imap.session_view`. A tag of None makes an untagged response.
+Every function returns whole lines, ready to be sent; a tag of None makes an untagged response. Message data is in
+:mod:`protocol.imap.responses.fetch`, search results in :mod:`protocol.imap.responses.search` and
+:mod:`protocol.imap.search.thread`, changes of the selected folder in :mod:`protocol.imap.session_view`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def continuation(line: str) -> bytes:
     return b"+ " + text(line) + b"\r\n"
 
 
-# RFC 3501 7.5, 6.2.2: the challenge of an authentication exchange; an empty one keeps the space
+# RFC 3501 7.5, 6.2.2: a challenge of the authentication exchange; an empty one keeps the space
 def challenge(base64: bytes) -> bytes:
     return b"+ " + base64 + b"\r\n"
 
@@ -81,7 +81,7 @@ def id_response(fields: Mapping[str, str | None]) -> bytes:
 def namespace(
     personal: Sequence[str], others: Sequence[str] = (), shared: Sequence[str] = (), *, dialect: Dialect
 ) -> bytes:
-    """Prefixes of the three kinds of namespaces; a kind without any is NIL."""
+    """Encode the prefixes of the three kinds of namespaces; a kind without prefixes is NIL."""
     kinds = [_namespaces(prefixes, dialect) for prefixes in (personal, others, shared)]
     return b"* NAMESPACE " + b" ".join(kinds) + b"\r\n"
 
@@ -89,7 +89,7 @@ def namespace(
 def _namespaces(prefixes: Sequence[str], dialect: Dialect) -> bytes:
     if not prefixes:
         return b"NIL"
-    # The grammar wants strings here, not atoms.
+    # The grammar requires strings here, not atoms.
     names = [mailbox(prefix, dialect) for prefix in prefixes]
     names = [name if name[:1] in b'"{' else quoted(name) for name in names]
     return b"(" + b"".join([b"(%b %b)" % (name, quoted(DELIMITER)) for name in names]) + b")"
@@ -106,8 +106,8 @@ def list_response(
 ) -> bytes:
     r"""``* LIST (\HasNoChildren) "/" name``.
 
-    ``child_info`` are the selection options that matched only children (RFC 5258 3.5, ``SUBSCRIBED``),
-    ``old_name`` is what the client called a folder that has another name (RFC 9051 6.3.9.7).
+    ``child_info``: the selection options that only children matched (RFC 5258 3.5, ``SUBSCRIBED``). ``old_name``: the
+    previous name of the folder, or the name that the client used for it (RFC 9051 6.3.9.7).
     """
     extended = []
     if child_info:
@@ -125,14 +125,14 @@ def lsub_response(name: str, attributes: Iterable[bytes], dialect: Dialect) -> b
 
 # RFC 3501 7.2.4; RFC 7889 (APPENDLIMIT), 8438 (SIZE), 8474 (MAILBOXID), 9208 (DELETED) add items
 def status_response(name: str, items: Iterable[tuple[bytes, int | bytes]], dialect: Dialect) -> bytes:
-    """``items`` in the order asked for; octets are values already written (``NIL``, ``(F123)``)."""
+    """``items``: in the order requested; bytes are encoded values (``NIL``, ``(F123)``)."""
     values = [b"%b %b" % (item, value if isinstance(value, bytes) else b"%d" % value) for item, value in items]
     return b"* STATUS %b (%b)\r\n" % (mailbox(name, dialect), b" ".join(values))
 
 
 # RFC 9208 4.2.1
 def quota(root: str, resources: Iterable[tuple[bytes, int, int]]) -> bytes:
-    """Each resource with its usage and limit; STORAGE counts units of 1,024 octets (RFC 9208 5.1)."""
+    """``resources``: name, usage and limit; STORAGE counts units of 1,024 octets (RFC 9208 5.1)."""
     triplets = b" ".join([b"%b %d %d" % resource for resource in resources])
     return b"* QUOTA %b (%b)\r\n" % (string(root.encode()), triplets)
 
@@ -154,13 +154,13 @@ def recent(count: int) -> bytes:
 
 # RFC 7162 3.2.10
 def vanished(uids: Sequence[int], *, earlier: bool = False) -> bytes:
-    """``uids`` ascending and not empty."""
+    """``uids``: ascending, not empty."""
     return b"* VANISHED %b%b\r\n" % (b"(EARLIER) " if earlier else b"", format_set(uids))
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedFolder:
-    """What SELECT and EXAMINE report."""
+    """The data in the responses to SELECT and EXAMINE."""
 
     name: str
     exists: int
@@ -176,7 +176,7 @@ class SelectedFolder:
 
 # RFC 3501 6.3.1 and 6.3.2, RFC 9051 6.3.2 and 6.3.3
 def selected(folder: SelectedFolder, dialect: Dialect) -> bytes:
-    """The untagged responses to SELECT or EXAMINE."""
+    """Encode the untagged responses to SELECT or EXAMINE."""
     flags = folder.flags
     lines = [
         flags.flags_response(),
@@ -185,7 +185,7 @@ def selected(folder: SelectedFolder, dialect: Dialect) -> bytes:
     ]
     if not dialect.rev2:
         lines.append(recent(folder.recent))
-        # RFC 9586 3: no message number may be told under UIDONLY.
+        # RFC 9586 3: no message number may be sent under UIDONLY.
         if folder.first_unseen is not None and not dialect.uid_only:
             lines.append(ok(None, "First unseen", codes.unseen(folder.first_unseen)))
     lines += [

@@ -1,6 +1,6 @@
-"""Single search keys, resolved and ready to run over the rows of a folder (RFC 3501 6.4.4 and extensions).
+"""Predicates: single search keys, resolved and ready to run on the rows of a folder (RFC 3501 6.4.4 and extensions).
 
-Every leaf is an immutable value that selects some of the rows it is given; rows are ascending positions.
+Every leaf of a program is an immutable value that selects a subset of given rows; rows are ascending positions.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from protocol.imap.session_view import View
 Rows: TypeAlias = Sequence[int]
 
 _EPOCH = date(1970, 1, 1).toordinal()
-_DAY = 86400
+_DAY_SECONDS = 86400
 
-# What a leaf costs per row; only the order matters.
+# The cost of a leaf per row; only the order matters.
 FREE, COLUMN, STRING, ENVELOPE, HEADER, BODY, TEXT = range(7)
 
-# Header fields that are at hand with the envelope; others may have to be read from the message.
+# Header fields that are part of the envelope; others may have to be read from the message.
 _ENVELOPE_FIELDS = frozenset(
     ("bcc", "cc", "date", "from", "in-reply-to", "message-id", "reply-to", "sender", "subject", "to")
 )
 
-# Texts read between two pauses: the smaller, the fairer to other sessions.
-_BATCH = {Scope.HEADER: 2000, Scope.BODY: 256, Scope.TEXT: 256}
+# Texts read between two yields: smaller batches are fairer to other sessions.
+_BATCH_ROWS = {Scope.HEADER: 2000, Scope.BODY: 256, Scope.TEXT: 256}
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """ALL, and text keys with nothing to look for."""
+    """ALL, and text keys with an empty text."""
 
     cost = FREE
 
@@ -83,14 +83,14 @@ def _column(source: SearchSource, column: Column) -> Sequence[int]:
         return source.modseqs()
     if column is Column.SENT_DAY:
         return source.sent_days()
-    # RFC 8514 4.3: where no save dates are kept the internal date is used.
+    # RFC 8514 4.3: without save dates the internal date is used.
     saved = source.save_dates() if column is Column.SAVE_DATE else None
     return source.internal_dates() if saved is None else saved
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """``low <= value < high`` of a column; None is no bound."""
+    """``low <= value < high`` in a column; None: no bound."""
 
     column: Column
     low: int | None
@@ -109,23 +109,23 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class UidIn:
-    """UID, and message numbers and ``$`` once they are resolved."""
+    """UID, and resolved message numbers or ``$``."""
 
     spans: tuple[tuple[int, int], ...]
 
     cost = FREE
 
     def match(self, source: SearchSource, rows: Rows) -> Rows:
-        found = span_positions(list(self.spans), source.uids)
+        positions = span_positions(list(self.spans), source.uids)
         if isinstance(rows, range) and len(rows) == len(source.uids):
-            return found[0] if len(found) == 1 else list(chain.from_iterable(found))
-        parts = [rows[bisect_left(rows, part.start) : bisect_left(rows, part.stop)] for part in found]
+            return positions[0] if len(positions) == 1 else list(chain.from_iterable(positions))
+        parts = [rows[bisect_left(rows, part.start) : bisect_left(rows, part.stop)] for part in positions]
         return list(chain.from_iterable(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class HasId:
-    """EMAILID and THREADID (RFC 8474 6): compared exactly."""
+    """EMAILID and THREADID (RFC 8474 6): exact comparison."""
 
     thread: bool
     value: str
@@ -152,14 +152,14 @@ class HasText:
         return BODY if self.scope is Scope.BODY else TEXT
 
     def scan(self, source: SearchSource, rows: Rows) -> Generator[int, None, Rows]:
-        """The rows that match; yields after each batch how many texts it read."""
+        """Return the rows that match; yields the number of texts read after each batch."""
         matched: list[int] = []
-        known = source.candidates(self.scope, self.name, self.needle)
-        if known is not None:
+        candidates = source.candidates(self.scope, self.name, self.needle)
+        if candidates is not None:
             uids = source.uids
-            matched = [row for row in rows if uids[row] in known.certain]
-            rows = [row for row in rows if uids[row] in known.possible]
-        needle, size = self.needle, _BATCH[self.scope]
+            matched = [row for row in rows if uids[row] in candidates.certain]
+            rows = [row for row in rows if uids[row] in candidates.possible]
+        needle, size = self.needle, _BATCH_ROWS[self.scope]
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             if self.scope is Scope.HEADER:
@@ -169,7 +169,7 @@ class HasText:
                 texts = source.bodies(batch) if self.scope is Scope.BODY else source.texts(batch)
                 matched += [row for row, text in zip(batch, texts, strict=True) if needle in text]
             yield len(batch)
-        if known is not None:
+        if candidates is not None:
             matched.sort()
         return matched
 
@@ -178,7 +178,7 @@ Leaf: TypeAlias = All | SaveDateSupported | HasFlag | Between | UidIn | HasId | 
 
 
 def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
-    """The leaf of a key that is not AND, OR or NOT. ``now``: seconds since 1970, for OLDER and YOUNGER."""
+    """Resolve a key other than AND, OR and NOT. ``now``: seconds since 1970, for OLDER and YOUNGER."""
     match key:
         case keys.Flag("\\Recent"):
             return UidIn(tuple(view.recent))
@@ -194,7 +194,7 @@ def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
         case keys.UidKey(ranges):
             return UidIn(tuple(SequenceSet(ranges).resolve(view.uids[-1] if len(view) else 0)))
         case keys.SeqKey(ranges):
-            # A number that no message has matches nothing, as with other servers; clients rely on it.
+            # A number that no message has matches nothing, as in other servers; clients rely on it.
             return UidIn(tuple(spans_of(view.by_number(SequenceSet(ranges), beyond=True).uids)))
         case keys.ResultKey():
             return UidIn(tuple(spans_of(view.saved_result().uids)))
@@ -212,13 +212,13 @@ def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
 def _between(key: keys.SearchKey, now: int) -> Between:
     match key:
         case keys.DateKey(keys.DateField.INTERNAL, when, day):
-            return _on(Column.INTERNAL_DATE, when, (day.toordinal() - _EPOCH) * _DAY, _DAY)
+            return _on(Column.INTERNAL_DATE, when, (day.toordinal() - _EPOCH) * _DAY_SECONDS, _DAY_SECONDS)
         case keys.SavedKey(when, day):
-            return _on(Column.SAVE_DATE, when, (day.toordinal() - _EPOCH) * _DAY, _DAY)
+            return _on(Column.SAVE_DATE, when, (day.toordinal() - _EPOCH) * _DAY_SECONDS, _DAY_SECONDS)
         case keys.DateKey(_, when, day):
-            # A message without a date (day 0) was sent neither before nor since.
-            found = _on(Column.SENT_DAY, when, day.toordinal(), 1)
-            return found if found.low is not None else Between(Column.SENT_DAY, 1, found.high)
+            # A message without a date (day 0) matches neither SENTBEFORE nor SENTSINCE.
+            days = _on(Column.SENT_DAY, when, day.toordinal(), 1)
+            return days if days.low is not None else Between(Column.SENT_DAY, 1, days.high)
         case keys.SizeKey(keys.SizeIs.LARGER, octets):
             return Between(Column.SIZE, octets + 1, None)
         case keys.SizeKey(_, octets):

@@ -1,11 +1,11 @@
-"""SEARCH: criteria become a program, the program finds messages (RFC 3501 6.4.4 and its extensions).
+"""SEARCH: compilation of the criteria to a program, and its execution (RFC 3501 6.4.4 and its extensions).
 
-Compiling turns the criteria into a flat tree: NOT only at the leaves, AND and OR of any width, numbers and
-dates resolved. In an AND the cheap keys run first and each looks only at what those before it left; in an OR
-a key looks only at what none before it has found. So text is read last, and only of messages still in question.
+The program is a flat tree: NOT only at the leaves, AND and OR of any width, numbers and dates resolved. In an AND cheap
+keys run first, and each runs only on the rows that the previous ones matched; in an OR each runs only on the rows that
+none has matched yet. Text is therefore read last, and only of messages that can still change the result.
 
-Evaluation works on rows of the folder's columns, never on one message at a time. It is a generator that pauses
-after every key and every batch of texts, so that one search does not hold up other sessions.
+Execution works on rows of the folder's columns, not on single messages. It is a generator that yields after every key
+and every batch of texts, so that a search does not block other sessions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from protocol.imap.search.predicates import HasText, Leaf, Rows, leaf_of
 from protocol.imap.search.source import SearchSource
 from protocol.imap.session_view import View
 
-#: Levels of AND within OR within AND … after flattening.
+#: Nested levels of AND and OR after flattening.
 MAX_DEPTH: Final = 50
 
-#: Keys of one command: each may cost a pass over the folder.
+#: Keys of one command: each may scan the folder.
 MAX_KEYS: Final = 1000
 
 
@@ -39,7 +39,7 @@ class _Key:
 
 @dataclass(slots=True)
 class _Group:
-    every: bool  # AND, else OR
+    every: bool  # True: AND, False: OR
     depth: int
     members: list[_Key | _Group] = field(default_factory=list)
     cost: int = 0
@@ -47,30 +47,30 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Compiled criteria, good for one evaluation: numbers and ``$`` are those of the moment it was compiled."""
+    """Compiled criteria, for one execution: message numbers and ``$`` are resolved when it is compiled."""
 
     root: _Group
-    uses_numbers: bool  # no EXPUNGE may be sent with the answer, not even for UID SEARCH (view.emission)
-    reads_text: bool  # it may take long
+    uses_numbers: bool  # the response must not announce EXPUNGE, not even for UID SEARCH (session_view.emission)
+    reads_text: bool  # the execution may be slow
 
 
 def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
-    """The program of the criteria, in the eyes of a session; ``now`` is in seconds since 1970.
+    """Compile criteria for a session's view; ``now``: seconds since 1970.
 
-    MailError LIMIT if there are too many keys.
+    Raises MailError LIMIT if there are too many keys.
     """
     root = _Group(True, 1)
     groups = [root]
     uses_numbers = reads_text = False
     count = 0
-    waiting: list[tuple[keys.SearchKey, bool, _Group]] = [(key, False, root)]
-    while waiting:
-        key, negated, group = waiting.pop()
+    stack: list[tuple[keys.SearchKey, bool, _Group]] = [(key, False, root)]
+    while stack:
+        key, negated, group = stack.pop()
         count += 1
         if isinstance(key, keys.Not):
-            waiting.append((key.key, not negated, group))
+            stack.append((key.key, not negated, group))
         elif isinstance(key, keys.And | keys.Or):
-            # NOT moves inwards by De Morgan; an AND in an AND is no level of its own.
+            # NOT moves inwards by De Morgan's laws; an AND in an AND is merged into it.
             every = isinstance(key, keys.And) != negated
             if every != group.every:
                 inner = _Group(every, group.depth + 1)
@@ -78,7 +78,7 @@ def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
                 groups.append(inner)
                 group = inner
             parts = key.keys if isinstance(key, keys.And) else (key.left, key.right)
-            waiting += [(part, negated, group) for part in reversed(parts)]
+            stack += [(part, negated, group) for part in reversed(parts)]
         else:
             uses_numbers = uses_numbers or isinstance(key, keys.SeqKey)
             leaf = leaf_of(key, view, now)
@@ -93,9 +93,9 @@ def compile_search(key: keys.SearchKey, view: View, now: int) -> Program:
 
 
 def search(program: Program, source: SearchSource) -> Generator[int, None, list[int]]:
-    """The UIDs that match, ascending, as the generator's result; it yields how many texts each step read.
+    """Return the matching UIDs, ascending; yields the number of texts read in each step.
 
-    Not all of them need to be known to the session yet: ``View.visible`` leaves those out.
+    Some may not be announced to the session yet: ``View.visible`` filters them.
     """
     uids = source.uids
     rows = yield from _run(program.root, source, range(len(uids)))
@@ -114,15 +114,15 @@ def _run(node: _Key | _Group, source: SearchSource, rows: Rows) -> Generator[int
                 break
             rows = yield from _run(member, source, rows)
         return rows
-    found: list[int] = []
+    union: list[int] = []
     for member in node.members:
         if not rows:
             break
         matched = yield from _run(member, source, rows)
-        found.extend(matched)
+        union.extend(matched)
         rows = _without(rows, matched)
-    found.sort()
-    return found
+    union.sort()
+    return union
 
 
 def _without(rows: Rows, matched: Sequence[int]) -> Rows:
@@ -130,5 +130,5 @@ def _without(rows: Rows, matched: Sequence[int]) -> Rows:
         return rows
     if len(matched) == len(rows):
         return []
-    drop = set(matched)
-    return [row for row in rows if row not in drop]
+    dropped = set(matched)
+    return [row for row in rows if row not in dropped]

@@ -1,7 +1,7 @@
 """SORT: the order of messages by one or more criteria (RFC 5256 3, BASE.6.4.SORT; RFC 5957).
 
-What a criterion looks at is computed once per message (the functions below, at delivery) and kept as a
-column; a SORT then is one stable pass of the built-in sort per criterion.
+The value that a criterion compares is computed once per message, at delivery, by the functions below, and stored in a
+column; a SORT is then one stable pass of the built-in sort per criterion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.mime.encoding import decode_words
 
 
 class SortKey(Enum):
-    """The criteria; the value is the name on the wire."""
+    """The criteria; the value is the protocol's name."""
 
     ARRIVAL = b"ARRIVAL"
     CC = b"CC"
@@ -36,18 +36,18 @@ class SortCriterion(NamedTuple):
 
 
 class SortSource(Protocol):
-    """Where the columns come from."""
+    """The columns of a folder."""
 
     def sort_values(self, key: SortKey, uids: Sequence[int]) -> Sequence[int] | Sequence[str]:
-        """One value per UID: numbers for ARRIVAL (internal date), DATE (sent date in UTC, or the internal
-        date if there is none, RFC 5256 2.2) and SIZE; the strings of the functions below for the rest."""
+        """Return one value per UID: numbers for ARRIVAL (internal date), DATE (sent date in UTC, or the internal
+        date if there is none, RFC 5256 2.2) and SIZE; the strings of the functions below for all others."""
 
 
 def sort_uids(criteria: Sequence[SortCriterion], uids: Sequence[int], source: SortSource) -> list[int]:
-    """``uids`` (ascending) in the order asked for.
+    """Sort ``uids`` (ascending) by the criteria.
 
-    Equal messages stay in mailbox order, also under REVERSE, which turns round one criterion and not the
-    implicit sequence number (RFC 5256 3): the built-in sort is stable in both directions.
+    Equal messages stay in mailbox order, also under REVERSE, which reverses one criterion and not the implicit sequence
+    number (RFC 5256 3): the built-in sort is stable in both directions.
     """
     order = list(range(len(uids)))
     for key, reverse in reversed(criteria):
@@ -56,23 +56,23 @@ def sort_uids(criteria: Sequence[SortCriterion], uids: Sequence[int], source: So
 
 
 def subject_sort_value(subject: str | None) -> str:
-    """SUBJECT: the base subject (RFC 5256 2.1); a missing one sorts as the empty string."""
+    """Compute the value of SUBJECT: the base subject (RFC 5256 2.1), empty if there is none."""
     return collation_key(base_subject(subject or "").text)
 
 
 def address_sort_value(addresses: Sequence[Address]) -> str:
-    """FROM, TO and CC: addr-mailbox of the first address (RFC 5256 3)."""
+    """Compute the value of FROM, TO or CC: addr-mailbox of the first address (RFC 5256 3)."""
     mailbox = addresses[0].mailbox if addresses else None
     return collation_key(decode_words(mailbox)) if mailbox else ""
 
 
 def display_sort_value(addresses: Sequence[Address]) -> str:
-    """DISPLAYFROM and DISPLAYTO: the first address as a client shows it (RFC 5957 3)."""
+    """Compute the value of DISPLAYFROM or DISPLAYTO: the first address as displayed by a client (RFC 5957 3)."""
     if not addresses:
         return ""
     name, _, mailbox, host = addresses[0]
-    if name and (shown := decode_words(name)):
-        return collation_key(shown)
+    if name and (display_name := decode_words(name)):
+        return collation_key(display_name)
     if mailbox is None:
         return ""
     return collation_key(decode_words(mailbox if host is None else mailbox + b"@" + host))

@@ -1,7 +1,7 @@
-"""What a search reads: the columns of a folder, and the text of its messages when it must.
+"""The interface that a search reads: the columns of a folder, and the text of its messages where needed.
 
-A row is a position in ``uids``; all columns have one value per row. Text is folded (``collation.fold``), so
-that it can be computed once and searched often.
+A row is a position in ``uids``; all columns have one value per row. Text is folded (``collation.fold``) by the source,
+which can store the result.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Scope(Enum):
 
 
 class Candidates(NamedTuple):
-    """What an index of texts knows of a needle; a message in neither set does not have it."""
+    """The result of a look-up in a text index; a message in neither set does not match."""
 
     certain: Container[int]  # UIDs that match
-    possible: Container[int]  # UIDs to be read: perhaps a match, or not indexed yet
+    possible: Container[int]  # UIDs whose text must be read: a possible match, or not indexed yet
 
 
 class SearchSource(Protocol):
@@ -36,13 +36,13 @@ class SearchSource(Protocol):
         """FlagTable.bit()"""
 
     def internal_dates(self) -> Sequence[int]:
-        """Seconds since 1970, as INTERNALDATE shows them: in UTC."""
+        """Seconds since 1970 of INTERNALDATE, in UTC."""
 
     def save_dates(self) -> Sequence[int] | None:
-        """Seconds since 1970; None if the folder does not keep them (RFC 8514 3)."""
+        """Seconds since 1970; None if the folder does not store save dates (RFC 8514 3)."""
 
     def sent_days(self) -> Sequence[int]:
-        """``date.toordinal()`` of the Date header as it is written, whatever its zone; 0 if there is none."""
+        """``date.toordinal()`` of the Date header in its own time zone; 0 if there is none."""
 
     def sizes(self) -> Sequence[int]: ...
 
@@ -53,8 +53,8 @@ class SearchSource(Protocol):
     def thread_ids(self) -> Sequence[str]: ...
 
     def headers(self, name: str, rows: Sequence[int]) -> Iterable[str | None]:
-        """Decoded and folded value of a header field (lower case) per row: several joined with a line feed, None
-        if the message has no such field."""
+        """Decoded and folded value of a header field (``name`` in lower case) per row: repeated fields joined by
+        line feeds, None if the message has no such field."""
 
     def bodies(self, rows: Sequence[int]) -> Iterable[str]:
         """Decoded and folded text of the body per row."""
@@ -63,5 +63,5 @@ class SearchSource(Protocol):
         """Decoded and folded header and body per row."""
 
     def candidates(self, scope: Scope, name: str, needle: str) -> Candidates | None:
-        """What the index says of a folded needle, in a header field called ``name`` or elsewhere; None if it
-        cannot tell and all rows have to be read."""
+        """Look a folded needle up in the index: in a header field ``name``, the body or both. None if the index
+        cannot answer, and all rows have to be read."""

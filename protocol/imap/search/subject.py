@@ -1,6 +1,6 @@
-"""The base subject: what remains of a subject without "Re:", "[list]", "(fwd)" and the like (RFC 5256 2.1).
+"""The base subject: a subject without "Re:", "[list]", "(fwd)" and the like (RFC 5256 2.1).
 
-The text is walked with two indexes that only move towards each other: linear whatever the subject.
+Two indexes move towards each other, so the cost is linear for every subject.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _FORWARDED = "(fwd)"
 
 
 class BaseSubject(NamedTuple):
-    """The base subject in its own spelling, and whether the message is a reply or forward (RFC 5256 3)."""
+    """The base subject in its original spelling, and whether the message is a reply or forward (RFC 5256 3)."""
 
     text: str
     reply: bool
 
 
 def base_subject(subject: str) -> BaseSubject:
-    """The base subject of a decoded subject (RFC 5256 2.1; encoded words are decoded by the caller)."""
-    # Step 1: tabs and continuations become spaces, runs of them one space.
+    """Extract the base subject of a subject (RFC 5256 2.1), in which the caller has decoded encoded words."""
+    # Step 1: tabs and continuations become spaces, runs of spaces one space.
     text = _SPACE.sub(" ", subject)
     start, end = 0, len(text)
     reply = False
@@ -41,10 +41,10 @@ def base_subject(subject: str) -> BaseSubject:
                 reply = True
             else:
                 break
-        # Steps 3 to 5: leaders, and blobs as long as something is left.
+        # Steps 3 to 5: leaders, and blobs unless nothing would be left.
         start, leader = _skip_leaders(text, start, end)
         reply = reply or leader
-        # Step 6: "[fwd: … ]" is taken off and all of it begins again.
+        # Step 6: remove "[fwd: … ]" and start again.
         wrapped = (
             end - start > len(_FORWARD_HEADER)
             and text[start : start + len(_FORWARD_HEADER)].lower() == _FORWARD_HEADER
@@ -58,13 +58,13 @@ def base_subject(subject: str) -> BaseSubject:
 
 
 def _skip_leaders(text: str, start: int, end: int) -> tuple[int, bool]:
-    """Where the text after all leaders and removable blobs begins, and whether a "Re:" was among them."""
+    """Return the start of the text after all leaders and removable blobs, and whether "Re:" was among them."""
     reply = False
     while True:
         if start < end and text[start] == " ":
             start += 1
             continue
-        # A run of blobs is scanned once: if no "Re:" follows all of it, none follows a part of it either.
+        # A run of blobs is scanned once: if no "Re:" follows the run, none follows a part of it.
         after, last = start, start
         while blob := _BLOB.match(text, after, end):
             last, after = after, blob.end()
@@ -72,5 +72,5 @@ def _skip_leaders(text: str, start: int, end: int) -> tuple[int, bool]:
             start = refwd.end()
             reply = True
             continue
-        # Step 4: a blob goes if something is left without it; the last of a run of nothing but blobs stays.
+        # Step 4: a blob is removed unless nothing would be left; the last blob of a subject of blobs stays.
         return (after if after < end else last), reply

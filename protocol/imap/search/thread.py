@@ -1,11 +1,11 @@
 """THREAD: messages as conversations, by references or by subject (RFC 5256 3, BASE.6.4.THREAD).
 
-Nodes are numbers: first the messages in mailbox order, then the dummies that stand for messages that are
-referred to but not there. Nothing recurses, so a chain of 100,000 replies is as good as any other.
+Nodes are numbers: first the messages in mailbox order, then dummies for missing messages that others refer to. Nothing
+recurses, so there is no limit on the depth of a thread.
 
-RFC 5256 step 1 goes message by message and leaves out a link that would close a loop. Only a link within a
-circle of references can; for these alone the ancestors are searched, and no more than ``_LONGEST_SEARCH`` of
-them altogether: beyond that, such links are left out.
+RFC 5256 step 1 processes message by message and omits a link that would close a loop. Only a link within a cycle of
+references can close one; only for these the ancestors are searched, at most ``_MAX_ANCESTORS`` in total. Beyond that
+limit all such links are omitted.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import NamedTuple
 _MESSAGE_ID = re.compile(r'<(?:([^<>\s"@]++)|"((?>(?:[^"\\]|\\.)*))")@([^<>\s@]++)>')
 _ESCAPED = re.compile(r"\\(.)")
 _NONE = -1
-_LONGEST_SEARCH = 4_000_000
+_MAX_ANCESTORS = 4_000_000
 
 
 class ThreadMessage(NamedTuple):
-    """What threading needs to know of a message; all but ``number`` can be kept from delivery on."""
+    """The input of threading; all fields but ``number`` can be computed at delivery."""
 
-    number: int  # UID or message number, as the answer will show it
+    number: int  # UID or message number for the response
     message_id: str | None  # the first of message_ids() of Message-ID
     references: Sequence[str]  # of reference_ids()
     sent: int  # sent date in UTC, or the internal date (RFC 5256 2.2)
-    subject: str  # sort.subject_sort_value(): the base subject, ready to compare
+    subject: str  # sort.subject_sort_value(): the sort key of the base subject
     reply: bool  # base_subject().reply
 
 
 class Forest(NamedTuple):
-    """Threads in order: roots, children of each node that has any, and numbers (a dummy has none)."""
+    """Threads in order: roots, children of each node that has any, and numbers (0 for a dummy)."""
 
     roots: list[int]
     children: dict[int, list[int]]
@@ -42,7 +42,7 @@ class Forest(NamedTuple):
 
 
 def message_ids(value: str) -> list[str]:
-    """The valid Message IDs of a header value, without brackets and needless quoting (RFC 5256 3)."""
+    """Extract the valid Message IDs of a header value, without brackets and redundant quoting (RFC 5256 3)."""
     return [
         f"{plain or _ESCAPED.sub(_unescape, quoted)}@{domain}" for plain, quoted, domain in _MESSAGE_ID.findall(value)
     ]
@@ -53,19 +53,19 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def reference_ids(references: str | None, in_reply_to: str | None) -> list[str]:
-    """A message's references, oldest first: References, or else the first ID of In-Reply-To (RFC 5256 3)."""
+    """Extract a message's references, oldest first: References, else the first ID of In-Reply-To (RFC 5256 3)."""
     return message_ids(references or "") or message_ids(in_reply_to or "")[:1]
 
 
 def thread_by_references(messages: Sequence[ThreadMessage]) -> Forest:
-    """THREAD=REFERENCES of messages in mailbox order (RFC 5256 3)."""
+    """Thread messages in mailbox order by THREAD=REFERENCES (RFC 5256 3)."""
     parents = _link(messages)
     roots, children = _prune(parents, len(messages))
     return _finish(messages, *_gather(messages, roots, children))
 
 
 def thread_by_subject(messages: Sequence[ThreadMessage]) -> Forest:
-    """THREAD=ORDEREDSUBJECT of messages in mailbox order (RFC 5256 3)."""
+    """Thread messages in mailbox order by THREAD=ORDEREDSUBJECT (RFC 5256 3)."""
     by_date = sorted(range(len(messages)), key=[message.sent for message in messages].__getitem__)
     first: dict[str, int] = {}
     children: dict[int, list[int]] = {}
@@ -78,11 +78,11 @@ def thread_by_subject(messages: Sequence[ThreadMessage]) -> Forest:
 
 # RFC 5256 3, REFERENCES step 1
 def _link(messages: Sequence[ThreadMessage]) -> list[int]:
-    """The parent of every node, ``_NONE`` for roots."""
+    """Return the parent of every node, ``_NONE`` for roots."""
     count = len(messages)
     nodes: dict[str, int] = {}
     for node, message in enumerate(messages):
-        # Step 1.A: of equal Message IDs only the first counts, the others are as good as none.
+        # Step 1.A: of equal Message IDs only the first counts, the others are ignored.
         if message.message_id is not None:
             nodes.setdefault(message.message_id, node)
     total = count
@@ -95,64 +95,64 @@ def _link(messages: Sequence[ThreadMessage]) -> list[int]:
             total += 1
         return node
 
-    references = [[dummy_or_message(found) for found in message.references] for message in messages]
-    circular = _circular(references, total)
+    references = [[dummy_or_message(message_id) for message_id in message.references] for message in messages]
+    in_cycle = _nodes_in_cycles(references, total)
     parents = [_NONE] * total
-    left = _LONGEST_SEARCH
+    left = _MAX_ANCESTORS
 
     def link(child: int, parent: int) -> None:
         nonlocal left
-        if child in circular:
-            above = parent
-            while above in circular:
+        if child in in_cycle:
+            ancestor = parent
+            while ancestor in in_cycle:
                 left -= 1
-                if above == child or left < 0:
+                if ancestor == child or left < 0:
                     return
-                above = parents[above]
+                ancestor = parents[ancestor]
         parents[child] = parent
 
-    for node, named in enumerate(references):
+    for node, chain in enumerate(references):
         # Step 1.A: each reference is the parent of the next.
-        for parent, child in pairwise(named):
+        for parent, child in pairwise(chain):
             if parents[child] == _NONE:
                 link(child, parent)
-        # Step 1.B: a message's own last reference is its parent, whatever other messages said.
+        # Step 1.B: a message's own last reference is its parent; it overrides the references of other messages.
         parents[node] = _NONE
-        if named:
-            link(node, named[-1])
+        if chain:
+            link(node, chain[-1])
     return parents
 
 
-def _circular(references: Sequence[Sequence[int]], total: int) -> set[int]:
-    """The nodes of all circles of references, and what is above them."""
-    first = [_NONE] * total  # of almost all nodes the only parent
+def _nodes_in_cycles(references: Sequence[Sequence[int]], total: int) -> set[int]:
+    """Return the nodes in all cycles of references, and their ancestors."""
+    first = [_NONE] * total  # the only parent of nearly all nodes
     others: dict[int, set[int]] = {}
-    below = [0] * total
-    for node, named in enumerate(references):
-        for parent, child in pairwise([*named, node] if named else ()):
-            known = first[child]
-            if known == parent or parent in others.get(child, ()):
+    child_count = [0] * total
+    for node, chain in enumerate(references):
+        for parent, child in pairwise([*chain, node] if chain else ()):
+            first_parent = first[child]
+            if first_parent == parent or parent in others.get(child, ()):
                 continue
-            if known == _NONE:
+            if first_parent == _NONE:
                 first[child] = parent
             else:
                 others.setdefault(child, set()).add(parent)
-            below[parent] += 1
-    ends = [node for node in range(total) if not below[node]]
-    while ends:
-        node = ends.pop()
+            child_count[parent] += 1
+    leaves = [node for node in range(total) if not child_count[node]]
+    while leaves:
+        node = leaves.pop()
         for parent in (first[node], *others.get(node, ())):
             if parent != _NONE:
-                below[parent] -= 1
-                if not below[parent]:
-                    ends.append(parent)
-    return {node for node in range(total) if below[node]}
+                child_count[parent] -= 1
+                if not child_count[parent]:
+                    leaves.append(parent)
+    return {node for node in range(total) if child_count[node]}
 
 
 # RFC 5256 3, REFERENCES steps 2 and 3
 def _prune(parents: list[int], count: int) -> tuple[list[int], dict[int, list[int]]]:
-    """Roots and children without the dummies, but for those that hold two or more messages together."""
-    anchors: dict[int, int] = {}  # of a dummy: the nearest message above it, or its topmost dummy
+    """Return roots and children, without dummies except those that are the root of two or more messages."""
+    anchors: dict[int, int] = {}  # of a dummy: its nearest ancestor that is a message, or its topmost dummy
 
     def anchor(node: int) -> int:
         path = []
@@ -162,10 +162,10 @@ def _prune(parents: list[int], count: int) -> tuple[list[int], dict[int, list[in
                 anchors[node] = node
             else:
                 node = parents[node]
-        found = anchors.get(node, node)
-        for passed in path:
-            anchors[passed] = found
-        return found
+        nearest = anchors.get(node, node)
+        for dummy in path:
+            anchors[dummy] = nearest
+        return nearest
 
     roots: list[int] = []
     children: dict[int, list[int]] = {}
@@ -186,14 +186,14 @@ def _prune(parents: list[int], count: int) -> tuple[list[int], dict[int, list[in
 def _gather(
     messages: Sequence[ThreadMessage], roots: list[int], children: dict[int, list[int]]
 ) -> tuple[list[int], dict[int, list[int]]]:
-    """Threads of one subject become one thread."""
+    """Merge threads with the same subject."""
     count = len(messages)
     sent = [message.sent for message in messages]
 
     def head(node: int) -> int:
         return node if node < count else children[node][0]
 
-    # Step 4: only here, and for dummies, does the order of children matter before the end.
+    # Step 4: before the end, the order of children matters only here, for dummies.
     for node in roots:
         if node >= count:
             children[node].sort(key=lambda child: (sent[child], child))
@@ -204,30 +204,30 @@ def _gather(
         message = messages[head(node)]
         if not message.subject:
             continue
-        known = table.setdefault(message.subject, node)
-        if known < count and (node >= count or (messages[known].reply and not message.reply)):
+        other = table.setdefault(message.subject, node)
+        if other < count and (node >= count or (messages[other].reply and not message.reply)):
             table[message.subject] = node
     # Step 5.C
     merged: set[int] = set()
-    made: list[int] = []
+    new_roots: list[int] = []
     next_dummy = max([count - 1, *children]) + 1
     for node in roots:
         subject = messages[head(node)].subject
         if not subject or node in merged or table[subject] == node:
             continue
-        known = table[subject]
+        other = table[subject]
         merged.add(node)
-        if known >= count:
-            children[known].extend(children.pop(node) if node >= count else [node])
-        elif messages[node].reply and not messages[known].reply:
-            children.setdefault(known, []).append(node)
+        if other >= count:
+            children[other].extend(children.pop(node) if node >= count else [node])
+        elif messages[node].reply and not messages[other].reply:
+            children.setdefault(other, []).append(node)
         else:
-            merged.add(known)
-            children[next_dummy] = [known, node]
+            merged.add(other)
+            children[next_dummy] = [other, node]
             table[subject] = next_dummy
-            made.append(next_dummy)
+            new_roots.append(next_dummy)
             next_dummy += 1
-    return [node for node in roots if node not in merged] + made, children
+    return [node for node in roots if node not in merged] + new_roots, children
 
 
 # RFC 5256 3, REFERENCES step 6
@@ -236,7 +236,7 @@ def _finish(messages: Sequence[ThreadMessage], roots: list[int], children: dict[
     sent = [message.sent for message in messages]
     for siblings in children.values():
         siblings.sort(key=lambda child: (sent[child], child))
-    # A dummy, which is only ever a root, goes by its first child.
+    # A dummy, which is always a root, is sorted by its first child.
     heads = {node: node if node < count else children[node][0] for node in roots}
     roots.sort(key=lambda node: (sent[heads[node]], heads[node]))
     dummies = max([count - 1, *children]) + 1 - count
@@ -248,9 +248,9 @@ def thread_response(forest: Forest) -> bytes:
     """``* THREAD (2)(3 6 (4 23)(44 7 96))``"""
     roots, children, numbers = forest
     out: list[bytes] = []
-    waiting = roots[::-1]
-    while waiting:
-        node = waiting.pop()
+    stack = roots[::-1]
+    while stack:
+        node = stack.pop()
         if node == _NONE:
             out.append(b")")
             continue
@@ -258,15 +258,15 @@ def thread_response(forest: Forest) -> bytes:
         while True:
             if numbers[node]:
                 out.append(b"%d" % numbers[node])
-            below = children.get(node)
-            if not below:
+            replies = children.get(node)
+            if not replies:
                 out.append(b")")
                 break
             if numbers[node]:
                 out.append(b" ")
-            if len(below) > 1:
-                waiting.append(_NONE)
-                waiting.extend(reversed(below))
+            if len(replies) > 1:
+                stack.append(_NONE)
+                stack.extend(reversed(replies))
                 break
-            node = below[0]
+            node = replies[0]
     return b"* THREAD " + b"".join(out) + b"\r\n" if out else b"* THREAD\r\n"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.imap.commands.model import Partial, SearchReturn
-from protocol.imap.responses.search import SearchAnswer, extended_search, partial_window, search_response, sort_response
+from protocol.imap.responses.search import SearchResult, extended_search, partial_window, search_response, sort_response
 
 FOUND = [20, 100, 110, 120, 210]
 NUMBER = {20: 2, 100: 10, 110: 11, 120: 12, 210: 21}
@@ -19,7 +19,7 @@ def numbers(uids: Sequence[int]) -> list[int]:
     return [NUMBER[uid] for uid in uids]
 
 
-def answer(options: SearchReturn, found: Sequence[int] = FOUND, uid: bool = False) -> SearchAnswer:
+def answer(options: SearchReturn, found: Sequence[int] = FOUND, uid: bool = False) -> SearchResult:
     return extended_search(b"A1", options, found, uid_command=uid, number_of=numbers)
 
 
@@ -34,7 +34,7 @@ def test_plain() -> None:
 
 def test_items() -> None:
     every = SearchReturn(min=True, max=True, all=True, count=True)
-    assert answer(every) == SearchAnswer(b'* ESEARCH (TAG "A1") MIN 2 MAX 21 ALL 2,10:12,21 COUNT 5\r\n', None)
+    assert answer(every) == SearchResult(b'* ESEARCH (TAG "A1") MIN 2 MAX 21 ALL 2,10:12,21 COUNT 5\r\n', None)
     assert answer(every, uid=True).response == (
         b'* ESEARCH (TAG "A1") UID MIN 20 MAX 210 ALL 20,100,110,120,210 COUNT 5\r\n'
     )
