@@ -13,6 +13,7 @@ from adapter.accounts.dovecot.auth_socket import UnavailableError
 from adapter.accounts.dovecot.lookup import DovecotUsers
 from adapter.accounts.recipients import Recipients
 from adapter.config.schema import Settings
+from adapter.store.effects import Actor
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
@@ -56,7 +57,7 @@ class Provisioner:
         self._recipients.refresh()
         if self._recipients.is_unregistered(account):
             try:
-                self._transport.run(op.Register(account))
+                self._transport.run(op.Register(account), Actor(account, "provisioning"))
                 _log.info("provisioned account %s", account)
             except MailError as error:
                 if error.reason is not Reason.ADDRESS_EXISTS:

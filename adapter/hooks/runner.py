@@ -29,6 +29,7 @@ from adapter.hooks.event import facts
 from adapter.hooks.filter import Filter
 from adapter.store import locks
 from adapter.store.disk import Directories
+from adapter.store.effects import Actor
 from adapter.store.queries import bookmarks
 from adapter.transport import operations as op
 from adapter.transport.changes import Arrival, Gap, new_mail
@@ -36,6 +37,8 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
+
+_ACTOR = Actor("", "hooks")
 
 _TAKE_OVER = 2.0  # seconds between looks whether the process that runs the hooks has ended
 _AFTER_TROUBLE = 5.0  # with the store
@@ -49,7 +52,7 @@ def begin(transport: Transport, hooks: Iterable[str]) -> None:
     """A hook that is new hears of mail from now on; one that is known goes on from its cursor. Raises MailError."""
     for name in hooks:
         now = f"{transport.index.applied_seq()} {time.time_ns() // 1000}"
-        transport.run(op.SetBookmarks(_owner(name), {_CURSOR: now}, missing_only=True))
+        transport.run(op.SetBookmarks(_owner(name), {_CURSOR: now}, missing_only=True), _ACTOR)
 
 
 async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
@@ -173,7 +176,7 @@ class _Hook:
         return min(max(min(due, default=now + _LONGEST_PAUSE) - now, 0.01), _LONGEST_PAUSE)
 
     async def _save(self, notes: Mapping[str, str | None]) -> None:
-        await self._transport.commit(op.SetBookmarks(self._owner, {**notes, _CURSOR: self._position}))
+        await self._transport.commit(op.SetBookmarks(self._owner, {**notes, _CURSOR: self._position}), _ACTOR)
         self._saved = self._cursor[0]
 
     # --- new mail ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from adapter.config.schema import Settings
 from adapter.net.shared_counts import SharedCounts
 from adapter.net.tls import Certificates
 from adapter.sessions.admission import Admission
+from adapter.store.effects import Actor
 from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.sent_copy import SentCopies
 from adapter.transport.transport import Transport
@@ -115,7 +116,7 @@ class ServerContext:
 
 def open_store(root: str, settings: Settings, counts: SharedCounts | None = None) -> OpenStore:
     """Open a store with its accounts. Blocking. Raises MailError, and ConfigError for contradictory settings."""
-    transport = Transport.open(root)
+    transport = Transport.open(root, actor=Actor("", "server"))
     try:
         recipients = Recipients(settings, transport)
         provisioner = Provisioner(settings, transport, recipients)
