@@ -1,14 +1,15 @@
-# Markpost. `make run` serves mail, `make test` lints and tests (some: TESTS=tests/adapter/cli), `make lab` runs the
-# long tests, `make bench` measures (BENCH=--quick for a first look). All of them set up what they need first.
+# Markpost. `make run` serves mail, `make unit` runs the tests that start no process, `make test` lints and runs all tests
+# (some: TESTS=tests/adapter/cli), `make lab` runs the long tests, `make bench` measures (BENCH=--quick for a first
+# look). All of them set up what they need first.
 
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 STAMP   := $(VENV)/.ready
 
-# Many tests start the program: without kept bytecode, each of them would compile all of it again.
+# Many tests start the program: without cached bytecode, each start would compile the whole product.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test pytest lint lab bench constraints clean
+.PHONY: setup run unit test pytest lint lab bench constraints clean
 
 setup: $(STAMP)
 
@@ -24,15 +25,19 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Beside each other: the first tests mostly wait for other programs.
+# No process, no Spark, no Debian program: under a minute on two cores.
+unit: setup
+	$(VENV)/bin/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/system tests
+
+# Lint and tests run in parallel: the first tests mostly wait for other programs.
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# One process more than CI has processors, for the same reason. Order and shares are those of tests/conftest.py.
+# One process more than CI has cores, for the same reason. tests/conftest.py sets order and distribution.
 pytest: setup
 	$(VENV)/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
-# What takes too long for every change, or needs a browser (Debian: roundcube-core roundcube-sqlite3 php-cli php-sqlite3
+# Tests that take too long for every change, or need a browser (Debian: roundcube-core roundcube-sqlite3 php-cli php-sqlite3
 # php-mbstring php-intl chromium chromium-driver).
 lab: setup
 	$(VENV)/bin/pytest tests/system/lab

@@ -111,6 +111,30 @@ def _logging_restored() -> Iterator[None]:
     logging.logThreads, logging.logProcesses, logging.logMultiprocessing, logging._srcfile = details
 
 
+_STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+#: The test that runs now, unless it may start processes.
+_pure_test = ""
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook: a test outside tests/system starts no process, whatever code it calls."""
+    if _pure_test and event in _STARTS and "ldconfig" not in str(arguments[:1]):  # ctypes asks it for the C library
+        raise PermissionError(f"{_pure_test}: only tests in tests/system start processes ({event})")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    global _pure_test
+    _pure_test = "" if item.path.is_relative_to(_TESTS / "system") else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _pure_test = ""
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadfile``, a process gets whole files; those that share a session are one."""
     if config.getvalue("dist") != "loadfile":

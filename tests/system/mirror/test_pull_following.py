@@ -117,7 +117,7 @@ def test_the_command(dovecot: Dovecot, tmp_path: Path) -> None:
         f'host = "localhost"\nport = {dovecot.imap}\ntls = "none"\nuser = "{user}"\naccount = "{ADA}"\n'
         f'password_file = "{tmp_path}/secret"\n'
     )
-    assert run("") == (1, "markpost: there is no [upstream.NAME] in the configuration: see conf/markpost.toml\n")
+    assert run("") == (1, "markpost: no section [upstream.NAME] in the configuration: see conf/markpost.toml\n")
     assert run(f"[upstream.work]\n{section}", "home")[0] == 1
     status, output = run('[upstream.work]\nhost = "localhost"\nport = 0\n')
     assert status == 1
