@@ -195,6 +195,14 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """The end of a message's life."""
+
+    deleted: Seconds = Seconds(30 * 86400.0)  # until content that no folder shows is erased; 0: never
+    expire: dict[str, Seconds] = field(default_factory=dict)  # folder -> age at which its messages are deleted
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """What one account wants otherwise: ``[account."ada@example.test"]``."""
 
@@ -285,6 +293,7 @@ class Settings:
     domains: Domains = field(default_factory=Domains)
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # address -> addresses
     quota: Quota = field(default_factory=Quota)
+    retention: Retention = field(default_factory=Retention)
     account: dict[str, Account] = field(default_factory=dict)
     relay: RelaySettings = field(default_factory=RelaySettings)
     upstream: dict[str, UpstreamSettings] = field(default_factory=dict)  # by a name of one's own choice

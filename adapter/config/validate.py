@@ -112,6 +112,7 @@ def problems(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
     yield from _networks(settings)
     yield from _budgets(settings)
     yield from _addresses(settings, rules)
+    yield from _retention(settings, rules)
     yield from _login(settings)
     for path, text in check_files(settings.tls):
         yield ("tls", *path), text
@@ -233,6 +234,12 @@ def _addresses(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
     for path, address in listed:
         if not rules.is_address(address):
             yield path, f"{address!r} is not an address"
+
+
+def _retention(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
+    for folder in settings.retention.expire:
+        if not rules.is_folder(folder):
+            yield ("retention", "expire", folder), f"{folder!r} is not the name of a folder"
 
 
 def _login(settings: Settings) -> Iterator[Problem]:

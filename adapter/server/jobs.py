@@ -1,4 +1,4 @@
-"""Background jobs of an open store, one task for each: relay, hooks, and the mirroring of upstream accounts.
+"""Background jobs of an open store, one task for each: relay, hooks, retention, and mirroring of upstream accounts.
 
 Each of several workers runs every job. A job that only one process may do first acquires a kernel lock of its own; it
 waits for the lock, and so takes over when the process that held it dies.
@@ -20,6 +20,8 @@ from adapter.relay import relay
 from adapter.server.reload import restart_on_change
 from adapter.sessions.context import OpenStore, ServerContext
 from adapter.store.quotas import Quotas
+from adapter.transport import retention
+from adapter.transport.retention import RetentionRules
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,19 @@ async def _hooks(context: ServerContext, store: OpenStore, stop: asyncio.Event) 
     )
 
 
+async def _retention(context: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
+    await restart_on_change(
+        context,
+        stop,
+        lambda: context.settings.retention,
+        lambda ended: retention.run(
+            store.transport,
+            RetentionRules(context.settings.retention.deleted, context.settings.retention.expire),
+            ended,
+        ),
+    )
+
+
 async def _pull(context: ServerContext, store: OpenStore, stop: asyncio.Event) -> None:
     await restart_on_change(
         context,
@@ -69,7 +84,7 @@ def _pull_settings(settings: Settings) -> object:
     return settings.upstream, settings.limits.message_size, settings.quota, settings.account
 
 
-JOBS: dict[str, Job] = {"relay": _relay, "hooks": _hooks, "pull": _pull}
+JOBS: dict[str, Job] = {"relay": _relay, "hooks": _hooks, "pull": _pull, "retention": _retention}
 
 
 class StoreJobs:

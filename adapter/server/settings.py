@@ -36,6 +36,7 @@ _LIVE_SECTIONS = frozenset(
         "domains",
         "aliases",
         "quota",
+        "retention",
         "account",
         "relay",
         "upstream",

@@ -60,7 +60,7 @@ MESSAGE_ID = re.compile(r"msg-(\d{4})(\d{2})(\d{2})T\d{6}Z-[0-9a-f]{20}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 PROJECTION = re.compile(r"([1-9][0-9]{0,9})-(msg-[0-9TZ]+-[0-9a-f]{20})\.md\Z")
 JOURNAL_SEGMENT = re.compile(r"([0-9]{16})\.jsonl\Z")
-_DUTY = re.compile(r"(compaction|relay|hooks|pull-[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})\Z")
+_DUTY = re.compile(r"(compaction|relay|hooks|retention|pull-[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63})\Z")
 
 
 def absolute(root: str, *parts: str) -> str:

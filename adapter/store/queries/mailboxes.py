@@ -114,6 +114,14 @@ def active_folder(connection: sqlite3.Connection, address: str, name: str) -> Fo
     return Folder(*row) if row else None
 
 
+def oldest_rows(connection: sqlite3.Connection, folder_id: int, limit: int) -> list[tuple[int, str, int]]:
+    """(UID, message id, arrival in the folder) of the lowest UIDs of a folder."""
+    return connection.execute(
+        "SELECT uid, message_id, saved_at FROM mailbox_projections WHERE folder_id = ? ORDER BY uid LIMIT ?",
+        (folder_id, limit),
+    ).fetchall()
+
+
 def folder_by_id(connection: sqlite3.Connection, folder_id: int) -> Folder | None:
     row = connection.execute(f"{_FOLDER} WHERE f.folder_id = ?", (folder_id,)).fetchone()
     return Folder(*row) if row else None

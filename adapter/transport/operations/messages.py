@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from adapter.store.effects import FlagChange, Project, ProjectedRow, SetFlags, Unproject, UnprojectedRow
 from adapter.store.flags import SETTABLE, Flag
@@ -147,6 +148,30 @@ class Expunge(Operation[Expunged]):
         return _remove(
             plan, folder, tuple(UnprojectedRow(row.uid, row.message_id) for row in rows if row.flags & deleted)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Expire(Operation[int]):
+    """Delete messages that came to a folder before ``before`` (seconds), oldest first. Returns how many."""
+
+    name = "expire"
+    address: str
+    folder: int
+    before: int
+    limit: int = 1000
+
+    def addresses(self) -> Iterable[str]:
+        return (self.address,)
+
+    def plan(self, plan: Plan) -> int:
+        folder = plan.folder_by_id(self.address, self.folder)
+        # UIDs and dates of arrival in the folder ascend together: the first rows are the oldest.
+        oldest = mailboxes.oldest_rows(plan.connection, folder.id, self.limit)
+        expired = tuple(
+            UnprojectedRow(uid, message_id)
+            for uid, message_id, _ in takewhile(lambda row: row[2] < self.before, oldest)
+        )
+        return len(_remove(plan, folder, expired).uids)
 
 
 @dataclass(frozen=True, slots=True)

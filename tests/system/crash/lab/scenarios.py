@@ -121,6 +121,10 @@ def run(operation: AnyOperation) -> Action:
     return lambda _: operation
 
 
+def expire(folder: str, limit: int) -> Action:
+    return lambda transport: op.Expire(ADA, folder_id(transport, ADA, folder), int(time.time()) + 10, limit)
+
+
 def collect(_: Transport) -> AnyOperation:
     return op.Collect(int(time.time()) + 10)
 
@@ -219,6 +223,7 @@ SCENARIOS = (
     Scenario("delete and create", [run(op.DeleteFolder(ADA, "Red")), run(op.CreateFolder(ADA, "Red"))], grouped=True),
     Scenario("subscribe", [run(op.Subscribe(ADA, "Nowhere"))]),
     Scenario("unsubscribe", [run(op.Subscribe(ADA, "Sent", on=False))]),
+    Scenario("expire", [expire("INBOX", 3)]),
     Scenario("collect", [collect]),
     Scenario("relay", [relay]),
     Scenario("deliver as asked", [asked_to_report]),
