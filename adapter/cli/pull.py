@@ -17,8 +17,8 @@ from adapter.config.schema import Settings, UpstreamSettings
 from adapter.config.validate import upstream_problems
 from adapter.mirror import follow
 from adapter.mirror.client import UpstreamError
-from adapter.mirror.folder_sync import Pulled
-from adapter.mirror.limits import Limits
+from adapter.mirror.folder_sync import PullResult
+from adapter.mirror.limits import MirrorLimits
 from adapter.server.settings import VALUE_RULES
 from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
@@ -40,7 +40,7 @@ def pull(root: str, config_file: str | None, name: str | None) -> None:
     except ConfigError as error:
         raise CommandError(str(error)) from None
     with open_store(root) as transport:
-        limits = Limits(settings.limits.message_size, Quotas(settings))
+        limits = MirrorLimits(settings.limits.message_size, Quotas(settings))
         failed = asyncio.run(_pull_all(transport, upstreams, limits))
     if failed:
         raise CommandError(f"{', '.join(failed)}: not everything could be pulled; run the command again", EX_TEMPFAIL)
@@ -63,7 +63,7 @@ def _select_upstreams(settings: Settings, name: str | None) -> Mapping[str, Upst
     return selected
 
 
-async def _pull_all(transport: Transport, upstreams: Mapping[str, UpstreamSettings], limits: Limits) -> list[str]:
+async def _pull_all(transport: Transport, upstreams: Mapping[str, UpstreamSettings], limits: MirrorLimits) -> list[str]:
     """Pull one account after the other and return the names of those that failed."""
     if (task := asyncio.current_task()) is not None and threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -82,7 +82,7 @@ async def _pull_all(transport: Transport, upstreams: Mapping[str, UpstreamSettin
     return failed
 
 
-def _report(name: str, upstream: UpstreamSettings, pulled: Pulled) -> None:
+def _report(name: str, upstream: UpstreamSettings, pulled: PullResult) -> None:
     for line in pulled.failed:
         click.echo(f"markpost: {name}: {line}", err=True)
     counts = [f"{plural(pulled.messages, 'message')} ({size(pulled.octets)})"]

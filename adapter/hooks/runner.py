@@ -1,12 +1,11 @@
-"""Hooks: programs that are told of new mail, at least once for each message.
+"""Hook runner: calls commands and URLs for new mail, at least once for each message.
 
-Every hook reads the change feed at its own pace, from its *cursor* on. A message that the hook did not take is noted,
-in the same commit that moves the cursor past it, and tried again later: it holds up no other message, and a hook that
-fails holds up no other hook. Cursor and notes are bookmarks of the store, so that nothing is forgotten, whenever the
-process ends; what was told but not yet noted then is told again. Where the journal no longer reaches back to the
-cursor, the index tells what came since.
+Every hook reads the change feed at its own pace, from its *cursor* on. If a call fails, a retry is recorded in the same
+commit that moves the cursor, so a failing message delays no other message, and a failing hook delays no other hook.
+Cursor and retries are bookmarks of the store and survive a crash; an event delivered but not yet recorded is delivered
+again. If the journal no longer reaches back to the cursor, the index supplies the messages since.
 
-One process at a time runs the hooks (a kernel lock says which; another takes over when it ends). Deliveries never wait
+One process at a time runs the hooks: it holds a kernel lock, and another takes over when it ends. Deliveries never wait
 for a hook.
 """
 
@@ -40,23 +39,23 @@ _log = logging.getLogger(__name__)
 
 _ACTOR = Actor("", "hooks")
 
-_TAKE_OVER = 2.0  # seconds between looks whether the process that runs the hooks has ended
-_AFTER_TROUBLE = 5.0  # with the store
-_LONGEST_PAUSE = 60.0
-_SAVE_EVERY = 1000  # records without mail for the hook, after which the cursor is saved all the same
+_TAKE_OVER_SECONDS = 2.0  # interval of the check whether the process that runs the hooks has ended
+_STORE_ERROR_SECONDS = 5.0  # pause after an error of the store
+_MAX_PAUSE_SECONDS = 60.0
+_SAVE_INTERVAL_RECORDS = 1000  # of records without mail for the hook
 _CURSOR = "cursor"
 _RETRY = "retry"
 
 
-def begin(transport: Transport, hooks: Iterable[str]) -> None:
-    """A hook that is new hears of mail from now on; one that is known goes on from its cursor. Raises MailError."""
+def create_cursors(transport: Transport, hooks: Iterable[str]) -> None:
+    """Create the cursors of new hooks at the end of the journal; others keep theirs. Raises MailError."""
     for name in hooks:
         now = f"{transport.index.applied_seq()} {time.time_ns() // 1000}"
         transport.run(op.SetBookmarks(_owner(name), {_CURSOR: now}, missing_only=True), _ACTOR)
 
 
 async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
-    """Run the hooks until ``stop`` is set, then finish the calls under way. Cancelling leaves them for the next."""
+    """Run the hooks until ``stop`` is set, then finish the calls in progress; if cancelled, they are repeated later."""
     if not hooks:
         return
     with contextlib.closing(Directories(transport.root)) as directories:
@@ -65,7 +64,7 @@ async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asy
                 if ours:
                     await _run_all(transport, hooks, stop)
                     return
-            await _wait(stop, _TAKE_OVER)
+            await _wait(stop, _TAKE_OVER_SECONDS)
 
 
 async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
@@ -73,10 +72,10 @@ async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop
     runners = [_Hook(transport, name, settings, stop) for name, settings in hooks.items()]
 
     def wake(*_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(_set_all, [runner.wake for runner in runners])
 
-    news = await asyncio.to_thread(transport.changes.subscribe, wake, None, wake)
+    subscription = await asyncio.to_thread(transport.changes.subscribe, wake, None, wake)
     stopping = asyncio.ensure_future(stop.wait())
     stopping.add_done_callback(lambda _: _set_all([runner.wake for runner in runners]))
     try:
@@ -84,12 +83,12 @@ async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop
             for runner in runners:
                 tasks.create_task(runner.run())
     finally:
-        news.close()
+        subscription.close()
         stopping.cancel()
 
 
 class Retry(NamedTuple):
-    """A message the hook did not take yet; times are seconds since the epoch."""
+    """A message whose call failed; times are seconds since the epoch."""
 
     arrival: Arrival
     attempts: int
@@ -102,8 +101,8 @@ class Retry(NamedTuple):
 
     @property
     def value(self) -> str:
-        told = self.arrival
-        return f"{self.attempts} {int(self.due)} {self.since} {told.registration} {told.folder_name}"
+        arrival = self.arrival
+        return f"{self.attempts} {int(self.due)} {self.since} {arrival.registration} {arrival.folder_name}"
 
     @classmethod
     def decode(cls, item: str, value: str) -> Retry:
@@ -114,6 +113,8 @@ class Retry(NamedTuple):
 
 
 class _Hook:
+    """The runner of one hook."""
+
     def __init__(self, transport: Transport, name: str, settings: HookSettings, stop: asyncio.Event) -> None:
         self._transport = transport
         self._name = name
@@ -122,45 +123,45 @@ class _Hook:
         self._owner = _owner(name)
         self._filter = Filter(transport, settings)
         self._reader = transport.changes.reader(0)
-        self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # records read: seq, time, mail for the hook
-        self._cursor = (0, 0)  # seq and time (microseconds) of the last record that is done with
-        self._saved = 0  # seq
+        self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # read-ahead: seq, time, mail for the hook
+        self._cursor = (0, 0)  # seq and time (microseconds) of the last processed record
+        self._saved = 0  # seq of the saved cursor
         self._retries: dict[str, Retry] = {}
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive
         self._not_before = 0.0
-        self._room = asyncio.Semaphore(settings.concurrency)
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
-        begun = False
+        is_loaded = False
         while not self._stop.is_set():
             self.wake.clear()
             try:
-                if not begun:
-                    await asyncio.to_thread(self._begin)
-                    begun = True
-                busy = await self._retry_due() or await self._tell_new()
-                pause = 0.0 if busy else self._pause()
+                if not is_loaded:
+                    await asyncio.to_thread(self._load)
+                    is_loaded = True
+                has_called = await self._retry_due() or await self._call_new()
+                pause = 0.0 if has_called else self._pause()
             except (MailError, OSError, sqlite3.Error) as error:
-                _log.error("hook %s: the store cannot be read or written, it is tried again: %s", self._name, error)
-                begun, pause = False, _AFTER_TROUBLE  # from what was noted last
+                _log.error("hook %s: cannot read or write the store (%s); retrying", self._name, error)
+                is_loaded, pause = False, _STORE_ERROR_SECONDS  # reload the saved cursor
             except Exception:
-                _log.exception("hook %s: unexpected trouble; it is tried again", self._name)
-                begun, pause = False, _AFTER_TROUBLE
+                _log.exception("hook %s: unexpected error; retrying", self._name)
+                is_loaded, pause = False, _STORE_ERROR_SECONDS
             if pause:
                 await _wait(self.wake, pause)
-        if begun:
+        if is_loaded:
             with contextlib.suppress(MailError):
                 await self._save({})
 
-    def _begin(self) -> None:
-        begin(self._transport, [self._name])
+    def _load(self) -> None:
+        create_cursors(self._transport, [self._name])
         with self._transport.reading() as connection:
-            known = bookmarks.of_owner(connection, self._owner)
-        seq, at = known.pop(_CURSOR).split(" ")
+            saved = bookmarks.of_owner(connection, self._owner)
+        seq, at = saved.pop(_CURSOR).split(" ")
         self._cursor = (int(seq), int(at))
         self._saved = self._cursor[0]
-        self._retries = {item: Retry.decode(item, value) for item, value in known.items()}
+        self._retries = {item: Retry.decode(item, value) for item, value in saved.items()}
         self._reader = self._transport.changes.reader(self._cursor[0])
         self._ahead.clear()
 
@@ -173,16 +174,16 @@ class _Hook:
         due = [retry.due for retry in self._retries.values()]
         if self._not_before > now:
             due.append(self._not_before)
-        return min(max(min(due, default=now + _LONGEST_PAUSE) - now, 0.01), _LONGEST_PAUSE)
+        return min(max(min(due, default=now + _MAX_PAUSE_SECONDS) - now, 0.01), _MAX_PAUSE_SECONDS)
 
-    async def _save(self, notes: Mapping[str, str | None]) -> None:
-        await self._transport.commit(op.SetBookmarks(self._owner, {**notes, _CURSOR: self._position}), _ACTOR)
+    async def _save(self, retries: Mapping[str, str | None]) -> None:
+        await self._transport.commit(op.SetBookmarks(self._owner, {**retries, _CURSOR: self._position}), _ACTOR)
         self._saved = self._cursor[0]
 
     # --- new mail ----------------------------------------------------------------------------------------------------
 
-    async def _tell_new(self) -> bool:
-        """Tell of the next messages; False if there are none, or if the hook had better be left alone for now."""
+    async def _call_new(self) -> bool:
+        """Call the hook for the next messages; False if there are none, or during the back-off."""
         if time.time() < self._not_before:
             return False
         try:
@@ -194,13 +195,13 @@ class _Hook:
         arrivals: list[Arrival] = []
         cursor = self._cursor
         while self._ahead and len(arrivals) < self._settings.concurrency:
-            seq, at, some = self._ahead.popleft()
+            seq, at, batch = self._ahead.popleft()
             cursor = (seq, at)
-            arrivals += some
-        notes = await self._tell(arrivals)
+            arrivals += batch
+        retries = await self._deliver(arrivals)
         self._cursor = cursor
-        if arrivals or self._cursor[0] - self._saved >= _SAVE_EVERY:
-            await self._save_for_sure(notes)
+        if arrivals or self._cursor[0] - self._saved >= _SAVE_INTERVAL_RECORDS:
+            await self._save_until_done(retries)
         return True
 
     def _read(self) -> bool:
@@ -208,12 +209,12 @@ class _Hook:
         for record in self._reader.read():
             self._ahead.append((record.seq, record.at, [each for each in new_mail(record) if self._filter.wants(each)]))
         if self._reader.seq > before and (not self._ahead or self._ahead[-1][0] < self._reader.seq):
-            self._ahead.append((self._reader.seq, self._cursor[1], []))  # what was taken back counts as read
+            self._ahead.append((self._reader.seq, self._cursor[1], []))  # rolled-back records count as read
         return self._reader.seq > before
 
     async def _catch_up(self, gap: Gap) -> None:
-        """The journal does not reach back: tell of everything that came into the folders since."""
-        _log.warning("hook %s: %s; going by the index", self._name, gap)
+        """Call the hook for the mail since the cursor by the index, because the journal does not reach back."""
+        _log.warning("hook %s: %s; catching up from the index", self._name, gap)
         since = self._cursor[1] // 1_000_000
         self._ahead.clear()
         position = (gap.upto, time.time_ns() // 1000)
@@ -222,29 +223,29 @@ class _Hook:
             while arrivals := await asyncio.to_thread(self._filter.since, folder, after, since):
                 if self._stop.is_set():
                     self._reader = self._transport.changes.reader(self._cursor[0])
-                    return  # the cursor stays where it was
-                await self._save_for_sure(await self._tell(arrivals))
+                    return  # without moving the cursor
+                await self._save_until_done(await self._deliver(arrivals))
                 after = arrivals[-1].uid
         self._cursor = position
-        await self._save_for_sure({})
+        await self._save_until_done({})
 
-    async def _tell(self, arrivals: Sequence[Arrival]) -> dict[str, str | None]:
-        """Call the hook for these; returns what is to be noted of those it did not take."""
-        taken = await self._call_all(arrivals)
+    async def _deliver(self, arrivals: Sequence[Arrival]) -> dict[str, str | None]:
+        """Call the hook for these messages; return the bookmarks of retries for failed calls."""
+        successes = await self._call_all(arrivals)
         now = time.time()
-        notes: dict[str, str | None] = {}
-        for arrival in (each for each, success in zip(arrivals, taken, strict=True) if not success):
+        retries: dict[str, str | None] = {}
+        for arrival in (each for each, success in zip(arrivals, successes, strict=True) if not success):
             retry = Retry(arrival, 1, now + self._delay(1), int(now))
             self._retries[retry.item] = retry
-            notes[retry.item] = retry.value
-        if any(taken):
+            retries[retry.item] = retry.value
+        if any(successes):
             self._failures = 0
-        elif taken:
+        elif successes:
             self._failures += 1
             self._not_before = now + self._delay(self._failures)
-        return notes
+        return retries
 
-    # --- mail that was not taken -------------------------------------------------------------------------------------
+    # --- retries -----------------------------------------------------------------------------------------------------
 
     async def _retry_due(self) -> bool:
         now = time.time()
@@ -252,28 +253,28 @@ class _Hook:
         due = due[: self._settings.concurrency]
         if not due:
             return False
-        taken = await self._call_all([retry.arrival for retry in due])
-        notes: dict[str, str | None] = {}
-        for retry, success in zip(due, taken, strict=True):
+        successes = await self._call_all([retry.arrival for retry in due])
+        retries: dict[str, str | None] = {}
+        for retry, success in zip(due, successes, strict=True):
             now = time.time()
             if not success and (not self._settings.give_up or now - retry.since < self._settings.give_up):
                 attempts = retry.attempts + 1
                 again = retry._replace(attempts=attempts, due=now + self._delay(attempts))
                 self._retries[retry.item] = again
-                notes[retry.item] = again.value
+                retries[retry.item] = again.value
                 continue
             if not success:
                 _log.error("hook %s: giving up on %s", self._name, retry.arrival.message_id)
             del self._retries[retry.item]
-            notes[retry.item] = None
-        if any(taken):
+            retries[retry.item] = None
+        if any(successes):
             self._failures, self._not_before = 0, 0.0
-        await self._save_for_sure(notes)
+        await self._save_until_done(retries)
         return True
 
     def _delay(self, attempts: int) -> float:
         pause = min(self._settings.first_retry * 2.0 ** min(attempts - 1, 32), self._settings.longest_retry)
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - spreads attempts, protects nothing
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not security
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -285,29 +286,29 @@ class _Hook:
         return [outcome is True for outcome in outcomes]
 
     async def _call(self, arrival: Arrival) -> bool:
-        async with self._room:
-            told = await asyncio.to_thread(facts, self._transport, self._name, arrival)
-            if told is None:
-                return True  # gone, or taken back: nothing to tell
+        async with self._slots:
+            event = await asyncio.to_thread(facts, self._transport, self._name, arrival)
+            if event is None:
+                return True  # deleted or rolled back
             try:
-                await call.call(self._settings, told)
+                await call.call(self._settings, event)
             except HookFailed as error:
                 _log.warning("hook %s: %s: %s", self._name, arrival.message_id, error)
                 return False
-            _log.info("hook %s: told of %s", self._name, arrival.message_id)
+            _log.info("hook %s: delivered %s", self._name, arrival.message_id)
             return True
 
-    async def _save_for_sure(self, notes: Mapping[str, str | None]) -> None:
-        """The hook was called: it is not called again only because that could not be noted at once."""
+    async def _save_until_done(self, retries: Mapping[str, str | None]) -> None:
+        """Persist the cursor, retrying until it succeeds, so that a transient write error does not repeat a call."""
         while True:
             try:
-                await self._save(notes)
+                await self._save(retries)
                 return
             except MailError as error:
                 if self._stop.is_set():
                     raise
-                _log.error("hook %s: cannot note what was told, it is tried again: %s", self._name, error)
-                await _wait(self._stop, _AFTER_TROUBLE)
+                _log.error("hook %s: cannot save the cursor (%s); retrying", self._name, error)
+                await _wait(self._stop, _STORE_ERROR_SECONDS)
 
 
 def _owner(name: str) -> str:

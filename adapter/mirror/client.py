@@ -1,13 +1,12 @@
-"""aioimaplib, with a fence around it.
+"""A hardened wrapper around aioimaplib.
 
-What it does by itself is not safe to rely on, so that here
-
-* its parser, which calls itself for every line, gets a bounded number of lines at a time;
-* what a server may send for one command is bounded;
-* whatever it raises while it reads (its texts may hold the command, and so the password) ends the connection, unseen;
-* a connection that is lost, or a call that takes too long, ends every call: it would never do so by itself. A
-  connection on which that happened is not used again;
-* nothing it logs is shown.
+* Its parser, which recurses for every line, gets a bounded number of lines at a time.
+* The size of the response to one command is bounded.
+* Any exception of its parser ends the connection; the text is dropped, because it may contain the command, and so the
+  password.
+* A lost connection or a timeout ends every call, which aioimaplib would not do by itself. The connection is then not
+  used again.
+* Its log is silenced.
 """
 
 from __future__ import annotations
@@ -18,75 +17,86 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import aioimaplib
 from aioimaplib.aioimaplib import AUTH, SELECTED, Cmd, Command, Commands, Exec, quoted
 
-_LINES_AT_ONCE = 100
-_AFTER_CANCEL = 1.0  # seconds
+_MAX_PARSED_LINES = 100
+_CANCEL_SECONDS = 1.0
 _CODE = re.compile(rb"\[([^ \]]+)")
-_LASTING = (b"", b"NONEXISTENT", b"TRYCREATE")  # RFC 5530: codes of a NO; others tell of trouble or permissions
-#: Octets that an answer may have beside the contents asked for.
-ROOM = 4 << 20
+_PERMANENT_CODES = (b"", b"NONEXISTENT", b"TRYCREATE")  # of a NO (RFC 5530); others may be temporary
+#: Octets that a response may have besides the requested contents.
+OVERHEAD_BYTES = 4 << 20
 
 for _logger in ("aioimaplib", "aioimaplib.aioimaplib"):
-    logging.getLogger(_logger).setLevel(logging.CRITICAL + 1)  # it logs what is sent and received
+    logging.getLogger(_logger).setLevel(logging.CRITICAL + 1)  # it logs all traffic
 
-# RFC 5465, which it does not know
+# RFC 5465, which it does not support
 Commands.setdefault("NOTIFY", Cmd("NOTIFY", (AUTH, SELECTED), Exec.is_sync))
 
 Line = bytes | bytearray
+Result = TypeVar("Result")
 
 
 class UpstreamError(Exception):
-    """The other server cannot be reached, is lost, or does not do what it should. The text may be logged."""
+    """The upstream server is unreachable, lost, or violates the protocol. The text may be logged."""
 
 
-class Refused(UpstreamError):  # noqa: N818 - an answer
-    """The server answered NO or BAD; ``is_lasting``: because of what was asked for, not of trouble it has just now."""
+class Refused(UpstreamError):  # noqa: N818 - a response
+    """The server responded NO or BAD; ``is_permanent``: because of the request, not of a temporary failure."""
 
-    def __init__(self, text: str, *, is_lasting: bool = False) -> None:
+    def __init__(self, text: str, *, is_permanent: bool = False) -> None:
         super().__init__(text)
-        self.is_lasting = is_lasting
+        self.is_permanent = is_permanent
+
+
+async def run_blocking(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a function on a thread. A cancelled caller waits for its end, because the store may be closed after that."""
+    work = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 class _Protocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc, unused-ignore]
-    room = ROOM
-    trouble = ""
+    remaining_bytes = OVERHEAD_BYTES
+    error = ""
 
     def data_received(self, d: bytes) -> None:
-        self.room -= len(d)
-        if self.room < 0:
-            self.give_up("it sends more than it was asked for")
-        for piece in _pieces(d):
-            if self.trouble:
+        self.remaining_bytes -= len(d)
+        if self.remaining_bytes < 0:
+            self.abort("response too large")
+        for block in _blocks(d):
+            if self.error:
                 return
             try:
-                super().data_received(piece)
+                super().data_received(block)
             except Exception as error:
-                self.give_up(f"its answer is not understood ({type(error).__name__})")
+                self.abort(f"malformed response ({type(error).__name__})")
 
     async def welcome(self, command: bytes) -> None:
         try:
             await super().welcome(command)
         except Exception:
-            self.give_up("it does not greet as IMAP servers do")
+            self.abort("not an IMAP greeting")
 
-    def give_up(self, trouble: str) -> None:
-        self.trouble = self.trouble or trouble
+    def abort(self, reason: str) -> None:
+        self.error = self.error or reason
         if self.transport is not None:
             self.transport.abort()
 
 
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut behind every so many lines."""
-    if data.count(b"\n") <= _LINES_AT_ONCE:
+def _blocks(data: bytes) -> Iterator[bytes]:
+    """Split after every hundred lines."""
+    if data.count(b"\n") <= _MAX_PARSED_LINES:
         yield data
         return
     lines = data.splitlines(keepends=True)
-    for first in range(0, len(lines), _LINES_AT_ONCE):
-        yield b"".join(lines[first : first + _LINES_AT_ONCE])
+    for first in range(0, len(lines), _MAX_PARSED_LINES):
+        yield b"".join(lines[first : first + _MAX_PARSED_LINES])
 
 
 class _Connection(aioimaplib.IMAP4):  # type: ignore[misc, unused-ignore]
@@ -98,7 +108,7 @@ class _Connection(aioimaplib.IMAP4):  # type: ignore[misc, unused-ignore]
 
 
 class Client:
-    """One connection. Every method raises :class:`UpstreamError`; after one that is no :class:`Refused` it is over."""
+    """One connection. Every method raises :class:`UpstreamError`; except after a :class:`Refused` it is then closed."""
 
     def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
@@ -117,16 +127,16 @@ class Client:
         return self._imap.protocol
 
     def close(self) -> None:
-        """End the connection, at once."""
+        """Close the connection at once."""
         connecting: asyncio.Task[Any] = self._imap._client_task
         if not connecting.done():
             connecting.cancel()
         elif not connecting.cancelled():
-            connecting.exception()  # seen
+            connecting.exception()  # mark as retrieved
         if self._protocol.transport is not None:
             self._protocol.transport.abort()
         for task in (*self._protocol.tasks, *self._imap.tasks):
-            task.cancel()  # one of them may hold a lock that calls wait for even when they are cancelled
+            task.cancel()  # a task may hold a lock that even cancelled calls wait for
         self._on_lost(None)
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -138,12 +148,12 @@ class Client:
             raise UpstreamError(f"{self._host}:{self._port}: {error}") from None
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """RFC 3501 6.2.1: what was said before counts for nothing after it."""
+        """Start TLS, and discard all earlier state (RFC 3501 6.2.1)."""
         await self.run("STARTTLS")
         protocol = self._protocol
         if protocol.incomplete_line:
             self.close()
-            raise UpstreamError("it sends something between STARTTLS and TLS")
+            raise UpstreamError("plaintext data after STARTTLS")
         loop = asyncio.get_running_loop()
 
         async def encrypt() -> None:
@@ -156,70 +166,74 @@ class Client:
         if self._protocol.state == "AUTH":
             return  # RFC 3501 7.1.4: PREAUTH
         if self.offers("LOGINDISABLED"):
-            raise UpstreamError("it does not take passwords over this connection; set tls")
-        answer = await self._call(self._protocol.login(quoted(user), password))
-        if answer.result != "OK":
-            raise Refused("it refuses the user or the password")
+            raise UpstreamError("logins are disabled on this connection; set tls")
+        response = await self._call(self._protocol.login(quoted(user), password))
+        if response.result != "OK":
+            raise Refused("login refused: wrong user or password")
         await self._call(self._protocol.capability())
 
     def offers(self, capability: str) -> bool:
         return capability in {str(each).upper() for each in self._protocol.capabilities}
 
-    async def run(self, name: str, *arguments: str, room: int = ROOM) -> list[Line]:
-        """A command and the lines of its answer; the last one is the text of its result."""
+    async def run(self, name: str, *arguments: str, max_bytes: int = OVERHEAD_BYTES) -> list[Line]:
+        """Run a command, and return the lines of its response; the last one is the text of the result."""
         protocol = self._protocol
-        return await self._lines(name, lambda: protocol.execute(Command(name, protocol.new_tag(), *arguments)), room)
+        return await self._lines(
+            name, lambda: protocol.execute(Command(name, protocol.new_tag(), *arguments)), max_bytes
+        )
 
-    async def examine(self, spelling: str, *parameters: str) -> list[Line]:
+    async def examine(self, name: str, *parameters: str) -> list[Line]:
         """Open a mailbox for reading only (RFC 3501 6.3.2)."""
-        lines = await self.run("EXAMINE", quoted(spelling), *parameters)
-        self._protocol.state = "SELECTED"  # aioimaplib does so for SELECT alone
+        lines = await self.run("EXAMINE", quoted(name), *parameters)
+        self._protocol.state = "SELECTED"  # aioimaplib sets it for SELECT only
         return lines
 
-    async def fetch(self, numbers: str, items: str, *, uid: bool, room: int = ROOM) -> list[Line]:
-        return await self._lines("FETCH", lambda: self._protocol.fetch(numbers, items, by_uid=uid), room)
+    async def fetch(self, numbers: str, items: str, *, uid: bool, max_bytes: int = OVERHEAD_BYTES) -> list[Line]:
+        return await self._lines("FETCH", lambda: self._protocol.fetch(numbers, items, by_uid=uid), max_bytes)
 
-    async def search(self, *criteria: str, room: int) -> list[Line]:
-        """UIDs of the open mailbox."""
-        return await self._lines("SEARCH", lambda: self._protocol.search(*criteria, charset=None, by_uid=True), room)
+    async def search(self, *criteria: str, max_bytes: int) -> list[Line]:
+        """Search the open mailbox for UIDs."""
+        return await self._lines(
+            "SEARCH", lambda: self._protocol.search(*criteria, charset=None, by_uid=True), max_bytes
+        )
 
     async def idle(self, seconds: float, is_news: Callable[[Sequence[Line]], bool]) -> list[Line]:
-        """Wait until the server tells something that ``is_news`` (RFC 2177); all that it told."""
+        """Wait for responses that ``is_news`` accepts (RFC 2177); return all that arrived."""
         protocol, imap = self._protocol, self._imap
-        protocol.room = ROOM
+        protocol.remaining_bytes = OVERHEAD_BYTES
         while not protocol.idle_queue.empty():
             protocol.idle_queue.get_nowait()
         idling = await self._call(imap.idle_start(seconds + 2 * self._timeout))
         deadline = asyncio.get_running_loop().time() + seconds
-        heard: list[Line] = []
-        happened = False
-        while not happened and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        received: list[Line] = []
+        has_news = False
+        while not has_news and (left := deadline - asyncio.get_running_loop().time()) > 0:
             push = asyncio.ensure_future(protocol.idle_queue.get())
             try:
                 await asyncio.wait({push, self._lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if self._lost.done():
-                    raise self._over()
-                told = push.result() if push.done() else []
-                heard += told
-                happened = is_news(told)
+                    raise self._connection_error()
+                lines = push.result() if push.done() else []
+                received += lines
+                has_news = is_news(lines)
             finally:
                 push.cancel()
         imap.idle_done()
         await self._call(idling)
         while not protocol.idle_queue.empty():
-            heard += protocol.idle_queue.get_nowait()
-        return heard
+            received += protocol.idle_queue.get_nowait()
+        return received
 
-    async def _lines(self, name: str, start: Any, room: int) -> list[Line]:
-        self._protocol.room = room
+    async def _lines(self, name: str, start: Any, max_bytes: int) -> list[Line]:
+        self._protocol.remaining_bytes = max_bytes
         try:
             work = start()
         except ValueError:
-            raise Refused(f"{name}: a name that cannot be said in IMAP") from None
-        answer = await self._call(work)
-        if answer.result != "OK":
-            raise Refused(f"{name} was refused: {answer.result}", is_lasting=_is_lasting(answer))
-        lines: list[Line] = answer.lines
+            raise Refused(f"{name}: a name that IMAP cannot express") from None
+        response = await self._call(work)
+        if response.result != "OK":
+            raise Refused(f"{name} refused: {response.result}", is_permanent=_is_permanent(response))
+        lines: list[Line] = response.lines
         return lines
 
     async def _call(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> Any:
@@ -229,28 +243,28 @@ class Client:
             if task.done() and not task.cancelled() and task.exception() is None:
                 return task.result()
             if not task.done() and not self._lost.done():
-                self._protocol.give_up(f"no answer for {self._timeout:g} seconds")
-            raise self._over(task)
+                self._protocol.abort(f"no response for {self._timeout:g} seconds")
+            raise self._connection_error(task)
         except BaseException:
             self.close()
             task.cancel()
-            await asyncio.wait({task}, timeout=_AFTER_CANCEL)
+            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
             if task.done() and not task.cancelled():
-                task.exception()  # seen
+                task.exception()  # mark as retrieved
             raise
 
-    def _over(self, task: asyncio.Future[Any] | None = None) -> UpstreamError:
-        """Why it is over. Texts of aioimaplib are not shown: they may hold a command."""
+    def _connection_error(self, task: asyncio.Future[Any] | None = None) -> UpstreamError:
+        """Make the error of a closed connection, without texts of aioimaplib: they may contain a command."""
         error = task.exception() if task is not None and task.done() and not task.cancelled() else None
-        if self._protocol.trouble:
-            return UpstreamError(self._protocol.trouble)
+        if self._protocol.error:
+            return UpstreamError(self._protocol.error)
         if isinstance(error, ConnectionError) and error.errno:
             return UpstreamError(os.strerror(error.errno))
         if isinstance(error, OSError):
             return UpstreamError(error.strerror or str(error) or type(error).__name__)
-        return UpstreamError(f"{type(error).__name__}" if error is not None else "the connection was lost")
+        return UpstreamError(f"{type(error).__name__}" if error is not None else "connection lost")
 
 
-def _is_lasting(answer: Any) -> bool:
-    code = _CODE.match(bytes(answer.lines[-1])) if answer.lines else None
-    return answer.result == "NO" and (code[1].upper() if code else b"") in _LASTING
+def _is_permanent(response: Any) -> bool:
+    code = _CODE.match(bytes(response.lines[-1])) if response.lines else None
+    return response.result == "NO" and (code[1].upper() if code else b"") in _PERMANENT_CODES

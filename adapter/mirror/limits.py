@@ -1,4 +1,4 @@
-"""What there is room for here: what is beyond it stays at the other server, and is asked for again at the next look."""
+"""Limits of the mirror: messages beyond the size limit or quota stay upstream, and are retried at the next sync."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from adapter.store.quotas import Quota, Quotas, usage
 from adapter.transport.transport import Transport
 
 
-class Limits(NamedTuple):
+class MirrorLimits(NamedTuple):
     message_size: int
     quotas: Quotas
 
 
 class Room:
-    """What is left of an account's quota, messages that wait to be committed taken off."""
+    """The remaining quota of an account, without messages that wait for their commit."""
 
     def __init__(self, transport: Transport, address: str, quota: Quota) -> None:
-        """Blocks."""
+        """Read the usage. Blocking."""
         self._quota = quota
         self._used, self._count = 0, 0
         if quota.limited:
@@ -26,12 +26,12 @@ class Room:
                 registration = mailboxes.active_registration(connection, address)
                 self._used, self._count = usage(mailboxes.folders(connection, registration.id))
 
-    def has(self, octets: int, messages: int = 1) -> bool:
+    def has_room(self, octets: int, messages: int = 1) -> bool:
         return self._quota.holds(self._used + octets, self._count + messages)
 
-    def take(self, octets: int) -> bool:
-        """Whether there is room for one message; if so, it is taken."""
-        if not self.has(octets):
+    def reserve(self, octets: int) -> bool:
+        """Reserve room for one message; False if there is none."""
+        if not self.has_room(octets):
             return False
         self._used += octets
         self._count += 1

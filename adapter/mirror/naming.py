@@ -1,4 +1,4 @@
-"""What folders and flags of the other server are called here."""
+"""Map upstream folder names and flags to those of the store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SYSTEM_FLAGS = {
 }
 
 
-def readable(levels: Iterable[str]) -> str:
-    """A name there as settings and people write it: its levels with ``/`` between them."""
+def folder_name(levels: Iterable[str]) -> str:
+    """Join the levels of an upstream mailbox with ``/``, as settings and people write its name."""
     parts = [level.replace(names.DELIMITER, "_") for level in levels]
     if parts[0].upper() == names.INBOX:
         parts[0] = names.INBOX
@@ -30,8 +30,8 @@ def is_skipped(name: str, settings: UpstreamSettings) -> bool:
     return any(name == each or name.startswith(each + names.DELIMITER) for each in settings.skip)
 
 
-def folder_here(name: str, settings: UpstreamSettings) -> str | None:
-    """The folder here; None where there can be none of that name."""
+def target_folder(name: str, settings: UpstreamSettings) -> str | None:
+    """Return the folder of the store; None if its name would be invalid."""
     try:
         if name in settings.folders:
             return names.normalise_folder(settings.folders[name])
@@ -43,8 +43,8 @@ def folder_here(name: str, settings: UpstreamSettings) -> str | None:
         return None
 
 
-def flags_here(flags: Iterable[str]) -> tuple[int, tuple[str, ...]]:
-    """System flags as bits, and keywords; what is neither (``\\Recent``) is left out."""
+def convert_flags(flags: Iterable[str]) -> tuple[int, tuple[str, ...]]:
+    """Convert flags to bits and keywords, without ``\\Recent`` and unknown system flags."""
     bits, words = 0, []
     for flag in flags:
         if flag.startswith("\\"):

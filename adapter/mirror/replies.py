@@ -1,7 +1,7 @@
-"""What a server answered, as values: FETCH, LIST, STATUS and EXAMINE responses as aioimaplib hands them over.
+"""Parsers of IMAP responses (FETCH, LIST, STATUS, EXAMINE, SEARCH) in the form that aioimaplib returns.
 
-Lines are ``bytes``, literals ``bytearray``; a line that ends with ``{n}`` goes on with the literal after it. Contents
-are taken from literals only. Whatever is not understood is left out, never guessed.
+Lines are ``bytes``, literals ``bytearray``; a line that ends with ``{n}`` continues with the literal after it. Contents
+are taken from literals only. Malformed data is skipped, never guessed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = bytes | bytearray | list["Value"]
 _FETCH = re.compile(rb"\d+ FETCH (?=\()", re.IGNORECASE)
 _LITERAL = re.compile(rb"\{\d+\}\Z")
 _TOKEN = re.compile(rb' *(?:([()])|"((?:[^"\\]|\\.)*)"|([^ ()"]+))')
-_DEEPEST = 16
+_MAX_DEPTH = 16
 _DATE = re.compile(
     rb" ?(\d{1,2})-(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)-(\d{4}) (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\Z",
     re.IGNORECASE,
@@ -35,8 +35,8 @@ _STATUS = re.compile(rb"\(([^()]*)\)\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """What one FETCH response told; None: nothing of that."""
+class FetchedMessage:
+    """The items of one FETCH response; None: absent."""
 
     uid: int
     flags: tuple[str, ...] | None = None
@@ -45,15 +45,15 @@ class Fetched:
     body: bytearray | None = None
 
 
-class Listed(NamedTuple):
-    """A mailbox of a LIST response: as it is spelt there, and its levels as people read them."""
+class RemoteMailbox(NamedTuple):
+    """A mailbox of a LIST response: its name on the wire, and its decoded levels."""
 
-    spelling: str
+    name: str
     levels: tuple[str, ...]
 
 
-class Examined(NamedTuple):
-    """What a mailbox was like when it was opened; 0: not told."""
+class MailboxState(NamedTuple):
+    """The state of a mailbox from EXAMINE or STATUS; 0: absent."""
 
     uidvalidity: int = 0
     uidnext: int = 0
@@ -61,30 +61,30 @@ class Examined(NamedTuple):
     modseq: int = 0
 
 
-def fetched(lines: Sequence[Line]) -> Iterator[Fetched]:
-    """The FETCH responses among the lines of an answer; those that do not name a UID tell nothing."""
-    for pieces in _responses(lines):
-        first = pieces[0]
+def parse_fetch(lines: Sequence[Line]) -> Iterator[FetchedMessage]:
+    """Yield the FETCH responses; those without a UID are skipped."""
+    for parts in _responses(lines):
+        first = parts[0]
         start = _FETCH.match(first)
         if start is None:
             continue
-        values = _values([first[start.end() :], *pieces[1:]])
+        values = _values([first[start.end() :], *parts[1:]])
         if values and isinstance(values[0], list):
-            found = _fetched(values[0])
-            if found is not None:
-                yield found
+            message = _fetched_message(values[0])
+            if message is not None:
+                yield message
 
 
-def _fetched(items: list[Value]) -> Fetched | None:
-    told: dict[bytes, Value] = {}
+def _fetched_message(items: list[Value]) -> FetchedMessage | None:
+    by_name: dict[bytes, Value] = {}
     for key, value in zip(items[::2], items[1::2]):
         if isinstance(key, bytes):
-            told[key.upper().partition(b"<")[0]] = value
-    uid, size, body = _number(told.get(b"UID")), _number(told.get(b"RFC822.SIZE")), told.get(b"BODY[]")
+            by_name[key.upper().partition(b"<")[0]] = value
+    uid, size, body = _number(by_name.get(b"UID")), _number(by_name.get(b"RFC822.SIZE")), by_name.get(b"BODY[]")
     if not uid:
         return None
-    flags, date = told.get(b"FLAGS"), told.get(b"INTERNALDATE")
-    return Fetched(
+    flags, date = by_name.get(b"FLAGS"), by_name.get(b"INTERNALDATE")
+    return FetchedMessage(
         uid,
         tuple(flag.decode("latin-1") for flag in flags if isinstance(flag, bytes)) if isinstance(flags, list) else None,
         _date(bytes(date)) if isinstance(date, bytes | bytearray) else None,
@@ -93,10 +93,10 @@ def _fetched(items: list[Value]) -> Fetched | None:
     )
 
 
-def listed(lines: Sequence[Line]) -> Iterator[Listed]:
-    """The mailboxes of a LIST answer that can be opened (RFC 3501 7.2.2)."""
-    for pieces in _responses(lines):
-        values = _values(pieces)
+def parse_list(lines: Sequence[Line]) -> Iterator[RemoteMailbox]:
+    """Yield the selectable mailboxes of a LIST response (RFC 3501 7.2.2)."""
+    for parts in _responses(lines):
+        values = _values(parts)
         if len(values) != 3 or not isinstance(values[0], list) or isinstance(values[2], list):
             continue
         attributes = {value.lower() for value in values[0] if isinstance(value, bytes)}
@@ -107,11 +107,11 @@ def listed(lines: Sequence[Line]) -> Iterator[Listed]:
         if not raw or name is None or isinstance(delimiter, list):
             continue
         levels = (name,) if delimiter.upper() == b"NIL" else tuple(name.split(delimiter.decode("latin-1")))
-        yield Listed(raw.decode("utf-8"), levels)
+        yield RemoteMailbox(raw.decode("utf-8"), levels)
 
 
 def _decode(raw: bytes) -> str | None:
-    """Modified UTF-7 (RFC 3501 5.1.3); some servers send UTF-8 as it is."""
+    """Decode modified UTF-7 (RFC 3501 5.1.3), or the raw UTF-8 that some servers send."""
     try:
         return utf7.decode(raw)
     except ProtocolError:
@@ -121,22 +121,22 @@ def _decode(raw: bytes) -> str | None:
             return None
 
 
-def examined(lines: Sequence[Line]) -> Examined:
-    """RFC 3501 6.3.1, RFC 7162 3.1.2.1."""
-    told = {}
+def parse_examine(lines: Sequence[Line]) -> MailboxState:
+    """Parse the response to EXAMINE (RFC 3501 6.3.1, RFC 7162 3.1.2.1)."""
+    values = {}
     for line in lines:
         if exists := _EXISTS.match(line):
-            told["messages"] = int(exists[1])
+            values["messages"] = int(exists[1])
         elif code := _CODE.match(line):
-            told[{b"HIGHESTMODSEQ": "modseq"}.get(code[1].upper(), code[1].decode().lower())] = int(code[2])
-    return Examined(**told)
+            values[{b"HIGHESTMODSEQ": "modseq"}.get(code[1].upper(), code[1].decode().lower())] = int(code[2])
+    return MailboxState(**values)
 
 
-def status(lines: Sequence[Line]) -> dict[str, int]:
-    """The numbers of a STATUS response, by their names in capitals."""
-    for pieces in _responses(lines):
-        if found := _STATUS.search(pieces[-1]):
-            words = found[1].split()
+def parse_status(lines: Sequence[Line]) -> dict[str, int]:
+    """Return the numbers of a STATUS response by name, in upper case."""
+    for parts in _responses(lines):
+        if match := _STATUS.search(parts[-1]):
+            words = match[1].split()
             return {
                 name.decode("latin-1").upper(): int(value)
                 for name, value in zip(words[::2], words[1::2])
@@ -145,21 +145,21 @@ def status(lines: Sequence[Line]) -> dict[str, int]:
     return {}
 
 
-def statuses(lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, int]]]:
-    """The STATUS responses among what a server tells by itself (RFC 5465 section 5), by the spelling of the mailbox."""
-    for pieces in _responses(lines):
-        values = _values(pieces)
+def parse_statuses(lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield unsolicited STATUS responses (RFC 5465 section 5) with the name of the mailbox on the wire."""
+    for parts in _responses(lines):
+        values = _values(parts)
         if len(values) == 3 and values[0] == b"STATUS" and isinstance(values[1], bytes | bytearray):
-            yield values[1].decode("utf-8", "replace"), status(pieces)
+            yield values[1].decode("utf-8", "replace"), parse_status(parts)
 
 
-def tells_change(lines: Sequence[Line]) -> bool:
-    """Whether the open mailbox changed."""
+def reports_change(lines: Sequence[Line]) -> bool:
+    """Return whether the lines report a change of the open mailbox."""
     return any(_CHANGE.match(line) for line in lines if isinstance(line, bytes))
 
 
-def found(lines: Sequence[Line]) -> list[int]:
-    """The numbers of a SEARCH response (RFC 3501 7.2.5)."""
+def parse_search(lines: Sequence[Line]) -> list[int]:
+    """Return the numbers of a SEARCH response (RFC 3501 7.2.5)."""
     return [int(word) for line in lines[:-1] for word in line.split() if word.isdigit() and len(word) <= 10]
 
 
@@ -167,46 +167,46 @@ def found(lines: Sequence[Line]) -> list[int]:
 
 
 def _responses(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """The answer cut into responses: a line, and while it ends with a literal's size, the literal and what follows.
+    """Group lines into responses: a line and, while it ends with the size of a literal, the literal and the next line.
 
-    A line that is empty after a literal is not handed over; one that is not closes what is open.
+    aioimaplib drops an empty line after a literal; any other one closes the open parentheses.
     """
     at = 0
     while at < len(lines):
-        pieces = [lines[at]]
+        parts = [lines[at]]
         at += 1
-        while _LITERAL.search(pieces[-1]) and at < len(lines) and isinstance(lines[at], bytearray):
-            pieces.append(lines[at])
+        while _LITERAL.search(parts[-1]) and at < len(lines) and isinstance(lines[at], bytearray):
+            parts.append(lines[at])
             at += 1
-            if at == len(lines) or isinstance(lines[at], bytearray) or not _is_open(pieces):
+            if at == len(lines) or isinstance(lines[at], bytearray) or not _is_open(parts):
                 break
-            pieces.append(lines[at])
+            parts.append(lines[at])
             at += 1
-        if isinstance(pieces[0], bytes):
-            yield pieces
+        if isinstance(parts[0], bytes):
+            yield parts
 
 
-def _is_open(pieces: Sequence[Line]) -> bool:
-    return sum(piece.count(b"(") - piece.count(b")") for piece in pieces if isinstance(piece, bytes)) > 0
+def _is_open(parts: Sequence[Line]) -> bool:
+    return sum(part.count(b"(") - part.count(b")") for part in parts if isinstance(part, bytes)) > 0
 
 
-def _values(pieces: Sequence[Line]) -> list[Value]:
-    """Tokens as nested lists; empty if they do not nest."""
+def _values(parts: Sequence[Line]) -> list[Value]:
+    """Parse tokens into nested lists; empty if the parentheses do not match."""
     stack: list[list[Value]] = [[]]
-    for piece in pieces:
-        if isinstance(piece, bytearray):
-            stack[-1].append(piece)
+    for part in parts:
+        if isinstance(part, bytearray):
+            stack[-1].append(part)
             continue
-        for bracket, quoted, atom in _TOKEN.findall(_LITERAL.sub(b"", piece)):
+        for bracket, quoted, atom in _TOKEN.findall(_LITERAL.sub(b"", part)):
             if bracket == b"(":
-                if len(stack) > _DEEPEST:
+                if len(stack) > _MAX_DEPTH:
                     return []
                 stack.append([])
             elif bracket == b")":
                 if len(stack) == 1:
                     return []
-                done = stack.pop()
-                stack[-1].append(done)
+                inner = stack.pop()
+                stack[-1].append(inner)
             else:
                 stack[-1].append(atom or re.sub(rb"\\(.)", rb"\1", quoted))
     return stack[0] if len(stack) == 1 else []

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from adapter.config.schema import Settings
 from adapter.hooks import runner as hooks
 from adapter.mirror import follow
-from adapter.mirror.limits import Limits
+from adapter.mirror.limits import MirrorLimits
 from adapter.relay import relay
 from adapter.server.reload import restart_on_change
 from adapter.sessions.context import OpenStore, ServerContext
@@ -73,7 +73,7 @@ async def _pull(context: ServerContext, store: OpenStore, stop: asyncio.Event) -
         lambda ended: follow.run(
             store.transport,
             context.settings.upstream,
-            Limits(context.settings.limits.message_size, Quotas(context.settings)),
+            MirrorLimits(context.settings.limits.message_size, Quotas(context.settings)),
             ended,
         ),
     )

@@ -32,7 +32,7 @@ def open_served_store(root: str, settings: Settings, counts: SharedCounts | None
     """Open a store and register the hooks, before any mail is accepted. Blocking. Raises MailError, ConfigError."""
     store = open_store(root, settings, counts)
     try:
-        hooks.begin(store.transport, settings.hook)
+        hooks.create_cursors(store.transport, settings.hook)
     except BaseException:
         close_store(store)
         raise

@@ -216,3 +216,12 @@ def thread_of(connection: sqlite3.Connection, header_ids: Iterable[str]) -> str 
         if row:
             return str(row[0])
     return None
+
+
+def message_digests(connection: sqlite3.Connection, folder: int) -> list[tuple[int, str, int]]:
+    """UID, digest of the octets and size of every message of a folder, in ascending order of the UIDs."""
+    return connection.execute(
+        "SELECT p.uid, m.wire_sha256, m.size FROM mailbox_projections p JOIN messages m USING (message_id)"
+        " WHERE p.folder_id = ? ORDER BY p.uid",
+        (folder,),
+    ).fetchall()

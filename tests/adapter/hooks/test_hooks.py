@@ -171,7 +171,7 @@ async def test_a_message_that_is_gone_is_not_told_of(transport: Transport, recei
 async def test_one_process_runs_the_hooks(
     transport: Transport, receiver: HookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_TAKE_OVER", 0.05)
+    monkeypatch.setattr(runner, "_TAKE_OVER_SECONDS", 0.05)
     other = HookReceiver()
     with Transport.open(transport.root) as beside:
         async with running_hooks(transport, agent=url_hook(receiver)), running_hooks(beside, agent=url_hook(other)):
@@ -205,7 +205,7 @@ async def test_an_answer_that_drips_is_cut() -> None:
 async def test_a_store_that_cannot_be_written_for_a_while(
     transport: Transport, receiver: HookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_AFTER_TROUBLE", 0.05)
+    monkeypatch.setattr(runner, "_STORE_ERROR_SECONDS", 0.05)
     real = transport.commit
     failures = 3
 
@@ -232,7 +232,7 @@ async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: Hoo
     hooks = {"agent": url_hook(receiver)}
     store = await asyncio.to_thread(open_served_store, str(root), Settings(hook=hooks))
     first = deliver(store.transport, ADA).message_id
-    runner.begin(store.transport, hooks)  # as another worker does
+    runner.create_cursors(store.transport, hooks)  # as another worker does
     async with running_hooks(store.transport, **hooks):
         await until(lambda: receiver.messages == [first])
     await asyncio.to_thread(close_store, store)

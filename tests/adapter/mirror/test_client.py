@@ -14,11 +14,11 @@ import pytest
 from adapter.config.loader import Seconds
 from adapter.config.schema import UpstreamSettings
 from adapter.config.validate import upstream_problems
-from adapter.mirror import client as fence
+from adapter.mirror import client as client_module
 from adapter.mirror import naming, replies
 from adapter.mirror.client import Client, Refused, UpstreamError
-from adapter.mirror.replies import Examined, Fetched, Listed
-from adapter.mirror.session import Session
+from adapter.mirror.replies import FetchedMessage, MailboxState, RemoteMailbox
+from adapter.mirror.session import UpstreamSession
 from adapter.server.settings import VALUE_RULES
 from adapter.store.flags import Flag
 from tests.support.waiting import PATIENCE
@@ -61,10 +61,10 @@ async def serving(answers: dict[str, bytes], *, patience: float = 1.0) -> AsyncI
             each.transport.abort()
 
 
-async def opened(client: Client) -> Session:
+async def opened(client: Client) -> UpstreamSession:
     await client.greeting()
     await client.login("ada", SECRET)
-    session = Session(client)
+    session = UpstreamSession(client)
     await session.examine("INBOX")
     return session
 
@@ -85,9 +85,12 @@ async def test_an_ordinary_server() -> None:
         }
     ) as client:
         session = await opened(client)
-        assert await session.examine("INBOX") == Examined(7, 9, 3, 0)
-        assert await session.status("INBOX") == Examined(7, 9, 3, 0)
-        assert await session.mailboxes() == [Listed("top/{3} x", ("top", "{3} x")), Listed("INBOX", ("INBOX",))]
+        assert await session.examine("INBOX") == MailboxState(7, 9, 3, 0)
+        assert await session.status("INBOX") == MailboxState(7, 9, 3, 0)
+        assert await session.mailboxes() == [
+            RemoteMailbox("top/{3} x", ("top", "{3} x")),
+            RemoteMailbox("INBOX", ("INBOX",)),
+        ]
         assert (session.has_condstore, session.has_idle) == (False, True)
 
 
@@ -98,25 +101,25 @@ async def test_thousands_of_lines_at_once() -> None:
         session = await opened(client)
         found = [each async for each in session.messages([1])]
     assert len(found) == 2000
-    assert found[-1] == Fetched(2000, ("\\Seen",))
+    assert found[-1] == FetchedMessage(2000, ("\\Seen",))
 
 
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ({"greeting": b""}, "no answer for 1 seconds"),
-        ({"greeting": b"* BYE go away\r\n"}, "does not greet"),
-        ({"greeting": b"220 smtp.example.test\r\n"}, "does not greet|no answer"),
-        ({"greeting": b"* OK hello\r\n", "CAPABILITY": b"BYE"}, "connection was lost"),
-        ({"LOGIN": b"{tag} NO [AUTHENTICATIONFAILED] no\r\n"}, "refuses the user or the password"),
-        ({"LOGIN": b"OTHER1 OK in\r\n"}, r"not understood \(Abort\)"),
-        ({"LOGIN": b""}, "no answer for 1 seconds"),
-        ({"CAPABILITY": b"* CAPABILITY IMAP4rev1 LOGINDISABLED\r\n{tag} OK\r\n"}, "does not take passwords"),
-        ({**OPEN, "EXAMINE": b"{tag} NO not there\r\n"}, "EXAMINE was refused"),
+        ({"greeting": b""}, "no response for 1 seconds"),
+        ({"greeting": b"* BYE go away\r\n"}, "not an IMAP greeting"),
+        ({"greeting": b"220 smtp.example.test\r\n"}, "not an IMAP greeting|no response"),
+        ({"greeting": b"* OK hello\r\n", "CAPABILITY": b"BYE"}, "connection lost"),
+        ({"LOGIN": b"{tag} NO [AUTHENTICATIONFAILED] no\r\n"}, "login refused"),
+        ({"LOGIN": b"OTHER1 OK in\r\n"}, r"malformed response \(Abort\)"),
+        ({"LOGIN": b""}, "no response for 1 seconds"),
+        ({"CAPABILITY": b"* CAPABILITY IMAP4rev1 LOGINDISABLED\r\n{tag} OK\r\n"}, "logins are disabled"),
+        ({**OPEN, "EXAMINE": b"{tag} NO not there\r\n"}, "EXAMINE refused"),
         ({**OPEN, "EXAMINE": b"* 3 EXISTS\r\n{tag} OK\r\n"}, "UIDVALIDITY"),
-        ({**OPEN, "EXAMINE": b"* 3 EXISTS\r\nBYE"}, "connection was lost"),
-        ({**OPEN, "EXAMINE": b"x" * 6_000_000}, "more than it was asked for"),
-        ({**OPEN, "EXAMINE": b"* OK x {99999999}\r\n" + b"y" * 6_000_000}, "more than it was asked for"),
+        ({**OPEN, "EXAMINE": b"* 3 EXISTS\r\nBYE"}, "connection lost"),
+        ({**OPEN, "EXAMINE": b"x" * 6_000_000}, "response too large"),
+        ({**OPEN, "EXAMINE": b"* OK x {99999999}\r\n" + b"y" * 6_000_000}, "response too large"),
     ],
 )
 async def test_servers_that_do_not_do_as_they_should(
@@ -139,7 +142,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_lasting"),
+    ("answer", "is_permanent"),
     [
         (b"NO [NONEXISTENT] no such mailbox", True),
         (b"NO no such mailbox", True),
@@ -149,18 +152,18 @@ async def test_a_server_that_is_not_there_is_named() -> None:
         (b"BAD what", False),
     ],
 )
-async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is_lasting: bool) -> None:
+async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is_permanent: bool) -> None:
     async with serving({**OPEN, "STATUS": b"{tag} " + answer + b"\r\n"}) as client:
         session = await opened(client)
-        with pytest.raises(Refused, match="STATUS was refused") as refused:
+        with pytest.raises(Refused, match="STATUS refused") as refused:
             await session.status("Gone")
-    assert refused.value.is_lasting is is_lasting
+    assert refused.value.is_permanent is is_permanent
 
 
 async def test_a_body_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving({**OPEN, "FETCH": b"* 1 FETCH (UID 1 BODY[] {1000}\r\n" + b"x" * 500}) as client:
         session = await opened(client)
-        with pytest.raises(UpstreamError, match="no answer"):
+        with pytest.raises(UpstreamError, match="no response"):
             await session.small_bodies({1: 1000})
         with pytest.raises(UpstreamError):  # and that was it for this connection
             await session.examine("INBOX")
@@ -187,7 +190,7 @@ async def test_idle() -> None:
     answers = {**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n", "DONE": b""}
     async with serving(answers) as client:
         session = await opened(client)
-        with pytest.raises(UpstreamError, match="no answer"):  # to DONE
+        with pytest.raises(UpstreamError, match="no response"):  # to DONE
             await session.idle(0.2, {})
     async with serving({**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n* 4 EXISTS\r\n"}) as client:
         session = await opened(client)
@@ -220,7 +223,7 @@ async def test_a_name_that_cannot_be_said() -> None:
 
 def test_nothing_of_the_library_is_logged() -> None:
     assert not logging.getLogger("aioimaplib.aioimaplib").isEnabledFor(logging.CRITICAL)
-    assert list(fence._pieces(b"a\n" * 250)) == [b"a\n" * 100, b"a\n" * 100, b"a\n" * 50]
+    assert list(client_module._blocks(b"a\n" * 250)) == [b"a\n" * 100, b"a\n" * 100, b"a\n" * 50]
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -239,9 +242,9 @@ def test_fetch_responses() -> None:
         b"EXPUNGE",
         b"Fetch completed (0.001 + 0.000 secs).",
     ]
-    assert list(replies.fetched(lines)) == [
-        Fetched(5, ("\\Seen", "$Todo"), 1_000_000_000, 12, bytearray(b")* {")),
-        Fetched(7, None, 1_000_000_000, None, bytearray(b"")),
+    assert list(replies.parse_fetch(lines)) == [
+        FetchedMessage(5, ("\\Seen", "$Todo"), 1_000_000_000, 12, bytearray(b")* {")),
+        FetchedMessage(7, None, 1_000_000_000, None, bytearray(b"")),
     ]
 
 
@@ -257,7 +260,7 @@ def test_list_responses() -> None:
         b'() "/" ""',
         b"List completed.",
     ]
-    assert [each.levels for each in replies.listed(lines)] == [
+    assert [each.levels for each in replies.parse_list(lines)] == [
         ("INBOX", "Grüße"),
         ('with "quotes" and \\',),
         ("a", "b", "c"),
@@ -268,12 +271,12 @@ def test_list_responses() -> None:
 def test_names_here() -> None:
     plain = UpstreamSettings()
     chosen = UpstreamSettings(prefix="Work", folders={"Sent Items": "Sent"}, skip=("Trash",))
-    assert naming.readable(("inbox", "a/b")) == "INBOX/a_b"
-    assert naming.folder_here("Lists/One", plain) == "Lists/One"
-    assert [naming.folder_here(name, chosen) for name in ("INBOX", "Sent Items", "x")] == ["Work", "Sent", "Work/x"]
-    assert naming.folder_here("a//b", plain) is None
+    assert naming.folder_name(("inbox", "a/b")) == "INBOX/a_b"
+    assert naming.target_folder("Lists/One", plain) == "Lists/One"
+    assert [naming.target_folder(name, chosen) for name in ("INBOX", "Sent Items", "x")] == ["Work", "Sent", "Work/x"]
+    assert naming.target_folder("a//b", plain) is None
     assert [naming.is_skipped(name, chosen) for name in ("Trash", "Trash/x", "Trashy")] == [True, True, False]
-    flags, words = naming.flags_here(("\\SEEN", "\\Recent", "\\Deleted", "$Junk", "bad(word", "\\Weird"))
+    flags, words = naming.convert_flags(("\\SEEN", "\\Recent", "\\Deleted", "$Junk", "bad(word", "\\Weird"))
     assert (flags, words) == (Flag.READ | Flag.DELETED, ("$Junk",))
 
 

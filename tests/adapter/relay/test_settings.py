@@ -12,7 +12,7 @@ import pytest
 from adapter.config.loader import Seconds
 from adapter.config.schema import RelaySettings, Settings, UpstreamSettings
 from adapter.mirror import follow
-from adapter.mirror.limits import Limits
+from adapter.mirror.limits import MirrorLimits
 from adapter.mirror.session import UpstreamError
 from adapter.relay import retry_policy
 from adapter.store.quotas import Quotas
@@ -22,7 +22,7 @@ from tests.support.sink import Sink
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE, until
 
-LIMITS = Limits(1 << 20, Quotas(Settings()))
+LIMITS = MirrorLimits(1 << 20, Quotas(Settings()))
 
 
 @contextlib.asynccontextmanager

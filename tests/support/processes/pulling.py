@@ -12,21 +12,21 @@ from pathlib import Path
 
 from adapter.config.schema import Settings, UpstreamSettings
 from adapter.mirror import follow
-from adapter.mirror.folder_sync import Pulled
-from adapter.mirror.limits import Limits
+from adapter.mirror.folder_sync import PullResult
+from adapter.mirror.limits import MirrorLimits
 from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
 from tests.support.processes.upstream import PASSWORD, Dovecot, contents
 from tests.support.stores import ADA, rows
 from tests.support.waiting import PATIENCE
 
-LIMITS = Limits(50 << 20, Quotas(Settings()))
+LIMITS = MirrorLimits(50 << 20, Quotas(Settings()))
 LARGE = b"Subject: large\r\n\r\n" + random.Random(5).randbytes(5 << 20).replace(b"\0", b"0").replace(
     b"\r", b"x"
 ).replace(b"\n", b"\r\n")
 
 
-async def pull(transport: Transport, settings: UpstreamSettings) -> Pulled:
+async def pull(transport: Transport, settings: UpstreamSettings) -> PullResult:
     return await follow.pull(transport, "work", settings, LIMITS)
 
 

@@ -98,7 +98,7 @@ async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver:
 
 async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
     program = str(tmp_path / "agent")
-    with pytest.raises(call.HookFailed, match=f"^{program} cannot be started: No such file"):
+    with pytest.raises(call.HookFailed, match=f"^{program} cannot start: No such file"):
         await call._run(HookSettings(command=(program,)), {}, b"")
 
 

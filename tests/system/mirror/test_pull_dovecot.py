@@ -198,7 +198,7 @@ async def test_a_folder_that_is_removed_there(
         client.delete("Gone")
         client.delete("Kept")
         with monkeypatch.context() as trouble:
-            trouble.setattr(fence, "_is_lasting", lambda _: False)
+            trouble.setattr(fence, "_is_permanent", lambda _: False)
             done = await pull(transport, settings)
         assert done.removed == 0  # the server has trouble, and the mail stays
         assert len(done.failed) == 2
@@ -215,7 +215,7 @@ async def test_what_is_too_large_is_left_there(dovecot: Dovecot, transport: Tran
             put(client, "INBOX", octets)
     done = await follow.pull(transport, "work", dovecot.settings(user), LIMITS._replace(message_size=1 << 20))
     assert done.messages == 1
-    assert "octets are more than limits.message_size" in done.failed[0]
+    assert "octets exceed limits.message_size" in done.failed[0]
 
 
 async def test_what_there_is_no_room_for_comes_later(dovecot: Dovecot, transport: Transport) -> None:
@@ -240,5 +240,5 @@ async def test_what_there_is_no_room_for_comes_later(dovecot: Dovecot, transport
     assert (await pull(transport, settings)).failed == []
 
 
-def test_portions() -> None:
-    assert [len(each) for each in folder_sync._portions(list(range(1001)))] == [500, 500, 1]
+def test_batches() -> None:
+    assert [len(each) for each in folder_sync._batches(list(range(1001)))] == [500, 500, 1]
