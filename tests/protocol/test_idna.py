@@ -1,4 +1,4 @@
-"""International domains: one form becomes the other, and never another domain."""
+"""International domains: each form converts to the other, and never to a different domain."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from protocol.idna import to_ascii, to_unicode
         ("Example.test", "Example.test"),
     ],
 )
-def test_both_forms(domain: str, ascii_form: str) -> None:
+def test_domain_converts_between_both_forms(domain: str, ascii_form: str) -> None:
     assert to_ascii(domain) == ascii_form
     assert to_unicode(ascii_form) == domain
 
 
-def test_spelling_does_not_matter() -> None:
+def test_spellings_of_one_domain_have_one_ascii_form() -> None:
     assert to_ascii("BÜCHER.test") == to_ascii("bu\u0308cher.test") == "xn--bcher-kva.test"
     assert to_unicode("XN--BCHER-KVA.test") == "bücher.test"
 
 
 @pytest.mark.parametrize("domain", ["☃.test", "ﬁsch.test", "bücher。test", "-ö.test", "ö" * 80, "a..ö", "", "x" * 64])
-def test_what_has_no_ascii_form(domain: str) -> None:
+def test_invalid_domain_has_no_ascii_form(domain: str) -> None:
     with pytest.raises(UnicodeError):
         to_ascii(domain)
 
 
 @pytest.mark.parametrize("domain", ["xn--99999.test", "xn--.test", "xn--ls8h.test", "xn--zz--.test"])
-def test_what_only_looks_like_one(domain: str) -> None:
+def test_invalid_a_label_has_no_unicode_form(domain: str) -> None:
     with pytest.raises(UnicodeError):
         to_unicode(domain)
 
 
 @given(st.text(max_size=80))
-def test_there_and_back(text: str) -> None:
+def test_forms_round_trip(text: str) -> None:
     try:
         ascii_form = to_ascii(text)
     except UnicodeError:
@@ -54,7 +54,7 @@ def test_there_and_back(text: str) -> None:
 
 
 @given(st.text(max_size=80), st.text(alphabet="abcü-019", max_size=40))
-def test_anything_gives_a_value_or_that_error(text: str, label: str) -> None:
+def test_any_text_gives_a_value_or_a_unicode_error(text: str, label: str) -> None:
     for domain in (text, f"xn--{label}.test"):
         for convert in (to_ascii, to_unicode):
             try:

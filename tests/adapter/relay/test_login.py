@@ -1,4 +1,4 @@
-"""TLS and login: encrypted and verified or not at all, and the password is not given away."""
+"""TLS and login to the smarthost: verified or no mail is sent; the password never leaks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENT = {"first_retry": Seconds(600), "longest_retry": Seconds(600)}
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for localhost, signed by itself; its key lies in the same file."""
+    """A self-signed certificate for localhost, with its key in the same file."""
     tls = make_certificate(tmp_path_factory.mktemp("tls"), "localhost", local=False)
     path = Path(tls.key).with_name("both.pem")
     path.write_bytes(Path(tls.key).read_bytes() + Path(tls.certificate).read_bytes())
@@ -48,7 +48,7 @@ def encrypted(sink: Sink, **others: Any) -> RelaySettings:
 
 
 async def deferred(transport: Transport, chosen: RelaySettings) -> str:
-    """What is said about a message that stays in the queue."""
+    """The last status of a message that stays in the queue."""
     async with relaying(transport, chosen):
         send(transport)
         await until(lambda: [row.attempts for row in queue(transport)] == [1])
@@ -56,7 +56,7 @@ async def deferred(transport: Transport, chosen: RelaySettings) -> str:
 
 
 @pytest.mark.setting("relay.tls", "relay.ca_file")
-async def test_starttls(transport: Transport, certificate: Path) -> None:
+async def test_mail_is_sent_after_starttls(transport: Transport, certificate: Path) -> None:
     sink = Sink(starttls=server_context(certificate))
     async with sink, relaying(transport, encrypted(sink, tls="starttls", ca_file=str(certificate))):
         send(transport)
@@ -66,7 +66,7 @@ async def test_starttls(transport: Transport, certificate: Path) -> None:
     assert sink.commands.count("EHLO markpost.test") == 2
 
 
-async def test_implicit_tls(transport: Transport, certificate: Path) -> None:
+async def test_mail_is_sent_over_implicit_tls(transport: Transport, certificate: Path) -> None:
     sink = Sink(implicit=server_context(certificate))
     async with sink, relaying(transport, encrypted(sink, tls="implicit", ca_file=str(certificate))):
         send(transport)
@@ -74,15 +74,15 @@ async def test_implicit_tls(transport: Transport, certificate: Path) -> None:
 
 
 @pytest.mark.setting("relay.certificate", "relay.key")
-async def test_a_smarthost_may_ask_who_we_are(transport: Transport, certificate: Path, tmp_path: Path) -> None:
+async def test_client_certificate_is_sent_on_request(transport: Transport, certificate: Path, tmp_path: Path) -> None:
     authority, ours = make_signed(tmp_path / "ours")
     context = server_context(certificate)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority)
     sink = Sink(starttls=context)
     async with sink:
-        known = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(ours))
-        async with relaying(transport, known):
+        certificates = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(ours))
+        async with relaying(transport, certificates):
             send(transport)
             await sink.wait_for(1)
         key = str(ours.with_name("signed.key"))
@@ -103,34 +103,34 @@ async def test_requiretls_is_passed_on(transport: Transport, certificate: Path) 
 
 
 @pytest.mark.parametrize("tls", ["starttls", "implicit"])
-async def test_a_certificate_nobody_vouches_for_is_refused(transport: Transport, certificate: Path, tls: str) -> None:
+async def test_untrusted_certificate_is_refused(transport: Transport, certificate: Path, tls: str) -> None:
     context = server_context(certificate)
     async with Sink(**{tls: context}) as sink:  # type: ignore[arg-type]
-        said = await deferred(transport, encrypted(sink, tls=tls))
-    assert said.startswith("451 4.4.1 cannot connect to localhost")
-    assert "certificate verify failed" in said
+        status = await deferred(transport, encrypted(sink, tls=tls))
+    assert status.startswith("451 4.4.1 cannot connect to localhost")
+    assert "certificate verify failed" in status
     assert not any(command.startswith("MAIL") for command in sink.commands)
 
 
-async def test_a_certificate_for_another_name_is_refused(transport: Transport, certificate: Path) -> None:
+async def test_certificate_for_another_name_is_refused(transport: Transport, certificate: Path) -> None:
     async with Sink(starttls=server_context(certificate)) as sink:
-        said = await deferred(transport, settings(sink, tls="starttls", ca_file=str(certificate), **PATIENT))
-    assert "127.0.0.1" in said
+        status = await deferred(transport, settings(sink, tls="starttls", ca_file=str(certificate), **PATIENT))
+    assert "127.0.0.1" in status
     assert sink.taken == []
 
 
-async def test_no_mail_without_tls_where_it_is_wanted(transport: Transport) -> None:
+async def test_no_mail_without_tls_if_it_is_required(transport: Transport) -> None:
     async with Sink() as sink:
-        said = await deferred(transport, encrypted(sink, tls="starttls"))
-    assert "STARTTLS" in said
+        status = await deferred(transport, encrypted(sink, tls="starttls"))
+    assert "STARTTLS" in status
     assert sink.taken == []
 
 
-async def test_a_hello_refused_within_tls_is_temporary_too(transport: Transport, certificate: Path) -> None:
-    said = iter([None, "451 4.3.0 busy"])
+async def test_refused_ehlo_within_tls_is_temporary(transport: Transport, certificate: Path) -> None:
+    status = iter([None, "451 4.3.0 busy"])
 
     def script(verb: str, command: str) -> str | None:
-        return next(said, None) if verb == "EHLO" else None
+        return next(status, None) if verb == "EHLO" else None
 
     sink = Sink(script, starttls=server_context(certificate))
     async with sink:
@@ -139,7 +139,7 @@ async def test_a_hello_refused_within_tls_is_temporary_too(transport: Transport,
     assert not any(command.startswith("HELO") for command in sink.commands)
 
 
-# --- login, against a server that is not ours -------------------------------------------------------------------------
+# --- login, against an independent server -----------------------------------------------------------------------------
 
 
 class Keeper:
@@ -153,12 +153,12 @@ class Keeper:
 
 @asynccontextmanager
 async def strict_server(certificate: Path) -> AsyncIterator[tuple[Keeper, int]]:
-    """aiosmtpd that takes mail from ada with the right password over TLS only."""
+    """aiosmtpd that accepts mail from ada with the right password, over TLS only."""
     keeper = Keeper()
 
     def authenticate(server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
-        known = isinstance(data, LoginPassword) and (data.login, data.password) == (b"ada", "päss word".encode())
-        return AuthResult(success=known, handled=False)
+        certificates = isinstance(data, LoginPassword) and (data.login, data.password) == (b"ada", "päss word".encode())
+        return AuthResult(success=certificates, handled=False)
 
     def serve() -> SMTP:
         context = server_context(certificate)
@@ -172,7 +172,7 @@ async def strict_server(certificate: Path) -> AsyncIterator[tuple[Keeper, int]]:
 
 
 @pytest.mark.setting("relay.user", "relay.password_file", "relay.helo")
-async def test_login(transport: Transport, certificate: Path, tmp_path: Path) -> None:
+async def test_mail_is_sent_after_login(transport: Transport, certificate: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("päss word\nanything else\n")
     async with strict_server(certificate) as (keeper, port):
@@ -187,7 +187,7 @@ async def test_login(transport: Transport, certificate: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["wrong\n", None])
-async def test_a_login_that_fails_returns_nothing(
+async def test_failed_login_bounces_nothing(
     transport: Transport, certificate: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
     secret = tmp_path / "secret"
@@ -197,13 +197,13 @@ async def test_a_login_that_fails_returns_nothing(
         chosen = RelaySettings(
             host="localhost", port=port, ca_file=str(certificate), user="ada", password_file=str(secret), helo="x.test"
         )
-        said = await deferred(transport, chosen)
-    assert said == f"451 4.7.0 cannot log in to localhost:{port}" + (" (535)" if content else "")
+        status = await deferred(transport, chosen)
+    assert status == f"451 4.7.0 cannot log in to localhost:{port}" + (" (535)" if content else "")
     assert keeper.octets == []
     assert content or str(secret) in caplog.text
 
 
-async def test_nobody_is_told_the_password_by_a_server_that_repeats_it(
+async def test_echoed_password_is_not_logged_or_stored(
     transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = tmp_path / "secret"
@@ -216,22 +216,24 @@ async def test_nobody_is_told_the_password_by_a_server_that_repeats_it(
         return f"500 5.5.1 unknown command: {command}" if command in (repeated, "YWRh") else None
 
     async with Sink(script, ["AUTH LOGIN"]) as sink:
-        said = await deferred(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
+        status = await deferred(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
     assert sink.commands[-1] == repeated
-    assert said == f"451 4.7.0 cannot log in to 127.0.0.1:{sink.port} (500)"
+    assert status == f"451 4.7.0 cannot log in to 127.0.0.1:{sink.port} (500)"
     assert repeated not in caplog.text
 
 
-async def test_a_server_that_wants_a_login_is_no_reason_to_return_mail(transport: Transport, certificate: Path) -> None:
+async def test_required_login_bounces_nothing(transport: Transport, certificate: Path) -> None:
     async with strict_server(certificate) as (_, port):
         chosen = RelaySettings(host="localhost", port=port, ca_file=str(certificate), helo="x.test")
-        said = await deferred(transport, chosen)
-    assert said.startswith("530 5.7.0")
+        status = await deferred(transport, chosen)
+    assert status.startswith("530 5.7.0")
     assert [row.recipient for row in queue(transport)] == [DAVE]
 
 
-async def test_no_password_in_the_clear_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is to our sink; only the name is another's."""
+async def test_password_is_not_sent_in_clear_text_to_a_remote_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host name is remote, but the connection goes to the sink."""
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
     async with Sink(extensions=["AUTH PLAIN LOGIN"]) as sink:
@@ -250,6 +252,6 @@ async def test_no_password_in_the_clear_to_another_machine(tmp_path: Path, monke
                     await session.open()
                 assert not any("AUTH" in command for command in sink.commands)
             else:
-                with pytest.raises(Unreachable, match="log in"):  # the sink's 250 is no 235
+                with pytest.raises(Unreachable, match="log in"):  # the sink replies 250 instead of 235
                     await session.open()
                 assert any("AUTH" in command for command in sink.commands)

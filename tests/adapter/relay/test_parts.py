@@ -1,4 +1,4 @@
-"""The pure parts: when to try again, what an answer means, and what follows DATA."""
+"""The pure parts of the relay: retry policy, meaning of replies, message traits, and encoding for DATA."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(**others: object) -> QueueRow:
     return QueueRow(**values)  # type: ignore[arg-type]
 
 
-# --- the schedule ----------------------------------------------------------------------------------------------------
+# --- retry policy ----------------------------------------------------------------------------------------------------
 
 
 def test_pauses_double_from_a_minute_to_an_hour() -> None:
@@ -49,13 +49,13 @@ def test_pauses_are_spread_but_bounded(attempts: int, chance: float) -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 50))
-def test_no_setting_makes_it_run_in_circles(first: float, longest: float, attempts: int) -> None:
+def test_no_setting_makes_the_relay_spin(first: float, longest: float, attempts: int) -> None:
     impatient = RelaySettings(first_retry=Seconds(first * 0), longest_retry=Seconds(longest * 0))
     assert retry_policy.pause(attempts, impatient, first) > 0
     assert retry_policy.pause(50, impatient, first) >= 0.8
 
 
-def test_an_attempt_is_made_when_there_is_something_to_tell() -> None:
+def test_attempt_is_due_at_delay_report_and_expiry() -> None:
     four_hours = CREATED + 4 * 3600
     assert retry_policy.next_attempt(row(), 9, four_hours - 600, DEFAULT, 0.5) == four_hours
     assert retry_policy.next_attempt(row(), 9, four_hours, DEFAULT, 0.5) == four_hours + 3600
@@ -66,7 +66,7 @@ def test_an_attempt_is_made_when_there_is_something_to_tell() -> None:
 
 
 @pytest.mark.setting("relay.warn_after")
-def test_late_and_expired() -> None:
+def test_delay_report_and_expiry_are_due_on_time() -> None:
     assert not retry_policy.is_late(row(), CREATED + 4 * 3600 - 1, DEFAULT)
     assert retry_policy.is_late(row(), CREATED + 4 * 3600, DEFAULT)
     assert not retry_policy.is_late(row(delay_warned=1), CREATED + 4 * 3600, DEFAULT)
@@ -75,8 +75,8 @@ def test_late_and_expired() -> None:
     assert retry_policy.is_expired(row(), CREATED + 5 * 86400)
 
 
-def test_the_whole_life_of_a_message_that_nobody_takes() -> None:
-    """Two dozen attempts in the first day, then about one an hour, the last one when it expires."""
+def test_attempts_of_an_undeliverable_message() -> None:
+    """Two dozen attempts in the first day, then about one an hour, and the last one at expiry."""
     now, attempts, moments = float(CREATED), 0, []
     current = row()
     while not retry_policy.is_expired(current, now):
@@ -91,7 +91,7 @@ def test_the_whole_life_of_a_message_that_nobody_takes() -> None:
     assert 120 < len(moments) < 130
 
 
-def test_the_settings_are_read_from_toml(tmp_path: object) -> None:
+def test_settings_are_read_from_toml(tmp_path: object) -> None:
     path = f"{tmp_path}/relay.toml"
     with open(path, "w") as file:
         file.write('host = "mail.test"\nfirst_retry = "2 min"\nexpire_after = "3 d"\ntls = "implicit"\n')
@@ -100,7 +100,7 @@ def test_the_settings_are_read_from_toml(tmp_path: object) -> None:
     assert (float(loaded.first_retry), float(loaded.expire_after)) == (120.0, 259200.0)
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_the_settings_are_read_from_toml(tmp_path: object) -> None:
         (-1, "nonsense", Verdict.DEFERRED, "4.5.0"),
     ],
 )
-def test_answers(code: int, text: str, verdict: Verdict, status: str) -> None:
-    answer = replies.parse_reply(code, text, "host")
-    assert (answer.verdict, answer.status) == (verdict, status)
+def test_replies_have_a_verdict_and_a_status(code: int, text: str, verdict: Verdict, status: str) -> None:
+    reply = replies.parse_reply(code, text, "host")
+    assert (reply.verdict, reply.status) == (verdict, status)
 
 
 @pytest.mark.parametrize(
@@ -137,19 +137,19 @@ def test_answers(code: int, text: str, verdict: Verdict, status: str) -> None:
         (550, "5.1.1 no", Verdict.FAILED),
     ],
 )
-def test_answers_about_recipients(code: int, text: str, verdict: Verdict) -> None:
+def test_replies_to_rcpt_have_a_verdict(code: int, text: str, verdict: Verdict) -> None:
     assert replies.parse_rcpt_reply(code, text, "host").verdict is verdict
 
 
 @given(st.integers(-10, 999), st.text(max_size=3000))
-def test_every_answer_is_one_bounded_line(code: int, text: str) -> None:
-    for answer in (replies.parse_reply(code, text, "host"), replies.parse_rcpt_reply(code, text, "host")):
-        assert answer.text.isprintable()
-        assert len(answer.text.encode()) < 2200
-        assert re.fullmatch(r"[245]\.\d{1,3}\.\d{1,3}", answer.status)
+def test_every_reply_is_one_bounded_line(code: int, text: str) -> None:
+    for reply in (replies.parse_reply(code, text, "host"), replies.parse_rcpt_reply(code, text, "host")):
+        assert reply.text.isprintable()
+        assert len(reply.text.encode()) < 2200
+        assert re.fullmatch(r"[245]\.\d{1,3}\.\d{1,3}", reply.status)
 
 
-# --- what follows DATA -----------------------------------------------------------------------------------------------
+# --- traits and encoding for DATA ------------------------------------------------------------------------------------
 
 pieces = st.lists(
     st.one_of(st.sampled_from([b"\r", b"\n", b".", b"\r\n", b"\r\n.\r\n", b"\n.\n", b"a", b""]), st.binary(max_size=5)),
@@ -163,7 +163,7 @@ def normalised(octets: bytes) -> bytes:
 
 
 @given(pieces)
-def test_data_ends_once_and_says_what_was_said(chunks: list[bytes]) -> None:
+def test_encoded_data_ends_once_and_decodes_to_the_message(chunks: list[bytes]) -> None:
     encoder = DataEncoder()
     wire = b"".join(encoder.feed(chunk) for chunk in chunks) + encoder.finish()
     assert (b"\r\n" + wire).find(b"\r\n.\r\n") == len(wire) - 3
@@ -173,7 +173,7 @@ def test_data_ends_once_and_says_what_was_said(chunks: list[bytes]) -> None:
 
 
 @given(pieces)
-def test_our_own_server_reads_it_as_it_was_meant(chunks: list[bytes]) -> None:
+def test_encoded_data_is_read_back_by_the_server(chunks: list[bytes]) -> None:
     encoder = DataEncoder()
     wire = b"".join(encoder.feed(chunk) for chunk in chunks) + encoder.finish()
     intake = Intake(MessageLimits(), LineEnds.KEEP)
@@ -185,7 +185,7 @@ def test_our_own_server_reads_it_as_it_was_meant(chunks: list[bytes]) -> None:
 
 
 @given(pieces, st.data())
-def test_nature_does_not_depend_on_the_chunks(chunks: list[bytes], data: st.DataObject) -> None:
+def test_traits_do_not_depend_on_the_chunks(chunks: list[bytes], data: st.DataObject) -> None:
     octets = b"".join(chunks)
     cut = data.draw(st.integers(0, len(octets)))
     assert measure([octets[:cut], octets[cut:]]) == measure([octets])
@@ -208,6 +208,6 @@ def test_nature_does_not_depend_on_the_chunks(chunks: list[bytes], data: st.Data
         (b"y" * 999, MessageTraits(1001, False, False, True)),
     ],
 )
-def test_traits(octets: bytes, traits: MessageTraits) -> None:
+def test_traits_of_a_message(octets: bytes, traits: MessageTraits) -> None:
     assert measure([octets]) == traits
     assert measure([bytes([octet]) for octet in octets]) == traits

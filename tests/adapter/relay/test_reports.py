@@ -1,4 +1,4 @@
-"""Reports to the sender: when there is one, what it says, where it goes, and that it is told exactly once."""
+"""Reports to the sender: conditions, content, destination; each result is reported exactly once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def reports(transport: Transport, count: int = 1) -> list[bytes]:
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_failure_returns_the_message(transport: Transport) -> None:
+async def test_failure_report_returns_the_message(transport: Transport) -> None:
     recipient = op.RelayRecipient(DAVE, orcpt="rfc822;d.dave+2Bwork@far.test")
     began = int(time.time())
     async with Sink(refuse("550 5.1.1 No such user here")) as sink, relaying(transport, settings(sink)):
@@ -92,11 +92,9 @@ async def test_one_report_for_all_recipients_of_a_transaction(transport: Transpo
         (LETTER + b"padding\r\n" * 200_000, op.RelayEnvelope()),
         (LETTER, op.RelayEnvelope(Ret.FULL, requiretls=True)),  # RFC 8689 section 5
     ],
-    ids=["not wanted", "large", "to be encrypted"],
+    ids=["not requested", "large", "to be encrypted"],
 )
-async def test_the_header_stands_for_the_message(
-    transport: Transport, letter: bytes, envelope: op.RelayEnvelope
-) -> None:
+async def test_report_returns_only_the_header(transport: Transport, letter: bytes, envelope: op.RelayEnvelope) -> None:
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
         send(transport, octets=letter, envelope=envelope)
         [octets] = await reports(transport)
@@ -106,7 +104,7 @@ async def test_the_header_stands_for_the_message(
     assert b"bis bald" not in octets
 
 
-async def test_what_the_smarthost_says_cannot_add_fields(transport: Transport) -> None:
+async def test_reply_of_the_smarthost_cannot_inject_fields(transport: Transport) -> None:
     hostile = "550-5.1.1 a\tb\r\n550-5.1.1 \udc80\udcff\x07 Action: delivered\r\n550 5.1.1 " + "x" * 4000
     async with Sink(refuse(hostile)) as sink, relaying(transport, settings(sink)):
         send(transport)
@@ -118,7 +116,7 @@ async def test_what_the_smarthost_says_cannot_add_fields(transport: Transport) -
 
 
 @pytest.mark.parametrize(
-    ("notify", "told"),
+    ("notify", "reported"),
     [
         (None, True),
         (frozenset({"FAILURE"}), True),
@@ -127,14 +125,16 @@ async def test_what_the_smarthost_says_cannot_add_fields(transport: Transport) -
         (frozenset(), False),
     ],
 )
-async def test_notify_decides_about_failures(transport: Transport, notify: frozenset[str] | None, told: bool) -> None:
+async def test_notify_decides_whether_failures_are_reported(
+    transport: Transport, notify: frozenset[str] | None, reported: bool
+) -> None:
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
         send(transport, op.RelayRecipient(DAVE, notify))
         await until(lambda: not queue(transport))
-    assert len(inbox(transport)) == told
+    assert len(inbox(transport)) == reported
 
 
-async def test_never_a_report_about_a_report(transport: Transport, caplog: pytest.LogCaptureFixture) -> None:
+async def test_null_sender_gets_no_report(transport: Transport, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
             send(transport, sender="")
@@ -143,7 +143,7 @@ async def test_never_a_report_about_a_report(transport: Transport, caplog: pytes
     assert "null sender" in caplog.text
 
 
-async def test_a_sender_who_is_gone_is_not_told(transport: Transport, caplog: pytest.LogCaptureFixture) -> None:
+async def test_deregistered_sender_gets_no_report(transport: Transport, caplog: pytest.LogCaptureFixture) -> None:
     transport.run(op.Register(BOB))
     async with Sink(refuse("550 5.1.1 no")) as sink:
         send(transport, sender=BOB)
@@ -154,7 +154,7 @@ async def test_a_sender_who_is_gone_is_not_told(transport: Transport, caplog: py
     assert "no sender to report to" in caplog.text
 
 
-async def test_a_sender_under_another_name_is_told_where_said(transport: Transport) -> None:
+async def test_report_to_an_alias_goes_to_the_account(transport: Transport) -> None:
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
         send(transport, sender="sales@example.test", envelope=op.RelayEnvelope(return_to=ADA))
         [octets] = await reports(transport)
@@ -162,24 +162,24 @@ async def test_a_sender_under_another_name_is_told_where_said(transport: Transpo
 
 
 async def test_report_and_removal_are_one_commit(transport: Transport) -> None:
-    heard: list[tuple[str, list[type]]] = []
+    commits: list[tuple[str, list[type]]] = []
     transport.changes.subscribe(
-        lambda records: heard.extend((each.op, [type(effect) for effect in each.effects]) for each in records)
+        lambda records: commits.extend((each.op, [type(effect) for effect in each.effects]) for each in records)
     )
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink)):
         send(transport)
         await reports(transport)
-        await until(lambda: len(heard) == 2)
-    assert heard == [("deliver", [AddContent, Enqueue]), ("queue-finish", [AddContent, Project, Dequeue])]
+        await until(lambda: len(commits) == 2)
+    assert commits == [("deliver", [AddContent, Enqueue]), ("queue-finish", [AddContent, Project, Dequeue])]
 
 
 # --- success ---------------------------------------------------------------------------------------------------------
 
 
-async def test_success_is_told_by_us_where_the_smarthost_will_not(transport: Transport) -> None:
-    wanted = [op.RelayRecipient(DAVE, frozenset({"SUCCESS"})), op.RelayRecipient(ERIN, frozenset({"FAILURE"}))]
+async def test_success_is_reported_if_the_smarthost_does_not_offer_dsn(transport: Transport) -> None:
+    recipients = [op.RelayRecipient(DAVE, frozenset({"SUCCESS"})), op.RelayRecipient(ERIN, frozenset({"FAILURE"}))]
     async with Sink(extensions=NO_DSN) as sink, relaying(transport, settings(sink)):
-        send(transport, *wanted, octets=LETTER)
+        send(transport, *recipients, octets=LETTER)
         [octets] = await reports(transport)
     report = read_report(octets)
     assert report.recipients.keys() == {DAVE}
@@ -201,9 +201,9 @@ async def test_success_and_failure_in_one_report(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("reply", ["550 5.1.1 no", "450 4.2.0 later"])
-async def test_who_is_dropped_during_the_attempt_is_not_told_of_twice(transport: Transport, reply: str) -> None:
+async def test_recipient_dropped_during_the_attempt_is_reported_once(transport: Transport, reply: str) -> None:
     clock = Clock()
-    clock.hours = 5  # so that a delay is told as well
+    clock.hours = 5  # so that a delay is reported as well
 
     def script(verb: str, command: str) -> str | None:
         if verb != "RCPT":
@@ -215,16 +215,16 @@ async def test_who_is_dropped_during_the_attempt_is_not_told_of_twice(transport:
 
     async with Sink(script) as sink, relaying(transport, settings(sink), clock=clock):
         send(transport, DAVE, ERIN)
-        told = await reports(transport, 2)
+        reported = await reports(transport, 2)
         await until(lambda: all(row.attempts for row in queue(transport)))
-    assert [set(read_report(octets).recipients) for octets in told] == [{DAVE}, {ERIN}]
+    assert [set(read_report(octets).recipients) for octets in reported] == [{DAVE}, {ERIN}]
 
 
 # --- delay and expiry ------------------------------------------------------------------------------------------------
 
 
 class Clock:
-    """Real time, and some hours more."""
+    """Real time plus some hours."""
 
     def __init__(self) -> None:
         self.hours = 0.0
@@ -233,7 +233,7 @@ class Clock:
         return time.time() + self.hours * HOUR
 
 
-async def test_a_delay_is_told_once(transport: Transport) -> None:
+async def test_delay_is_reported_once(transport: Transport) -> None:
     clock = Clock()
     async with Sink(refuse("450 4.2.0 later")) as sink, relaying(transport, settings(sink), clock=clock):
         send(transport, DAVE, op.RelayRecipient(ERIN, frozenset({"FAILURE"})), octets=LETTER)
@@ -256,7 +256,7 @@ async def test_a_delay_is_told_once(transport: Transport) -> None:
     assert {row.recipient: row.delay_warned for row in queue(transport)} == {DAVE: 1, ERIN: 1}
 
 
-async def test_no_warning_where_none_is_wanted(transport: Transport) -> None:
+async def test_delay_report_can_be_disabled(transport: Transport) -> None:
     clock = Clock()
     clock.hours = 10
     async with (
@@ -268,7 +268,7 @@ async def test_no_warning_where_none_is_wanted(transport: Transport) -> None:
     assert inbox(transport) == []
 
 
-async def test_expiry_returns_the_message_after_one_last_attempt(transport: Transport) -> None:
+async def test_expired_message_is_returned_after_one_last_attempt(transport: Transport) -> None:
     clock = Clock()
     async with Sink(refuse("450 4.2.1 still full")) as sink, relaying(transport, settings(sink), clock=clock):
         send(transport, envelope=op.RelayEnvelope(lifetime=24 * HOUR))
@@ -279,11 +279,11 @@ async def test_expiry_returns_the_message_after_one_last_attempt(transport: Tran
     report = read_report(inbox(transport)[-1])
     fields = report.recipients[DAVE]
     assert (fields["Action"], fields["Status"]) == ("failed", "4.4.7")
-    assert fields["Diagnostic-Code"] == "smtp; 450 4.2.1 still full"  # RFC 3464 2.3.6: not what we say about it
+    assert fields["Diagnostic-Code"] == "smtp; 450 4.2.1 still full"  # RFC 3464 2.3.6: the reply of the remote host
     assert "    not delivered within 1 days\r\n    127.0.0.1 said: 450 4.2.1 still full\r\n" in report.text
 
 
-async def test_what_expired_while_nothing_ran_is_tried_once_more(transport: Transport) -> None:
+async def test_message_that_expired_while_stopped_is_tried_once_more(transport: Transport) -> None:
     clock = Clock()
     clock.hours = 24 * 30
     async with Sink() as sink:
@@ -293,10 +293,10 @@ async def test_what_expired_while_nothing_ran_is_tried_once_more(transport: Tran
     assert inbox(transport) == []
 
 
-# --- trouble with the store ------------------------------------------------------------------------------------------
+# --- errors of the store ---------------------------------------------------------------------------------------------
 
 
-async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
+async def test_message_is_not_sent_again_if_its_result_cannot_be_recorded(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = [True]
@@ -321,7 +321,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_not_sent_again(
 
 
 class Unreportable:
-    """No report about mail for Dave can be composed, as long as it is ``broken``."""
+    """Composing a report about mail for Dave fails while ``broken`` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.broken = True
@@ -338,7 +338,7 @@ class Unreportable:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MailError(Reason.BAD_CONTENT, "odd")])
-async def test_a_failure_that_cannot_be_reported_is_tried_again_and_holds_up_nobody(
+async def test_failure_without_a_report_is_retried_and_blocks_no_other_mail(
     transport: Transport, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     unreportable = Unreportable(monkeypatch, error)
@@ -346,7 +346,7 @@ async def test_a_failure_that_cannot_be_reported_is_tried_again_and_holds_up_nob
     async with Sink(refuse("550 5.1.1 no")) as sink, relaying(transport, settings(sink, **chosen)):
         send(transport, DAVE)
         await until(lambda: unreportable.attempts == 1)
-        send(transport, ERIN)  # there is one connection for both
+        send(transport, ERIN)  # one connection for both
         [octets] = await reports(transport)
         assert read_report(octets).recipients.keys() == {ERIN}
         [row] = queue(transport)
@@ -360,7 +360,7 @@ async def test_a_failure_that_cannot_be_reported_is_tried_again_and_holds_up_nob
     assert queue(transport) == []
 
 
-async def test_a_success_that_cannot_be_reported_does_not_send_in_circles(
+async def test_success_without_a_report_is_not_sent_again(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(verb: str, command: str) -> str | None:
@@ -379,7 +379,7 @@ async def test_a_success_that_cannot_be_reported_does_not_send_in_circles(
     assert [sorted(taken.addresses) for taken in sink.taken] == [[DAVE, "z@far.test"]]
 
 
-async def test_a_delay_that_cannot_be_reported_is_reported_at_the_next_attempt(
+async def test_delay_without_a_report_is_reported_at_the_next_attempt(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unreportable = Unreportable(monkeypatch)
@@ -423,15 +423,15 @@ async def test_reading_the_outbox_is_retried_after_an_error(
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-def test_original_recipients_are_read_back() -> None:
-    for known in (OriginalRecipient("rfc822", "a+b=c@x.test"), OriginalRecipient("utf-8", "dörte@x.test")):
-        assert bounce.original_recipient(known.parameter) == known
+def test_original_recipient_round_trips() -> None:
+    for original in (OriginalRecipient("rfc822", "a+b=c@x.test"), OriginalRecipient("utf-8", "dörte@x.test")):
+        assert bounce.original_recipient(original.parameter) == original
     assert bounce.original_recipient(None) is None
     assert bounce.original_recipient("nonsense") is None
 
 
-def test_folders_of_the_sender_are_left_alone(transport: Transport) -> None:
-    """Queueing alone shows the message nowhere."""
+def test_queueing_does_not_change_the_senders_folders(transport: Transport) -> None:
+    """Queueing alone shows the message in no folder."""
     send(transport)
     with transport.reading() as connection:
         registration = mailboxes.active_registration(connection, ADA).id

@@ -1,4 +1,4 @@
-"""The relay against a scripted smarthost: what is sent, and what becomes of each answer."""
+"""The relay against a scripted smarthost: the commands and data sent, and the result of each reply."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.support.store.journals import actors
 from tests.support.stores import ADA
 from tests.support.waiting import until
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- commands and data -----------------------------------------------------------------------------------------------
 
 
-async def test_a_message_goes_out_as_it_is_stored_and_the_row_goes(transport: Transport) -> None:
+async def test_message_is_sent_as_stored_and_leaves_the_queue(transport: Transport) -> None:
     octets = message(body=".\r\n..dots\r\n.end\r\n" + "x" * 500 + "\r\n")
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport, DAVE, ERIN, octets=octets)
@@ -38,7 +38,7 @@ async def test_a_message_goes_out_as_it_is_stored_and_the_row_goes(transport: Tr
 
 
 @pytest.mark.parametrize("size", [50, 2 << 20])
-async def test_the_return_path_stays_here(transport: Transport, size: int) -> None:
+async def test_return_path_is_not_sent(transport: Transport, size: int) -> None:
     octets = message(body="x" * 70 + "\r\n" + "y\r\n" * (size // 3))
     other = b"Return-Path: <somebody@else.test>\r\n" + octets
     async with Sink() as sink, relaying(transport, settings(sink)):
@@ -50,7 +50,7 @@ async def test_the_return_path_stays_here(transport: Transport, size: int) -> No
     assert sink.taken[0].mail.startswith(f"MAIL FROM:<{ADA}> SIZE={len(octets)}")
 
 
-async def test_new_mail_goes_out_at_once_over_the_connection_that_is_open(transport: Transport) -> None:
+async def test_new_mail_is_sent_at_once_over_an_open_connection(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
         for number in range(1, 4):
             send(transport)
@@ -60,7 +60,7 @@ async def test_new_mail_goes_out_at_once_over_the_connection_that_is_open(transp
 
 
 @pytest.mark.setting("relay.connections")
-async def test_no_more_connections_than_allowed(transport: Transport) -> None:
+async def test_connections_are_limited(transport: Transport) -> None:
     async with Sink() as sink:
         for _ in range(30):
             send(transport)
@@ -72,7 +72,7 @@ async def test_no_more_connections_than_allowed(transport: Transport) -> None:
 
 
 @pytest.mark.setting("relay.recipients")
-async def test_many_recipients_go_in_several_transactions(transport: Transport) -> None:
+async def test_many_recipients_are_split_into_transactions(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink, recipients=4)):
         send(transport, *(f"r{number}@far.test" for number in range(10)))
         await until(lambda: not queue(transport))
@@ -98,31 +98,31 @@ async def test_bare_line_ends_become_crlf(transport: Transport) -> None:
 
 
 async def test_delivery_report_parameters_are_passed_on(transport: Transport) -> None:
-    wanted = [
+    recipients = [
         op.RelayRecipient(DAVE, frozenset({"SUCCESS", "DELAY"}), "rfc822;dave+2Bx@far.test"),
         op.RelayRecipient(ERIN, frozenset()),
     ]
     async with Sink() as sink, relaying(transport, settings(sink)):
-        send(transport, *wanted, envelope=op.RelayEnvelope(Ret.HEADERS, "id=1"))
+        send(transport, *recipients, envelope=op.RelayEnvelope(Ret.HEADERS, "id=1"))
         [taken] = await sink.wait_for(1)
     assert "RET=HDRS" in taken.mail
     assert "ENVID=id+3D1" in taken.mail
     assert f"RCPT TO:<{DAVE}> NOTIFY=DELAY,SUCCESS ORCPT=rfc822;dave+2Bx@far.test" in taken.recipients
     assert f"RCPT TO:<{ERIN}> NOTIFY=NEVER" in taken.recipients
-    assert inbox(transport) == []  # the smarthost will tell
+    assert inbox(transport) == []  # the smarthost reports
 
 
-async def test_nothing_is_passed_on_that_is_not_offered(transport: Transport) -> None:
-    wanted = op.RelayRecipient(DAVE, frozenset({"FAILURE"}), "rfc822;dave@far.test")
+async def test_parameters_are_sent_only_if_offered(transport: Transport) -> None:
+    recipient = op.RelayRecipient(DAVE, frozenset({"FAILURE"}), "rfc822;dave@far.test")
     async with Sink(extensions=["HELP"]) as sink, relaying(transport, settings(sink)):
-        send(transport, wanted, envelope=op.RelayEnvelope(Ret.HEADERS, "id"))
+        send(transport, recipient, envelope=op.RelayEnvelope(Ret.HEADERS, "id"))
         [taken] = await sink.wait_for(1)
     assert taken.mail == f"MAIL FROM:<{ADA}>"
     assert taken.recipients == [f"RCPT TO:<{DAVE}>"]
 
 
 @pytest.mark.parametrize("reply", ["500 what?", "501 no", "502 5.5.1 no", "504 no"])
-async def test_a_server_without_ehlo_is_spoken_to_in_smtp(transport: Transport, reply: str) -> None:
+async def test_server_without_ehlo_gets_helo(transport: Transport, reply: str) -> None:
     def old(verb: str, command: str) -> str | None:
         return reply if verb == "EHLO" else None
 
@@ -133,21 +133,21 @@ async def test_a_server_without_ehlo_is_spoken_to_in_smtp(transport: Transport, 
     assert "HELO markpost.test" in sink.commands
 
 
-async def test_an_international_name_of_our_own_is_said_in_ascii(transport: Transport) -> None:
+async def test_international_host_name_is_sent_in_ascii(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink, helo="post.bücher.test")):
         send(transport)
         await sink.wait_for(1)
     assert sink.commands[0] == "EHLO post.xn--bcher-kva.test"
 
 
-async def test_the_null_sender(transport: Transport) -> None:
+async def test_null_sender_is_sent_as_empty_path(transport: Transport) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport, sender="")
         [taken] = await sink.wait_for(1)
     assert taken.mail.startswith("MAIL FROM:<> ")
 
 
-# --- what the content needs ------------------------------------------------------------------------------------------
+# --- extensions that the content needs -------------------------------------------------------------------------------
 
 EIGHT_BIT = message(body="Grüße\r\n")
 INTERNATIONAL_PART = (
@@ -176,7 +176,7 @@ async def test_eight_bit_content_is_declared(transport: Transport) -> None:
         (message(body="x" * 900 + "\r\n"), DAVE, None, "5.3.4"),
     ],
 )
-async def test_what_the_smarthost_cannot_carry_comes_back(
+async def test_content_beyond_the_smarthosts_extensions_is_returned(
     transport: Transport, octets: bytes, recipient: str, envelope: op.RelayEnvelope | None, status: str
 ) -> None:
     async with Sink(extensions=["SIZE 700"]) as sink, relaying(transport, settings(sink)):
@@ -187,7 +187,7 @@ async def test_what_the_smarthost_cannot_carry_comes_back(
     assert queue(transport) == []
 
 
-async def test_an_international_header_needs_the_extension(transport: Transport) -> None:
+async def test_international_header_requires_smtputf8(transport: Transport) -> None:
     async with Sink(extensions=["8BITMIME"]) as sink, relaying(transport, settings(sink)):
         send(transport, octets=INTERNATIONAL, envelope=op.RelayEnvelope(smtputf8=True))
         await until(lambda: len(inbox(transport)) == 1)
@@ -195,7 +195,7 @@ async def test_an_international_header_needs_the_extension(transport: Transport)
 
 
 @pytest.mark.parametrize("octets", [INTERNATIONAL, INTERNATIONAL_PART], ids=["message", "part"])
-async def test_an_international_header_is_declared(transport: Transport, octets: bytes) -> None:
+async def test_international_header_declares_smtputf8(transport: Transport, octets: bytes) -> None:
     async with Sink() as sink, relaying(transport, settings(sink)):
         send(transport, octets=octets, envelope=op.RelayEnvelope(smtputf8=True))
         [taken] = await sink.wait_for(1)
@@ -205,7 +205,7 @@ async def test_an_international_header_is_declared(transport: Transport, octets:
     assert "SMTPUTF8" not in plain.mail
 
 
-async def test_an_international_domain_has_an_ascii_form(transport: Transport) -> None:
+async def test_international_domain_is_sent_in_ascii_without_smtputf8(transport: Transport) -> None:
     async with Sink(extensions=["8BITMIME"]) as sink, relaying(transport, settings(sink)):
         recipients = ["dave@bücher.test", "dave@straße.test", "dave@☃.test", "dörte@far.test"]
         send(transport, *recipients, envelope=op.RelayEnvelope(smtputf8=True))
@@ -216,7 +216,7 @@ async def test_an_international_domain_has_an_ascii_form(transport: Transport) -
     assert report.count(b"Status: 5.6.7") == report.count(b"Final-Recipient: ") == 2
 
 
-async def test_binary_content_goes_in_chunks(transport: Transport) -> None:
+async def test_binary_content_is_sent_in_chunks(transport: Transport) -> None:
     async with Sink(extensions=["BINARYMIME", "CHUNKING"]) as sink, relaying(transport, settings(sink)):
         send(transport, octets=BINARY, envelope=op.RelayEnvelope(body=Body.BINARY))
         [taken] = await sink.wait_for(1)
@@ -224,10 +224,10 @@ async def test_binary_content_goes_in_chunks(transport: Transport) -> None:
     assert taken.mail.endswith("BODY=BINARYMIME")
 
 
-# --- what becomes of the answers -------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
-async def test_each_recipient_has_its_own_fate(transport: Transport) -> None:
+async def test_each_recipient_has_its_own_result(transport: Transport) -> None:
     def script(verb: str, command: str) -> str | None:
         if verb == "RCPT" and "nobody" in command:
             return "550-5.1.1 there is no\r\n550 5.1.1 such user"
@@ -248,7 +248,7 @@ async def test_each_recipient_has_its_own_fate(transport: Transport) -> None:
 
 
 def times(count: int, step: str, reply: str) -> Any:
-    """A script that gives this reply so often and is then friendly; a reply of '' hangs up."""
+    """A script that gives this reply ``times`` times and then accepts; an empty reply hangs up."""
     left = [count]
 
     def script(verb: str, command: str) -> str | None:
@@ -264,7 +264,7 @@ def times(count: int, step: str, reply: str) -> Any:
 
 @pytest.mark.parametrize("step", ["connect", "EHLO", "MAIL", "RCPT", "DATA", "."])
 @pytest.mark.parametrize("reply", ["421 4.3.2 going down", "451 4.3.0 later", ""])
-async def test_temporary_trouble_is_tried_again(transport: Transport, step: str, reply: str) -> None:
+async def test_temporary_error_is_retried(transport: Transport, step: str, reply: str) -> None:
     async with Sink(times(2, step, reply)) as sink, relaying(transport, settings(sink)):
         send(transport)
         await sink.wait_for(1)
@@ -274,13 +274,13 @@ async def test_temporary_trouble_is_tried_again(transport: Transport, step: str,
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "."])
-async def test_permanent_trouble_comes_back(transport: Transport, step: str) -> None:
+async def test_permanent_error_returns_the_message(transport: Transport, step: str) -> None:
     async with Sink(times(1, step, "554 5.7.1 never")) as sink, relaying(transport, settings(sink)):
         send(transport)
         await until(lambda: len(inbox(transport)) == 1)
         assert queue(transport) == []
         assert b"554 5.7.1 never" in inbox(transport)[0]
-        send(transport)  # the connection, or a new one, is good for the next
+        send(transport)  # the same or a new connection carries the next one
         await sink.wait_for(1)
 
 
@@ -295,7 +295,7 @@ async def test_permanent_trouble_comes_back(transport: Transport, step: str) -> 
         ("DATA", "250 what?"),
     ],
 )
-async def test_what_is_not_about_the_message_does_not_return_it(transport: Transport, step: str, reply: str) -> None:
+async def test_error_outside_of_the_message_bounces_nothing(transport: Transport, step: str, reply: str) -> None:
     def script(verb: str, command: str) -> str | None:
         return "502 no" if verb == "HELO" else failing(verb, command)
 
@@ -308,7 +308,7 @@ async def test_what_is_not_about_the_message_does_not_return_it(transport: Trans
 
 
 @pytest.mark.parametrize("reply", ["451 4.3.0 busy", "454 4.7.0 no", "421 4.3.2 busy", "550 5.7.1 not now"])
-async def test_a_smarthost_too_busy_for_ehlo_is_not_taken_for_an_old_one(transport: Transport, reply: str) -> None:
+async def test_temporary_error_to_ehlo_does_not_fall_back_to_helo(transport: Transport, reply: str) -> None:
     async with Sink(times(1, "EHLO", reply)) as sink, relaying(transport, settings(sink)):
         send(transport, octets=EIGHT_BIT)
         await sink.wait_for(1)
@@ -317,7 +317,7 @@ async def test_a_smarthost_too_busy_for_ehlo_is_not_taken_for_an_old_one(transpo
     assert inbox(transport) == []
 
 
-async def test_recipients_that_are_too_many_go_at_once_in_another_transaction(transport: Transport) -> None:
+async def test_surplus_recipients_are_sent_at_once_in_another_transaction(transport: Transport) -> None:
     sink = Sink()
     accepted = [0]
 
@@ -336,7 +336,7 @@ async def test_recipients_that_are_too_many_go_at_once_in_another_transaction(tr
     assert [len(taken.addresses) for taken in sink.taken] == [2, 2, 1]
 
 
-async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Transport) -> None:
+async def test_refusal_within_the_data_is_recorded(transport: Transport) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 hasty\r\n")
         while line := await reader.readline():
@@ -372,7 +372,7 @@ async def test_an_early_refusal_in_the_middle_of_the_data_is_heard(transport: Tr
         (".", "550 5.3.0 nonsense\r\n250 2.0.0 refused, or not"),
     ],
 )
-async def test_a_reply_too_many_returns_nothing_and_ends_the_connection(
+async def test_surplus_reply_bounces_nothing_and_ends_the_connection(
     transport: Transport, step: str, reply: str
 ) -> None:
     async with Sink(times(1, step, reply)) as sink, relaying(transport, settings(sink)):
@@ -385,7 +385,7 @@ async def test_a_reply_too_many_returns_nothing_and_ends_the_connection(
     assert sorted(len(taken.addresses) for taken in sink.taken) == [1, 2]
 
 
-async def test_a_reply_too_many_after_the_message_was_taken(transport: Transport) -> None:
+async def test_surplus_reply_after_acceptance_keeps_the_result(transport: Transport) -> None:
     reply = "250 2.0.0 taken\r\n550 5.3.0 nonsense"
     async with Sink(times(1, ".", reply)) as sink, relaying(transport, settings(sink)):
         for number in (1, 2):
@@ -396,8 +396,8 @@ async def test_a_reply_too_many_after_the_message_was_taken(transport: Transport
     assert (len(sink.taken), sink.connections) == (2, 2)
 
 
-async def test_an_answer_in_the_middle_of_the_data_is_not_the_outcome(transport: Transport) -> None:
-    """Unlike one of a server that hangs up: see above."""
+async def test_reply_within_the_data_is_not_the_result(transport: Transport) -> None:
+    """Unlike the reply of a server that disconnects: see above."""
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -426,7 +426,7 @@ async def test_an_answer_in_the_middle_of_the_data_is_not_the_outcome(transport:
     assert connections == 2
 
 
-async def test_a_stored_message_that_cannot_be_read_harms_no_other(
+async def test_unreadable_stored_message_does_not_affect_others(
     transport: Transport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Sink() as sink:
@@ -446,7 +446,7 @@ async def test_a_stored_message_that_cannot_be_read_harms_no_other(
     path.chmod(0o444)
 
 
-async def test_no_smarthost_no_relay(transport: Transport) -> None:
+async def test_relay_ends_at_once_without_a_smarthost(transport: Transport) -> None:
     send(transport)
     await relay.run(transport, RelaySettings(), asyncio.Event())
     assert len(queue(transport)) == 1

@@ -1,4 +1,4 @@
-"""Times and numbers that can be set for the smarthost, for accounts elsewhere and for hooks: each does what it says."""
+"""Settings of the smarthost, of upstream accounts and of hooks: each time limit and number takes effect."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LIMITS = MirrorLimits(1 << 20, Quotas(Settings()))
 
 
 @contextlib.asynccontextmanager
-async def talking(*said: bytes) -> AsyncIterator[Sink]:
-    """A server that gives these answers, one for each packet it gets, and then falls silent; only its port counts."""
+async def talking(*replies: bytes) -> AsyncIterator[Sink]:
+    """A server that sends these replies, one for each packet, and then nothing more."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            for answer in said:
-                writer.write(answer)
+            for reply in replies:
+                writer.write(reply)
                 await reader.read(1 << 16)
             while await reader.read(1 << 16):
                 pass
@@ -48,7 +48,7 @@ async def talking(*said: bytes) -> AsyncIterator[Sink]:
 
 
 async def _given_up(transport: Transport, chosen: RelaySettings) -> str:
-    """What is said about the message when the smarthost takes longer than was set."""
+    """The last status of a message after a time limit of the smarthost."""
     async with relaying(transport, chosen):
         send(transport)
         await until(lambda: all(row.attempts for row in queue(transport)))
@@ -56,13 +56,13 @@ async def _given_up(transport: Transport, chosen: RelaySettings) -> str:
 
 
 @pytest.mark.setting("relay.connect")
-async def test_a_smarthost_that_says_no_word(transport: Transport) -> None:
+async def test_silent_smarthost_times_out(transport: Transport) -> None:
     async with talking() as mute:
         assert "cannot connect" in await _given_up(transport, settings(mute, connect=Seconds(0.2)))
 
 
 @pytest.mark.setting("relay.accept")
-async def test_a_smarthost_that_never_says_whether_it_took_the_message(transport: Transport) -> None:
+async def test_smarthost_without_a_final_reply_times_out(transport: Transport) -> None:
     ready = b"250 ok\r\n"
     async with talking(b"220 hello\r\n", ready, ready, ready, b"354 go\r\n") as mute:
         chosen = settings(mute, accept=Seconds(0.3), first_retry=Seconds(60), longest_retry=Seconds(60))
@@ -70,7 +70,7 @@ async def test_a_smarthost_that_never_says_whether_it_took_the_message(transport
 
 
 @pytest.mark.setting("relay.idle")
-async def test_a_connection_waits_for_the_next_message_so_long(transport: Transport) -> None:
+async def test_idle_connection_is_closed_after_the_time_limit(transport: Transport) -> None:
     async with Sink() as sink:
         async with relaying(transport, settings(sink, idle=Seconds(0.3))):
             send(transport)
@@ -83,12 +83,12 @@ async def test_a_connection_waits_for_the_next_message_so_long(transport: Transp
 
 
 @pytest.mark.setting("relay.first_retry", "relay.longest_retry")
-def test_pauses_before_the_smarthost_is_tried_again() -> None:
+def test_retry_pauses_of_the_smarthost_follow_the_settings() -> None:
     chosen = RelaySettings(first_retry=Seconds(10), longest_retry=Seconds(25))
     assert [retry_policy.pause(attempts, chosen, 0.5) for attempts in (1, 2, 3, 9)] == [10, 20, 25, 25]
 
 
-# --- accounts elsewhere ----------------------------------------------------------------------------------------------
+# --- upstream accounts -----------------------------------------------------------------------------------------------
 
 
 def elsewhere(port: int, **changes: float) -> UpstreamSettings:
@@ -99,14 +99,14 @@ def elsewhere(port: int, **changes: float) -> UpstreamSettings:
 
 
 @pytest.mark.setting("upstream.timeout")
-async def test_an_upstream_that_says_no_word(transport: Transport) -> None:
+async def test_silent_upstream_times_out(transport: Transport) -> None:
     async with talking() as mute, asyncio.timeout(PATIENCE):
         with pytest.raises(UpstreamError):
             await follow.pull(transport, "work", elsewhere(mute.port, timeout=0.3), LIMITS)
 
 
 @pytest.mark.setting("upstream.first_retry", "upstream.longest_retry")
-async def test_pauses_before_an_upstream_is_tried_again(transport: Transport) -> None:
+async def test_retry_pauses_of_an_upstream_follow_the_settings(transport: Transport) -> None:
     connections = 0
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +130,7 @@ async def test_pauses_before_an_upstream_is_tried_again(transport: Transport) ->
             await asyncio.sleep(0.5)
             assert connections == 1
         async with following(first_retry=0.02, longest_retry=0.05):
-            # Doubled each time, the twelfth would come after a minute.
+            # With doubling, the twelfth would be after a minute.
             await until(lambda: connections >= 13)
 
 

@@ -1,4 +1,4 @@
-"""Every limit, with its reply; and that exempt peers are not counted."""
+"""Every limit and its reply; exempt peers are not counted; internal errors are temporary and reveal nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 def limited(**limits: Any) -> Settings:
-    """Loopback counts here."""
+    """Settings with limits that also apply to loopback."""
     return Settings(limits=Limits(**{"exempt": (), **limits}))
 
 
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def _last_reply(client: SmtpClient) -> str:
-    """What the server says before it closes."""
+    """The last reply before the server closes."""
     last = ""
     try:
         while True:
@@ -52,7 +52,7 @@ async def _last_reply(client: SmtpClient) -> str:
 
 
 @pytest.mark.setting("limits.message_size")
-async def test_message_size(root: Path) -> None:
+async def test_message_above_the_size_limit_is_refused(root: Path) -> None:
     async with serving(root, limited(message_size=Size(10_000))) as running:
         client = await running.hello()
         assert (await client.ask("MAIL FROM:<x@y.test> SIZE=10001")).enhanced == "5.3.4"
@@ -62,7 +62,7 @@ async def test_message_size(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.header_size")
-async def test_header_size(root: Path) -> None:
+async def test_header_above_the_size_limit_is_refused(root: Path) -> None:
     async with serving(root, limited(header_size=Size(2000))) as running:
         client = await running.hello()
         reply = await client.mail(b"X-Long: " + b"x" * 3000 + b"\r\n\r\nbody\r\n")
@@ -71,7 +71,7 @@ async def test_header_size(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.hops")
-async def test_hops(root: Path) -> None:
+async def test_message_with_too_many_hops_is_refused(root: Path) -> None:
     async with serving(root, limited(hops=3)) as running:
         client = await running.hello()
         reply = await client.mail(b"Received: from a\r\n" * 4 + b"\r\nloop\r\n")
@@ -80,7 +80,7 @@ async def test_hops(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.recipients")
-async def test_recipients(root: Path) -> None:
+async def test_recipients_above_the_limit_are_deferred(root: Path) -> None:
     async with serving(root, limited(recipients=3)) as running:
         client = await running.hello()
         assert await client.codes("MAIL FROM:<x@y.test>", *[f"RCPT TO:<{ADA}>"] * 5, "DATA") == [
@@ -91,14 +91,14 @@ async def test_recipients(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.errors")
-async def test_errors(root: Path) -> None:
+async def test_client_with_too_many_errors_is_disconnected(root: Path) -> None:
     async with serving(root, limited(errors=5)) as running:
         client = await running.hello()
         client.send(b"BOGUS\r\n" * 20)
         assert "Too many errors" in await _last_reply(client)
 
 
-async def test_a_server_that_hands_over_mail_is_not_to_blame_for_its_recipients(root: Path) -> None:
+async def test_unknown_recipients_do_not_count_as_errors_in_lmtp(root: Path) -> None:
     async with serving(root, limited(errors=5)) as running:
         client = await running.hello("lmtp")
         assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
@@ -108,9 +108,7 @@ async def test_a_server_that_hands_over_mail_is_not_to_blame_for_its_recipients(
 
 @pytest.mark.parametrize("commands", [[], ["DATA"], ["BDAT 1000"]])
 @pytest.mark.parametrize("kind", ["smtp", "lmtp"])
-async def test_a_client_in_the_middle_of_mail_hears_that_the_server_ends(
-    root: Path, kind: str, commands: list[str]
-) -> None:
+async def test_client_within_a_transaction_gets_a_reply_at_shutdown(root: Path, kind: str, commands: list[str]) -> None:
     async with serving(root) as running:
         client = await running.hello(kind)
         for command in ("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>"):
@@ -128,10 +126,10 @@ async def test_a_client_in_the_middle_of_mail_hears_that_the_server_ends(
 
 
 @pytest.mark.setting("limits.commands_without_mail")
-async def test_commands_without_mail(root: Path) -> None:
+async def test_client_with_too_many_commands_without_mail_is_disconnected(root: Path) -> None:
     async with serving(root, limited(commands_without_mail=10)) as running:
         client = await running.hello()
-        for _ in range(3):  # mail makes good for talk
+        for _ in range(3):  # an accepted message resets the count
             assert await client.codes(*["NOOP"] * 6) == [250] * 6
             assert (await client.mail(message())).code == 250
         client.send(b"NOOP\r\n" * 20)
@@ -139,7 +137,7 @@ async def test_commands_without_mail(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.connections_per_ip")
-async def test_connections_from_one_address(root: Path) -> None:
+async def test_connections_from_one_address_are_limited(root: Path) -> None:
     async with serving(root, limited(connections_per_ip=2)) as running:
         first, _second = await running.hello(), await running.hello()
         third = await running.connect()
@@ -152,7 +150,7 @@ async def test_connections_from_one_address(root: Path) -> None:
         assert (await (await running.connect()).reply()).code == 220
 
 
-async def test_no_handshake_for_those_who_are_too_many(root: Path, tmp_path: Path) -> None:
+async def test_surplus_connection_gets_no_tls_handshake(root: Path, tmp_path: Path) -> None:
     settings = dataclasses.replace(limited(connections_per_ip=1), tls=make_certificate(tmp_path))
     async with serving(root, settings, ["submissions"]) as running:
         first = await running.connect("submissions", context=trusting())
@@ -162,7 +160,7 @@ async def test_no_handshake_for_those_who_are_too_many(root: Path, tmp_path: Pat
 
 
 @pytest.mark.setting("limits.connections", "limits.exempt")
-async def test_connections_in_total_and_exemption(root: Path) -> None:
+async def test_total_connections_are_limited_except_for_exempt_peers(root: Path) -> None:
     async with serving(root, limited(connections=1)) as running:
         first = await running.hello()
         second = await running.hello()
@@ -170,7 +168,7 @@ async def test_connections_in_total_and_exemption(root: Path) -> None:
         assert (reply.code, reply.enhanced) == (421, "4.7.0")
         assert await first.ended()
         assert (await second.mail(message())).code == 250
-        handing_over = await running.hello("lmtp")  # which never gives way
+        handing_over = await running.hello("lmtp")  # LMTP connections never give way
         assert (await (await running.connect("lmtp")).reply()).code == 421
         assert (await handing_over.mail(message())).code == 250
     async with serving(root, limited(connections=1, exempt=("127.0.0.0/8",), errors=1)) as running:
@@ -179,7 +177,7 @@ async def test_connections_in_total_and_exemption(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.connections_per_user")
-async def test_connections_of_one_user(root: Path) -> None:
+async def test_connections_of_one_user_are_limited(root: Path) -> None:
     async with serving(root, limited(connections_per_user=1)) as running:
         first, second = await running.hello("submission"), await running.hello("submission")
         assert (await first.login()).code == 235
@@ -188,7 +186,7 @@ async def test_connections_of_one_user(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.first_command", "limits.idle")
-async def test_time_to_first_command_and_idle_time(root: Path) -> None:
+async def test_client_without_a_command_times_out(root: Path) -> None:
     async with serving(root, limited(first_command=Seconds(0.2))) as running:
         silent = await running.connect()
         assert "Idle for too long" in await _last_reply(silent)
@@ -201,13 +199,13 @@ async def test_time_to_first_command_and_idle_time(root: Path) -> None:
                 await asyncio.sleep(0.05)
 
         dripping = asyncio.create_task(drip())
-        # Octets that make no command do not buy time.
+        # Octets without a complete command do not extend the time.
         assert "Idle for too long" in await _last_reply(slow)
-        assert dripping.cancel()  # it was not over
+        assert dripping.cancel()  # still sending
 
 
 @pytest.mark.setting("limits.data_rate", "limits.data_grace")
-async def test_minimum_data_rate(root: Path) -> None:
+async def test_client_below_the_minimum_data_rate_is_disconnected(root: Path) -> None:
     limits = {"data_rate": Size(1000), "data_grace": Seconds(1.0), "data_idle": Seconds(PATIENCE)}
     async with serving(root, limited(**limits)) as running:
         client = await running.hello()
@@ -233,7 +231,7 @@ async def test_minimum_data_rate(root: Path) -> None:
 
 
 @pytest.mark.setting("limits.data_idle")
-async def test_silence_within_data(root: Path) -> None:
+async def test_silent_client_within_data_is_disconnected(root: Path) -> None:
     async with serving(root, limited(data_idle=Seconds(0.2))) as running:
         client = await running.hello()
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
@@ -241,7 +239,7 @@ async def test_silence_within_data(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commands", "said"),
+    ("commands", "last_reply"),
     [
         (["MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA"], ["5.3.4", "4.4.2"]),
         (["MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "BDAT 99999999999"], ["5.3.4", "4.4.2"]),
@@ -249,10 +247,10 @@ async def test_silence_within_data(root: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("pause", [0.0, 0.02])
-async def test_a_refused_message_without_end_is_cut_off(
-    root: Path, commands: list[str], said: list[str], pause: float
+async def test_refused_message_without_end_is_cut_off(
+    root: Path, commands: list[str], last_reply: list[str], pause: float
 ) -> None:
-    """However fast or slowly it comes."""
+    """At any data rate."""
     limits = {"message_size": Size(1000), "data_rate": Size(1), "data_idle": Seconds(0.3)}
     async with serving(root, limited(**limits)) as running:
         client = await running.hello()
@@ -266,28 +264,28 @@ async def test_a_refused_message_without_end_is_cut_off(
                     await asyncio.sleep(pause)
 
         going_on = asyncio.create_task(go_on())
-        heard = []
+        given = []
         with contextlib.suppress(ConnectionEnded):
             while True:
-                heard.append(await client.reply())
+                given.append(await client.reply())
         going_on.cancel()
-        assert [reply.enhanced for reply in heard[len(commands) - 1 + ("DATA" in commands) :]] == said
-        assert heard[-1].code == 421
+        assert [reply.enhanced for reply in given[len(commands) - 1 + ("DATA" in commands) :]] == last_reply
+        assert given[-1].code == 421
         assert running.inbox() == []
 
 
-async def test_each_lmtp_recipient_hears_why_a_message_without_end_is_cut_off(root: Path) -> None:
+async def test_refused_lmtp_message_without_end_gets_a_reply_for_each_recipient(root: Path) -> None:
     async with serving(root, limited(message_size=Size(1000), data_idle=Seconds(0.3))) as running:
         client = await running.hello("lmtp")
         client.send(f"MAIL FROM:<x@y.test>\r\nRCPT TO:<{ADA}>\r\nRCPT TO:<{BOB}>\r\nDATA\r\n")
         client.send("No end of it.\r\n" * 100)
-        heard = [await client.reply() for _ in range(7)]
-        assert [(reply.code, reply.enhanced) for reply in heard[4:]] == [(552, "5.3.4"), (552, "5.3.4"), (421, "4.4.2")]
-        assert ADA in heard[4].text
-        assert BOB in heard[5].text
+        given = [await client.reply() for _ in range(7)]
+        assert [(reply.code, reply.enhanced) for reply in given[4:]] == [(552, "5.3.4"), (552, "5.3.4"), (421, "4.4.2")]
+        assert ADA in given[4].text
+        assert BOB in given[5].text
 
 
-def test_only_the_clients_time_counts() -> None:
+def test_receive_timer_counts_only_the_clients_time() -> None:
     timer = ReceiveTimer(Limits(data_grace=Seconds(10.0), data_rate=Size(100), data_idle=Seconds(8.0)))
     assert timer.timeout == 8.0
     timer.record(5.0, 0)
@@ -298,7 +296,7 @@ def test_only_the_clients_time_counts() -> None:
     assert timer.timeout == 0.0
 
 
-async def test_a_client_that_does_not_read_is_dropped(root: Path) -> None:
+async def test_client_that_does_not_read_is_disconnected(root: Path) -> None:
     async with serving(root, limited(exempt=("127.0.0.0/8",), idle=Seconds(0.3))) as running:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -306,13 +304,13 @@ async def test_a_client_that_does_not_read_is_dropped(root: Path) -> None:
             loop = asyncio.get_running_loop()
             await loop.sock_connect(client, ("127.0.0.1", running.ports["smtp"]))
             sending = asyncio.create_task(loop.sock_sendall(client, b"EHLO a\r\n" * 500_000))
-            for wanted in (1, 0):
-                await until(lambda wanted=wanted: len(running.services.connections) == wanted)  # type: ignore[misc]
+            for count in (1, 0):
+                await until(lambda count=count: len(running.services.connections) == count)  # type: ignore[misc]
             sending.cancel()
             await asyncio.wait([sending])
 
 
-# --- trouble of our own is temporary, and tells nothing ---------------------------------------------------------------
+# --- internal errors are temporary and reveal nothing -----------------------------------------------------------------
 
 
 def _fail(error: Exception) -> Callable[..., Any]:
@@ -332,7 +330,7 @@ def _fail(error: Exception) -> Callable[..., Any]:
         ("commit_all", MailError(Reason.MAINTENANCE, "repair"), 421, "4.3.2"),
     ],
 )
-async def test_trouble_is_temporary_and_generic(
+async def test_internal_errors_are_temporary_and_generic(
     root: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, code: int, enhanced: str
 ) -> None:
     async with serving(root) as running:
@@ -352,7 +350,7 @@ async def test_trouble_is_temporary_and_generic(
         assert not [path for path in (root / "staging").rglob("*") if path.is_file()]
 
 
-async def test_a_full_disk_while_data_comes_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_during_data_is_temporary(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(root) as running:
         client = await running.hello()
         with monkeypatch.context() as patched:
@@ -362,7 +360,7 @@ async def test_a_full_disk_while_data_comes_in(root: Path, monkeypatch: pytest.M
         assert (await client.mail(message())).code == 250
 
 
-async def test_a_command_that_fails_unexpectedly(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_error_in_a_command_is_temporary(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(root) as running:
         client = await running.hello()
         assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
@@ -375,7 +373,7 @@ async def test_a_command_that_fails_unexpectedly(root: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", ["smtp", "lmtp"])
-async def test_a_message_that_fails_unexpectedly_ends_its_transaction(
+async def test_unexpected_error_in_delivery_ends_the_transaction(
     root: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     recipients = [f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>"]
@@ -393,23 +391,21 @@ async def test_a_message_that_fails_unexpectedly_ends_its_transaction(
         assert running.inbox(BOB) == []
 
 
-async def test_a_message_that_cannot_be_begun_is_not_taken_for_commands(
+async def test_octets_of_a_message_that_cannot_be_spooled_are_not_read_as_commands(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(root) as running:
         client = await running.hello()
         monkeypatch.setattr("adapter.transport.transport.Transport.spool", _fail(MailError(Reason.UNKNOWN)))
-        # 451 in the place of 354: the client does not send the message.
+        # 451 instead of 354: the client does not send the message.
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA", "NOOP") == [250, 250, 451, 250]
-        # A chunk comes without being asked for.
+        # A chunk follows without a reply.
         client.send(b"BDAT 6 LAST\r\nNOOP\r\n")
         assert (await client.reply()).code == 421
         assert await client.ended()
 
 
-async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_timer_does_not_run_while_a_message_is_stored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Transport.commit_all
     reached, released = threading.Event(), threading.Event()
 
@@ -425,7 +421,7 @@ async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
     async with serving(root, limited(idle=Seconds(idle), data_idle=Seconds(idle))) as running:
         client = await running.connect()
         octets = message()
-        # In one packet: between these the server waits for nothing.
+        # In one packet: the server does not wait between these commands.
         envelope = b"EHLO c\r\nMAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\n"
         client.send(envelope + b"BDAT %d LAST\r\n" % len(octets) + octets)
         await until(reached.is_set)
@@ -435,7 +431,7 @@ async def test_the_idle_timer_does_not_run_while_a_message_is_stored(
         assert len(running.inbox()) == 1
 
 
-async def test_settings_of_one_server_do_not_touch_another(root: Path, tmp_path: Path) -> None:
+async def test_servers_in_one_process_have_separate_size_limits(root: Path, tmp_path: Path) -> None:
     """aiosmtpd keeps its size limits on the class."""
     make_store(tmp_path / "other")
     small = dataclasses.replace(Settings(), limits=Limits(message_size=Size(1000)))

@@ -1,4 +1,4 @@
-"""Who is at the other end: the PROXY protocol, XCLIENT, and who may use LMTP at all."""
+"""The client's address: PROXY protocol, XCLIENT, and the networks that may use LMTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
 @pytest.mark.setting("smtp.proxy_from")
-async def test_the_proxied_address_counts(root: Path, header: bytes) -> None:
+async def test_proxied_address_is_the_clients_address(root: Path, header: bytes) -> None:
     async with serving(root, Settings(smtp=Smtp(proxy_from=LOOPBACK))) as running:
         client = await running.connect(first=header)
         assert (await client.reply()).code == 220
@@ -46,8 +46,8 @@ async def test_the_proxied_address_counts(root: Path, header: bytes) -> None:
 
 @pytest.mark.parametrize("header", [V1, V2], ids=["v1", "v2"])
 @pytest.mark.setting("submission.proxy_from")
-async def test_the_header_comes_before_implicit_tls(root: Path, tmp_path: Path, header: bytes) -> None:
-    """Also when the handshake is in the same packet: not one octet of it is taken."""
+async def test_proxy_header_comes_before_implicit_tls(root: Path, tmp_path: Path, header: bytes) -> None:
+    """The handshake may be in the same packet: none of its octets is consumed."""
     settings = Settings(tls=make_certificate(tmp_path), submission=Submission(proxy_from=LOOPBACK))
     async with serving(root, settings, ["submissions"]) as running:
         client = await running.connect("submissions", context=trusting(), first=header)
@@ -55,7 +55,7 @@ async def test_the_header_comes_before_implicit_tls(root: Path, tmp_path: Path, 
         assert (await client.ask("EHLO c.test")).code == 250
 
 
-async def test_limits_hold_for_the_proxied_address(root: Path) -> None:
+async def test_limits_apply_to_the_proxied_address(root: Path) -> None:
     settings = Settings(smtp=Smtp(proxy_from=LOOPBACK), limits=Limits(connections_per_ip=1))
     async with serving(root, settings) as running:
         first = await running.connect(first=V1)
@@ -66,33 +66,33 @@ async def test_limits_hold_for_the_proxied_address(root: Path) -> None:
 
 
 @pytest.mark.parametrize("octets", [b"EHLO client.test\r\n", b"PROXY TCP4 bad\r\n", b"\r\n\r\n\x00\r\nQUIX\n1234"])
-async def test_a_proxy_must_say_so(root: Path, octets: bytes) -> None:
+async def test_configured_proxy_without_a_header_is_refused(root: Path, octets: bytes) -> None:
     async with serving(root, Settings(smtp=Smtp(proxy_from=LOOPBACK))) as running:
         client = await running.connect(first=octets)
         assert (await client.reply()).code == 421
 
 
-async def test_nobody_else_is_believed(root: Path) -> None:
+async def test_proxy_header_of_another_peer_is_refused(root: Path) -> None:
     async with serving(root) as running:
         client = await running.connect(first=V1)
         assert (await client.reply()).code == 220
         assert (await client.reply()).code == 500
 
 
-async def test_health_checks_of_a_proxy(root: Path) -> None:
+async def test_health_check_of_a_proxy_uses_the_socket_address(root: Path) -> None:
     async with serving(root, Settings(smtp=Smtp(proxy_from=LOOPBACK))) as running:
         client = await running.connect(first=b"PROXY UNKNOWN\r\n")
         assert (await client.reply()).code == 220
 
 
 @pytest.mark.setting("lmtp.xclient_from")
-async def test_xclient_from_trusted_peers_on_lmtp(root: Path) -> None:
+async def test_trusted_peer_may_use_xclient_on_lmtp(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(xclient_from=LOOPBACK))) as running:
         client = await running.connect("lmtp")
         await client.reply()
         offered = (await client.ask("LHLO proxy.test")).text
         assert "XCLIENT NAME ADDR" in offered
-        assert "LOGIN" not in offered  # nobody is believed to have logged in elsewhere
+        assert "LOGIN" not in offered  # a login elsewhere is never accepted
         assert (await client.ask("XCLIENT ADDR=2001:db8::7 HELO=real.test BOGUS=1")).code == 501
         assert (await client.ask("XCLIENT ADDR=IPV6:2001:db8::7 HELO=real.test NAME=[UNAVAILABLE]")).code == 220
         assert (await client.ask(f"RCPT TO:<{ADA}>")).code == 503
@@ -107,7 +107,7 @@ async def test_xclient_from_trusted_peers_on_lmtp(root: Path) -> None:
         assert (await client.ask("XCLIENT ADDR=192.0.2.1")).code == 503
 
 
-async def test_xclient_from_anybody_else(root: Path) -> None:
+async def test_xclient_of_another_peer_is_refused(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(xclient_from=("192.0.2.0/24",)))) as running:
         for kind in ("smtp", "submission", "lmtp"):
             client = await running.hello(kind)
@@ -115,8 +115,8 @@ async def test_xclient_from_anybody_else(root: Path) -> None:
 
 
 @pytest.mark.setting("submission.xclient_from")
-async def test_xclient_from_a_proxy_on_submission(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Log lines and limits are those of the client; whoever was logged in before is so no more."""
+async def test_proxy_may_use_xclient_on_submission(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Log lines and limits are the new client's, and the login before XCLIENT is dropped."""
     caplog.set_level(logging.INFO)
     settings = Settings(submission=Submission(xclient_from=LOOPBACK), limits=Limits(connections_per_ip=1))
     async with serving(root, settings) as running:
@@ -135,7 +135,7 @@ async def test_xclient_from_a_proxy_on_submission(root: Path, caplog: pytest.Log
 
 
 @pytest.mark.setting("lmtp.trusted")
-async def test_lmtp_is_for_trusted_peers(root: Path) -> None:
+async def test_lmtp_refuses_untrusted_peers(root: Path) -> None:
     async with serving(root, Settings(lmtp=Lmtp(trusted=("192.0.2.0/24",)))) as running:
         client = await running.connect("lmtp")
         reply = await client.reply()
@@ -143,7 +143,7 @@ async def test_lmtp_is_for_trusted_peers(root: Path) -> None:
         assert await client.ended()
 
 
-async def test_browsers_are_shown_the_door(root: Path) -> None:
+async def test_http_request_closes_the_connection(root: Path) -> None:
     async with serving(root) as running:
         client = await running.connect()
         await client.reply()

@@ -1,4 +1,4 @@
-"""The conversation: greeting, every command in every state, pipelining, and mail that arrives as it was sent."""
+"""Sessions: greeting, every command in every state, pipelining, BDAT and LMTP, and octets stored as they were sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Running]:
         yield running
 
 
-async def test_greeting_and_extensions(server: Running) -> None:
+async def test_greeting_names_the_host_and_ehlo_the_extensions(server: Running) -> None:
     client = await server.connect()
     greeting = await client.reply()
     assert greeting.code == 220
@@ -44,7 +44,7 @@ async def test_greeting_and_extensions(server: Running) -> None:
     assert await client.ended()
 
 
-async def test_a_message_arrives_with_trace_fields_and_its_own_octets(server: Running) -> None:
+async def test_message_is_stored_with_trace_fields_and_its_own_octets(server: Running) -> None:
     client = await server.hello()
     octets = message("Grüße", "A line\r\n.stuffed\r\n..twice\r\n")
     wire = octets.replace(b"\r\n.", b"\r\n..")
@@ -66,13 +66,13 @@ async def test_all_recipients_share_one_file(server: Running, tmp_path: Path) ->
     assert b"for <" not in server.inbox()[0]
 
 
-async def test_the_null_sender(server: Running) -> None:
+async def test_null_sender_gets_an_empty_return_path(server: Running) -> None:
     client = await server.hello()
     assert (await client.mail(message(), ADA, sender="")).code == 250
     assert server.inbox()[0].startswith(b"Return-Path: <>\r\n")
 
 
-async def test_nobody_else_is_served(server: Running) -> None:
+async def test_mail_for_other_domains_is_refused(server: Running) -> None:
     client = await server.hello()
     assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
     unknown = await client.ask("RCPT TO:<nobody@example.test>")
@@ -84,7 +84,7 @@ async def test_nobody_else_is_served(server: Running) -> None:
     assert (await client.ask("DATA")).code == 503
 
 
-async def test_the_session_is_usable_after_any_refusal(server: Running) -> None:
+async def test_session_is_usable_after_any_refusal(server: Running) -> None:
     client = await server.hello()
     for line in (
         "",
@@ -99,7 +99,7 @@ async def test_the_session_is_usable_after_any_refusal(server: Running) -> None:
     assert (await client.mail(message())).code == 250
 
 
-async def test_rcpt_parameters_are_understood(server: Running) -> None:
+async def test_mail_and_rcpt_parameters_are_checked(server: Running) -> None:
     client = await server.hello()
     assert await client.codes(
         "MAIL FROM:<x@y.test> RET=HDRS ENVID=QQ314159 SIZE=100 BODY=8BITMIME",
@@ -117,7 +117,7 @@ async def test_long_lines_are_kept(server: Running) -> None:
     assert server.inbox()[0].endswith(octets)
 
 
-async def test_half_closed_client_still_gets_its_answer(server: Running) -> None:
+async def test_half_closed_client_still_gets_its_reply(server: Running) -> None:
     client = await server.hello()
     client.send(b"MAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n")
     assert [(await client.reply()).code for _ in range(3)] == [250, 250, 354]
@@ -128,7 +128,7 @@ async def test_half_closed_client_still_gets_its_answer(server: Running) -> None
     assert len(server.inbox()) == 1
 
 
-async def test_a_client_that_vanishes_at_the_end_loses_nothing(server: Running) -> None:
+async def test_complete_message_of_a_client_that_disconnects_is_delivered(server: Running) -> None:
     client = await server.hello()
     client.send(b"MAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n")
     for _ in range(3):
@@ -140,7 +140,7 @@ async def test_a_client_that_vanishes_at_the_end_loses_nothing(server: Running) 
     assert len(server.inbox()) == 1
 
 
-async def test_a_client_that_vanishes_before_the_end_leaves_nothing(server: Running, tmp_path: Path) -> None:
+async def test_incomplete_message_of_a_client_that_disconnects_leaves_nothing(server: Running, tmp_path: Path) -> None:
     client = await server.hello()
     client.send(b"MAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nDATA\r\n")
     for _ in range(3):
@@ -195,8 +195,10 @@ def _expected(service: Service, phase: Phase, command: str, logged_in: bool) -> 
 
 @pytest.mark.parametrize(("kind", "logged_in", "phase"), _WAYS)
 @pytest.mark.parametrize("how", ["one packet", "byte by byte"])
-async def test_every_command_in_every_state(tmp_path: Path, kind: str, logged_in: bool, phase: Phase, how: str) -> None:
-    """What is answered follows from the table alone, however the octets are cut."""
+async def test_every_command_in_every_state_gets_the_reply_of_the_table(
+    tmp_path: Path, kind: str, logged_in: bool, phase: Phase, how: str
+) -> None:
+    """The replies follow from the table of states alone, however the octets are cut."""
     service = _SERVICES[kind]
     before = _TO_PHASE[phase]
     if logged_in:
@@ -222,7 +224,7 @@ async def test_every_command_in_every_state(tmp_path: Path, kind: str, logged_in
         assert (await client.reply()).code == expected, command
         last = 250
         if expected == 354:
-            client.send(b".\r\n")  # "NOOP" was the message, which has no From
+            client.send(b".\r\n")  # "NOOP" was the message; it has no From
             last = 550 if logged_in else 250
         if command == "QUIT":
             with pytest.raises(ConnectionEnded):
@@ -236,14 +238,14 @@ async def test_every_command_in_every_state(tmp_path: Path, kind: str, logged_in
         await asyncio.gather(*(one(server, command) for command in _COMMANDS))
 
 
-async def test_replies_to_pipelined_commands_come_in_one_packet(server: Running) -> None:
+async def test_replies_to_pipelined_commands_are_sent_in_one_packet(server: Running) -> None:
     client = await server.hello()
     client.send(b"MAIL FROM:<x@y.test>\r\nRCPT TO:<ada@example.test>\r\nRCPT TO:<bob@example.test>\r\nDATA\r\n")
     data = await client.reader.read(65536)
     assert data.count(b"\r\n") == 4
 
 
-async def test_pipelined_transactions(server: Running) -> None:
+async def test_pipelined_transactions_are_delivered(server: Running) -> None:
     """Two whole transactions and QUIT in one packet, with the message by BDAT."""
     client = await server.hello()
     parts = []
@@ -258,7 +260,7 @@ async def test_pipelined_transactions(server: Running) -> None:
 # --- BDAT ------------------------------------------------------------------------------------------------------------
 
 
-async def test_bdat_in_chunks_and_binary(server: Running) -> None:
+async def test_bdat_delivers_binary_content_in_chunks(server: Running) -> None:
     client = await server.hello()
     octets = b"Subject: binary\r\nContent-Transfer-Encoding: binary\r\n\r\n" + bytes(range(256)) * 3
     assert await client.codes("MAIL FROM:<x@y.test> BODY=BINARYMIME", "RCPT TO:<ada@example.test>", "DATA") == [
@@ -272,7 +274,7 @@ async def test_bdat_in_chunks_and_binary(server: Running) -> None:
     assert server.inbox()[0].endswith(octets)
 
 
-async def test_bdat_refused_is_skipped(server: Running) -> None:
+async def test_octets_of_a_refused_bdat_are_skipped(server: Running) -> None:
     client = await server.hello()
     client.send(b"BDAT 10\r\nQUIT\r\nQUIT")
     assert (await client.reply()).code == 503
@@ -281,7 +283,7 @@ async def test_bdat_refused_is_skipped(server: Running) -> None:
     assert await client.ended()
 
 
-async def test_a_failed_chunk_breaks_the_transaction_until_rset(server: Running) -> None:
+async def test_refused_chunk_blocks_the_transaction_until_rset(server: Running) -> None:
     client = await server.hello()
     assert await client.codes("MAIL FROM:<x@y.test>", "RCPT TO:<ada@example.test>") == [250, 250]
     client.send(b"BDAT 12\r\nA: b\n\nhello\n")
@@ -295,7 +297,7 @@ async def test_a_failed_chunk_breaks_the_transaction_until_rset(server: Running)
 # --- LMTP ------------------------------------------------------------------------------------------------------------
 
 
-async def test_lmtp_answers_once_for_each_recipient(server: Running) -> None:
+async def test_lmtp_replies_once_for_each_recipient(server: Running) -> None:
     client = await server.hello("lmtp")
     assert await client.codes(
         "MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "RCPT TO:<nobody@example.test>", f"RCPT TO:<{BOB}>",
@@ -323,7 +325,7 @@ async def test_lmtp_refuses_a_message_once_for_each_recipient(server: Running) -
     assert (await client.ask("NOOP")).code == 250
 
 
-async def test_lmtp_leaves_reports_to_the_server_in_front(server: Running) -> None:
+async def test_lmtp_leaves_delivery_reports_to_the_client(server: Running) -> None:
     client = await server.connect("lmtp")
     await client.reply()
     offered = (await client.ask("LHLO client.test")).text.split()
@@ -332,7 +334,7 @@ async def test_lmtp_leaves_reports_to_the_server_in_front(server: Running) -> No
     assert (await client.ask("MAIL FROM:<x@y.test> RET=FULL")).code == 555
 
 
-async def test_lmtp_by_bdat(server: Running) -> None:
+async def test_lmtp_replies_once_for_each_recipient_of_bdat(server: Running) -> None:
     client = await server.hello("lmtp")
     assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>") == [250, 250, 250]
     octets = message()
@@ -343,7 +345,7 @@ async def test_lmtp_by_bdat(server: Running) -> None:
     assert server.inbox(BOB)[0].endswith(octets)
 
 
-async def test_a_recipient_that_goes_in_between_is_answered_alone(server: Running) -> None:
+async def test_recipient_deregistered_before_delivery_gets_its_own_reply(server: Running) -> None:
     from adapter.transport import operations as op
 
     client = await server.hello("lmtp")
@@ -361,7 +363,7 @@ async def test_a_recipient_that_goes_in_between_is_answered_alone(server: Runnin
     assert (await smtp.ask("MAIL FROM:<x@y.test>")).code == 250
 
 
-async def test_smtp_asks_to_come_again_if_not_all_have_the_message(server: Running) -> None:
+async def test_smtp_defers_the_message_if_only_some_recipients_have_it(server: Running) -> None:
     from adapter.transport import operations as op
 
     client = await server.hello()
@@ -376,7 +378,7 @@ async def test_smtp_asks_to_come_again_if_not_all_have_the_message(server: Runni
     assert (await client.reply()).code == 451
 
 
-async def test_unix_socket(tmp_path: Path) -> None:
+async def test_lmtp_over_a_unix_socket(tmp_path: Path) -> None:
     from adapter.net import endpoints
     from adapter.server.listeners import Acceptor, ConnectionFactory
 

@@ -1,4 +1,4 @@
-"""No input smuggles a second message, or gets anything but a valid reply or a clean close."""
+"""No input smuggles a second message; any input gets valid replies or a clean close."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
         yield running
 
 
-async def test_only_the_real_end_ends_a_message(server: Running) -> None:
-    """One message or none; what looks like a second one is inside the first or nowhere."""
+async def test_only_crlf_dot_crlf_ends_a_message(server: Running) -> None:
+    """At most one message is stored; octets that look like a second one are part of the first or dropped."""
     for number, end in enumerate(_ENDS):
         before = len(server.inbox())
         client = await server.hello()
         first = b"From: x@other.test\r\nSubject: outer %d\r\n\r\nhello" % number
         assert await client.codes("MAIL FROM:<x@other.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
-        # The second transaction follows in the same packet, as smugglers do it; its own end is the real one.
+        # The smuggled transaction follows in the same packet; only its own end is valid.
         client.send(first + end + _SECOND)
         reply = await client.reply()
         assert reply.code in (250, 550, 554), (end, reply)
@@ -70,7 +70,7 @@ async def test_bare_line_ends_are_refused_at_the_mx_by_default(tmp_path: Path) -
 
 
 @pytest.mark.setting("smtp.line_ends")
-async def test_bare_line_ends_are_normalised_or_kept_where_that_is_wanted(tmp_path: Path) -> None:
+async def test_bare_line_ends_are_normalised_or_kept_as_configured(tmp_path: Path) -> None:
     for rule, expected in (("normalise", b"x\r\ny z\r\n"), ("keep", b"x\ny\rz\r\n")):
         make_store(tmp_path / rule)
         settings = dataclasses.replace(Settings(), smtp=Smtp(line_ends=rule))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ async def test_bare_line_ends_are_normalised_or_kept_where_that_is_wanted(tmp_pa
             assert running.inbox()[0].endswith(b"\r\n\r\n" + expected)
 
 
-async def test_what_follows_starttls_in_the_clear_is_forgotten(tmp_path: Path) -> None:
+async def test_plaintext_after_starttls_is_dropped(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     settings = dataclasses.replace(Settings(), tls=make_certificate(tmp_path))
     async with serving(tmp_path / "store", settings) as running:
@@ -144,11 +144,11 @@ async def _send_in_pieces(client: SmtpClient, octets: bytes, source: random.Rand
 
 
 async def _only_valid_replies(client: SmtpClient, seed: int) -> None:
-    """Until the connection ends."""
+    """All replies until the connection ends."""
     while True:
         reply = await client.reply()
         assert 200 <= reply.code < 560, (seed, reply)
-        assert reply.code not in (451, 452), (seed, reply)  # nothing went wrong inside
+        assert reply.code not in (451, 452), (seed, reply)  # no internal error
 
 
 @pytest.mark.parametrize("kind", ["smtp", "submission", "lmtp"])
@@ -202,7 +202,7 @@ async def test_noise_within_tls_and_after_a_login(
     tmp_path: Path, login: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_store(tmp_path / "store")
-    limits = Limits(data_idle=Seconds(1.0))  # which ends a chunk that is longer than the noise
+    limits = Limits(data_idle=Seconds(1.0))  # ends a chunk that is longer than the noise
     async with serving(
         tmp_path / "store", Settings(tls=make_certificate(tmp_path), limits=limits), ["submission"]
     ) as running:
@@ -220,7 +220,7 @@ async def test_noise_within_tls_and_after_a_login(
         assert running.inbox(BOB, "Sent") == []
 
 
-async def test_a_flood_of_pipelined_commands_is_answered_in_order(tmp_path: Path) -> None:
+async def test_replies_to_a_flood_of_pipelined_commands_are_in_order(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store") as running:
         client: SmtpClient = await running.hello()

@@ -1,4 +1,4 @@
-"""Submission: as whom; what is done to the message; where it goes."""
+"""Submission: sender checks, header edits, the copy in Sent, the outbox, and delivery reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def logged_in(running: Running) -> SmtpClient:
     return client
 
 
-# --- as whom ---------------------------------------------------------------------------------------------------------
+# --- senders ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ async def logged_in(running: Running) -> SmtpClient:
     [(ADA, 250), ("Ada@EXAMPLE.test", 250), ("ada+lists@example.test", 250), ("info@example.test", 250), ("", 250),
      (BOB, 550), ("boss@example.test", 550), ("ada@elsewhere.test", 550), ("nobody@example.test", 550)],
 )  # fmt: skip
-async def test_envelope_senders(server: Running, sender: str, code: int) -> None:
+async def test_envelope_sender_must_belong_to_the_account(server: Running, sender: str, code: int) -> None:
     client = await logged_in(server)
     assert (await client.ask(f"MAIL FROM:<{sender}>")).code == code
 
@@ -60,14 +60,14 @@ async def test_envelope_senders(server: Running, sender: str, code: int) -> None
      ("From: ada@example.test\r\nResent-From: bob@example.test", 550),
      ("From: bob@example.test\r\nResent-From: ada@example.test", 550)],
 )  # fmt: skip
-async def test_header_senders(server: Running, field: str, code: int) -> None:
+async def test_header_sender_must_belong_to_the_account(server: Running, field: str, code: int) -> None:
     client = await logged_in(server)
     reply = await client.mail(f"{field}\r\nSubject: x\r\n\r\nbody\r\n".encode(), BOB, sender=ADA)
     assert reply.code == code
     assert len(server.inbox(BOB)) == (code == 250)
 
 
-async def test_a_sender_by_another_name_keeps_its_copy(server: Running) -> None:
+async def test_sender_by_an_alias_keeps_its_copy_in_sent(server: Running) -> None:
     client = await logged_in(server)
     octets = b"From: info@example.test\r\nSubject: x\r\n\r\nbody\r\n"
     assert (await client.mail(octets, BOB, sender="info@example.test")).code == 250
@@ -75,10 +75,10 @@ async def test_a_sender_by_another_name_keeps_its_copy(server: Running) -> None:
     assert server.inbox(BOB)[0].startswith(b"Return-Path: <info@example.test>\r\n")
 
 
-# --- what is done to the message -------------------------------------------------------------------------------------
+# --- header edits and the copy in Sent -------------------------------------------------------------------------------
 
 
-async def test_missing_fields_are_added_and_bcc_leaves(server: Running) -> None:
+async def test_missing_fields_are_added_and_bcc_is_removed(server: Running) -> None:
     client = await logged_in(server)
     body = "x\r\nBcc: this is text\r\n"
     unsent = f"Bcc: {BOB},\r\n secret@example.test\r\nReturn-Path: <secret@example.test>\r\n"
@@ -98,7 +98,7 @@ async def test_missing_fields_are_added_and_bcc_leaves(server: Running) -> None:
     assert server.inbox(ADA) == []
 
 
-async def test_complete_messages_are_left_alone(server: Running) -> None:
+async def test_complete_message_is_unchanged(server: Running) -> None:
     client = await logged_in(server)
     octets = from_ada(extra="Date: Mon, 16 Nov 2026 08:00:00 +0000\r\nMessage-ID: <1@example.test>\r\n")
     assert (await client.mail(octets, BOB, sender=ADA)).code == 250
@@ -106,7 +106,7 @@ async def test_complete_messages_are_left_alone(server: Running) -> None:
 
 
 @pytest.mark.setting("submission.keep_sent")
-async def test_no_copy_where_it_is_not_wanted(tmp_path: Path) -> None:
+async def test_copy_in_sent_can_be_disabled(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", Settings(submission=Submission(keep_sent=False))) as running:
         client = await logged_in(running)
@@ -115,7 +115,7 @@ async def test_no_copy_where_it_is_not_wanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.setting("account.html_alternative")
-async def test_markdown_gains_html_only_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_html_alternative_is_added_to_markdown_only_if_configured(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     octets = from_ada(
         extra="MIME-Version: 1.0\r\nContent-Type: text/markdown; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n",
@@ -143,17 +143,17 @@ async def test_markdown_gains_html_only_where_it_is_asked_for(tmp_path: Path) ->
         assert second.endswith(octets.replace(b"text/markdown", b"text/plain"))
 
 
-# --- where it goes ---------------------------------------------------------------------------------------------------
+# --- delivery, outbox and reports ------------------------------------------------------------------------------------
 
 
-async def test_without_a_smarthost_nothing_goes_out(server: Running) -> None:
+async def test_without_a_smarthost_remote_mail_is_refused(server: Running) -> None:
     client = await logged_in(server)
     assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 250
     reply = await client.ask("RCPT TO:<dave@elsewhere.test>")
     assert (reply.code, reply.enhanced) == (550, "5.7.1")
 
 
-async def test_mail_for_others_is_queued_with_its_envelope(tmp_path: Path) -> None:
+async def test_remote_mail_is_queued_with_its_envelope(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     settings = Settings(relay=RelaySettings(host="127.0.0.1", port=9, tls="none"), aliases=ALIASES)
     async with serving(tmp_path / "store", settings) as running:
@@ -169,20 +169,20 @@ async def test_mail_for_others_is_queued_with_its_envelope(tmp_path: Path) -> No
         with running.transport.reading() as connection:
             (queued,) = outbox.queued(connection)
         assert (queued.recipient, queued.sender, queued.return_to) == ("Dave@elsewhere.test", "info@example.test", ADA)
-        with running.transport.reading() as connection:  # of the recipient here
+        with running.transport.reading() as connection:  # of the local recipient
             kept = connection.execute("SELECT recipient, notify, orcpt, ret, envid FROM dsn_requests").fetchall()
         assert kept == [(BOB, None, None, "HDRS", "abc")]
         assert (queued.ret, queued.envid, queued.orcpt) == ("HDRS", "abc", "rfc822;Dave@Elsewhere.test")
         assert running.inbox(BOB)[0].startswith(b"Return-Path: <info@example.test>\r\nReceived: ")
         assert len(running.inbox(ADA, "Sent")) == 1
         assert (await client.mail(from_ada(), "dave@elsewhere.test", sender=ADA)).code == 250
-        assert running.inbox(ADA, "Sent")[1].startswith(b"Received: ")  # it was delivered to nobody here
-        mx = await running.hello("smtp")  # nobody relays without logging in
+        assert running.inbox(ADA, "Sent")[1].startswith(b"Received: ")  # no local recipient: no Return-Path
+        mx = await running.hello("smtp")  # relaying requires a login
         assert (await mx.ask("MAIL FROM:<x@y.test>")).code == 250
         assert (await mx.ask("RCPT TO:<dave@elsewhere.test>")).code == 550
 
 
-async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> None:
+async def test_success_report_is_sent_only_on_request(server: Running) -> None:
     client = await logged_in(server)
     assert await client.codes(
         f"MAIL FROM:<{ADA}> ENVID=order-7", f"RCPT TO:<{BOB}> NOTIFY=SUCCESS ORCPT=rfc822;Bob@Example.test", "DATA"
@@ -192,7 +192,7 @@ async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> Non
     (report,) = server.inbox(ADA)
     parsed = email.message_from_bytes(report, policy=email.policy.default)
     assert parsed.get_content_type() == "multipart/report"
-    with server.transport.reading() as connection:  # and what was asked is kept
+    with server.transport.reading() as connection:  # the request is stored
         (asked,) = connection.execute("SELECT * FROM dsn_requests").fetchall()
     (delivered,) = rows(server.transport, address=BOB)
     assert asked == (delivered.message_id, BOB, "SUCCESS", "rfc822;Bob@Example.test", None, "order-7")
@@ -206,7 +206,7 @@ async def test_reports_of_delivery_go_to_those_who_asked(server: Running) -> Non
 
 
 @pytest.mark.parametrize("parameter", ["", " REQUIRETLS"])
-async def test_a_report_to_the_outside_is_protected_as_the_message_was(tmp_path: Path, parameter: str) -> None:
+async def test_report_to_a_remote_sender_keeps_requiretls(tmp_path: Path, parameter: str) -> None:
     make_store(tmp_path / "store")
     relay = RelaySettings(host="127.0.0.1", port=9, expire_after=Seconds(1234))
     async with serving(tmp_path / "store", Settings(relay=relay, tls=make_certificate(tmp_path)), ["smtp"]) as running:
@@ -224,7 +224,7 @@ async def test_a_report_to_the_outside_is_protected_as_the_message_was(tmp_path:
     assert queued.expires_at == queued.created_at + 1234
 
 
-async def test_without_a_smarthost_mail_to_the_outside_is_refused_with_the_reason(server: Running) -> None:
+async def test_refusal_of_remote_mail_gives_the_reason(server: Running) -> None:
     client = await logged_in(server)
     assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 250
     refused = await client.ask("RCPT TO:<dave@far.test>")
@@ -235,8 +235,8 @@ async def test_without_a_smarthost_mail_to_the_outside_is_refused_with_the_reaso
     assert (await stranger.ask("RCPT TO:<dave@far.test>")).text == "5.7.1 Relaying denied"
 
 
-async def test_lmtp_takes_a_sender_without_a_domain(server: Running) -> None:
-    """getmail gives <unknown>; over SMTP that is a syntax error."""
+async def test_lmtp_accepts_a_sender_without_a_domain(server: Running) -> None:
+    """getmail sends <unknown>; in SMTP that is a syntax error."""
     client = await server.hello("lmtp")
     assert await client.codes("MAIL FROM:<unknown>", f"RCPT TO:<{BOB}>", "DATA") == [250, 250, 354]
     client.send(from_ada() + b".\r\n")
@@ -249,9 +249,7 @@ async def test_lmtp_takes_a_sender_without_a_domain(server: Running) -> None:
         assert (await other.ask("MAIL FROM:<unknown>")).code == 501
 
 
-async def test_a_report_that_fails_does_not_bring_the_message_again(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_report_does_not_affect_the_delivery(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(report: object) -> bytes:
         raise ValueError
 

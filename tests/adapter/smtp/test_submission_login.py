@@ -1,4 +1,4 @@
-"""Logging in to submission: by what mechanisms, over what, and what a wrong password costs."""
+"""Login to submission: mechanisms, TLS, and the delay after a wrong password."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Running]:
         yield running
 
 
-async def test_nothing_goes_without_login(server: Running) -> None:
+async def test_submission_requires_a_login(server: Running) -> None:
     client = await server.hello("submission")
     assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 530
     assert (await client.login(password="wrong")).code == 535
@@ -49,7 +49,7 @@ async def test_nothing_goes_without_login(server: Running) -> None:
     assert (await client.mail(from_ada(), BOB, sender=ADA)).code == 250
 
 
-async def test_login_and_scram(server: Running) -> None:
+async def test_login_by_password_and_by_scram(server: Running) -> None:
     client = await server.hello("submission")
     assert (await client.ask("AUTH LOGIN")).text == base64.b64encode(b"Username:").decode()
     assert (await client.ask(base64.b64encode(ADA.encode()).decode())).code == 334
@@ -62,18 +62,18 @@ async def test_login_and_scram(server: Running) -> None:
 
 
 async def scram(client: SmtpClient, password: str) -> Reply:
-    """RFC 5802 from the client's side."""
+    """The client side of RFC 5802."""
     import hashlib
     import hmac
 
     bare = f"n={ADA},r=fyko+d2lbbFgONRv9qkxdawL"
     first = await client.ask(f"AUTH SCRAM-SHA-256 {base64.b64encode(b'n,,' + bare.encode()).decode()}")
-    said = base64.b64decode(first.text).decode()
-    fields = dict(item.split("=", 1) for item in said.split(","))
+    reply_text = base64.b64decode(first.text).decode()
+    fields = dict(item.split("=", 1) for item in reply_text.split(","))
     assert int(fields["i"]) == SCRAM_ITERATIONS
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
     final = f"c=biws,r={fields['r']}"
-    signed = f"{bare},{said},{final}".encode()
+    signed = f"{bare},{reply_text},{final}".encode()
     client_key = hmac.digest(salted, b"Client Key", "sha256")
     signature = hmac.digest(hashlib.sha256(client_key).digest(), signed, "sha256")
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature))).decode()
@@ -81,7 +81,7 @@ async def scram(client: SmtpClient, password: str) -> Reply:
     return await client.ask("") if reply.code == 334 else reply
 
 
-async def test_odd_auth_exchanges_leave_the_session_usable(server: Running) -> None:
+async def test_invalid_auth_exchanges_leave_the_session_usable(server: Running) -> None:
     client = await server.hello("submission")
     assert (await client.ask("AUTH")).code == 501
     assert (await client.ask("AUTH CRAM-MD5")).code == 504
@@ -96,7 +96,7 @@ async def test_odd_auth_exchanges_leave_the_session_usable(server: Running) -> N
 
 
 @pytest.mark.setting("login.allow_plaintext")
-async def test_no_password_in_the_clear(tmp_path: Path, certificate: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_login_without_tls_is_refused(tmp_path: Path, certificate: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapter.net.networks.is_loopback", lambda peer: False)
     make_store(tmp_path / "store")
     kinds = ["submission", "submissions"]
@@ -110,7 +110,7 @@ async def test_no_password_in_the_clear(tmp_path: Path, certificate: Tls, monkey
         assert (await client.login()).code == 538
         assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 530
         await client.start_tls()
-        assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 503  # the hello before TLS is forgotten
+        assert (await client.ask(f"MAIL FROM:<{ADA}>")).code == 503  # the EHLO before TLS is dropped
         offered = (await client.ask("EHLO c.test")).text
         assert "AUTH SCRAM-SHA-256 PLAIN LOGIN" in offered
         assert "REQUIRETLS" in offered
@@ -132,7 +132,7 @@ async def test_no_password_in_the_clear(tmp_path: Path, certificate: Tls, monkey
 
 
 @pytest.mark.setting("tls.handshake")
-async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certificate: Tls) -> None:
+async def test_failed_handshake_ends_the_connection(tmp_path: Path, certificate: Tls) -> None:
     make_store(tmp_path / "store")
     tls = dataclasses.replace(certificate, handshake=Seconds(0.3))
     async with serving(tmp_path / "store", Settings(tls=tls), ["submission", "submissions"]) as running:
@@ -140,7 +140,7 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
         assert (await client.ask("STARTTLS")).code == 220
         client.send(b"this is not TLS at all, and it is long enough to be noticed\r\n")
         async with asyncio.timeout(PATIENCE):
-            await client.reader.read()  # an alert, perhaps; then the end
+            await client.reader.read()  # an alert, maybe; then the end
         silent = await running.connect("submissions")
         assert await silent.ended()
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -153,7 +153,7 @@ async def test_a_handshake_that_fails_is_the_end_of_it(tmp_path: Path, certifica
 
 
 class Paused(asyncio.Transport):
-    """Knows only whether it reads."""
+    """A socket that records only whether it is reading."""
 
     reading = True
 
@@ -177,8 +177,8 @@ class Idle(Stream):
         return
 
 
-async def test_much_that_comes_with_the_end_of_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes before the transport is known that has it."""
+async def test_data_with_the_end_of_a_handshake_pauses_the_right_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data arrives before start_tls returns the encrypted socket."""
     plain, encrypted = Paused(), Paused()
     stream = Idle(asyncio.get_running_loop())
     stream.connection_made(plain)
@@ -190,13 +190,13 @@ async def test_much_that_comes_with_the_end_of_a_handshake(monkeypatch: pytest.M
     monkeypatch.setattr(tls, "start", start)
     await stream.start_tls(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 1.0, from_start=True)
     assert (plain.reading, encrypted.reading) == (True, False)
-    assert not stream.eof_received()  # TLS cannot be closed by halves
+    assert not stream.eof_received()  # TLS cannot be half-closed
     assert len(await stream.receive(1.0)) == 1 << 20
     assert encrypted.reading
 
 
 @pytest.mark.parametrize("kind", ["smtp", "submissions", "imap", "imaps"])
-async def test_nothing_stays_of_a_client_that_goes_before_tls(tmp_path: Path, certificate: Tls, kind: str) -> None:
+async def test_client_that_disconnects_before_tls_is_released(tmp_path: Path, certificate: Tls, kind: str) -> None:
     make_store(tmp_path / "store")
     words = {"smtp": b"EHLO c.test\r\nSTARTTLS\r\n", "imap": b"a STARTTLS\r\n"}.get(kind, b"\x16\x03\x01")
     async with serving(tmp_path / "store", Settings(tls=certificate), [kind]) as running:
@@ -204,7 +204,7 @@ async def test_nothing_stays_of_a_client_that_goes_before_tls(tmp_path: Path, ce
         def come_and_go() -> None:
             for number in range(24):
                 with socket.create_connection(("127.0.0.1", running.ports[kind])) as client:
-                    if number % 2:  # reset, else closed in order
+                    if number % 2:  # reset instead of an orderly close
                         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     if number % 3 and kind in ("smtp", "imap"):
                         client.recv(100)
@@ -214,7 +214,7 @@ async def test_nothing_stays_of_a_client_that_goes_before_tls(tmp_path: Path, ce
         await until(lambda: len(running.services.connections) == running.services.admission.total == 0)
 
 
-async def test_wrong_passwords_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_passwords_delay_the_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_store(tmp_path / "store")
     settings = Settings(login=Login(free_failures=1, delay=Seconds(0.3)))
     async with serving(tmp_path / "store", settings) as running:
@@ -230,13 +230,13 @@ async def test_wrong_passwords_cost_time(tmp_path: Path, monkeypatch: pytest.Mon
         began = loop.time()
         assert (await client.login()).code == 235
         assert loop.time() - began >= 1.0
-        other = await running.hello("submission")  # proven a moment ago: no delay, no hashing
+        other = await running.hello("submission")  # verified a moment ago: no delay, no hashing
         assert running.services.store is not None
         monkeypatch.setattr(running.services.store.authenticator, "_verify", None)
         assert (await other.login()).code == 235
 
 
-async def test_no_password_in_the_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_no_password(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     client = await server.hello("submission")
     await client.login(password="hunter2 wrong")

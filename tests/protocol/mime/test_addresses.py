@@ -70,11 +70,11 @@ END = Address(None, None, None, None)
         (b"a@x.test b@y.test", [a(None, b"a", b"x.test")]),
     ],
 )
-def test_addresses(raw: bytes, expected: list[Address]) -> None:
+def test_address_lists_are_parsed(raw: bytes, expected: list[Address]) -> None:
     assert parse_addresses(raw) == expected
 
 
-def test_people_are_decoded_and_groups_flattened() -> None:
+def test_mailboxes_are_decoded_and_groups_flattened() -> None:
     raw = b'=?utf-8?Q?Gr=C3=BC=C3=9Fe?= <a@x.test>, G: "b c"@y.test, plain;, None <>, <>, "a\\"b"@z.test'
     assert mailboxes(raw) == [
         Mailbox("Grüße", "a@x.test"),
@@ -86,5 +86,5 @@ def test_people_are_decoded_and_groups_flattened() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"a@x.test, ", b"a:;", b"G: b c <a@x.test>,"])
-def test_a_list_without_end_is_cut(raw: bytes) -> None:
+def test_endless_list_is_truncated(raw: bytes) -> None:
     assert MAX_ADDRESSES <= len(parse_addresses(raw * (MAX_ADDRESSES + 1000))) <= MAX_ADDRESSES + 2

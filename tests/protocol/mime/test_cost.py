@@ -1,4 +1,4 @@
-"""Hostile input costs what its size costs: sixteen times as long takes about sixteen times the time, not 256 times."""
+"""Linear cost for hostile input: sixteen times the size takes about sixteen times as long, not 256 times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _nested(count: int) -> bytes:
         ),
     ],
 )
-def test_messages(make: Callable[[int], bytes], size: int) -> None:
+def test_cost_of_messages_is_linear(make: Callable[[int], bytes], size: int) -> None:
     _assert_linear(_everything, make, size)
 
 
@@ -99,13 +99,13 @@ def _header_value(raw: bytes) -> None:
         b"\x00", b"1", b"1 Jan ", b"<@a:", b'<"', b"<(", b"<a,", b'"a" <', b"a <b@c>, ",
     ],
 )  # fmt: skip
-def test_header_values(piece: bytes) -> None:
+def test_cost_of_header_values_is_linear(piece: bytes) -> None:
     _assert_linear(_header_value, lambda count: piece * (count // len(piece)), 6000)
 
 
 @pytest.mark.parametrize("encoding", [b"base64", b"quoted-printable"])
 @pytest.mark.parametrize("piece", [b"=", b" ", b"= ", b"=\n", b" \n", b"A", b"A=", b"\xff", b"=41", b" \t\r"])
-def test_transfer_encodings(encoding: bytes, piece: bytes) -> None:
+def test_cost_of_transfer_encodings_is_linear(encoding: bytes, piece: bytes) -> None:
     head = b"Content-Transfer-Encoding: " + encoding + b"\n\n"
     for limit in (None, 1000):
         _assert_linear(
@@ -119,5 +119,5 @@ def test_transfer_encodings(encoding: bytes, piece: bytes) -> None:
     "charset", ["utf-7", "utf-8", "iso-2022-jp", "hz", "gb2312", "big5", "utf-16", "punycode", "idna"]
 )
 @pytest.mark.parametrize("piece", [b"\xff", b"+A", b"\x1b$", b"~{a", b"a-"])
-def test_charsets(charset: str, piece: bytes) -> None:
+def test_cost_of_charsets_is_linear(charset: str, piece: bytes) -> None:
     _assert_linear(lambda raw: decode_charset(raw, charset), lambda count: piece * (count // len(piece)), 10_000)

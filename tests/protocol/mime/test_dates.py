@@ -1,4 +1,4 @@
-"""Dates as they are written in mail."""
+"""Date fields in standard, obsolete and other common forms."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ from protocol.mime.dates import parse_date
         (b"Sun, 15 Nov 0000 23:00:00 +0000", None),
     ],
 )
-def test_dates(raw: bytes, iso: str | None) -> None:
+def test_date_fields_are_parsed(raw: bytes, iso: str | None) -> None:
     moment = parse_date(raw)
     assert (None if moment is None else moment.isoformat()) == iso

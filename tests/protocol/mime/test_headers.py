@@ -21,7 +21,7 @@ BLOCK = (
 )
 
 
-def test_lookup_is_unfolded_trimmed_and_caseless() -> None:
+def test_lookup_is_unfolded_trimmed_and_case_insensitive() -> None:
     headers = parse_headers(BLOCK, 0, len(BLOCK))
     assert headers.first("RECEIVED") == b"one"
     assert headers.all("Received") == [b"one", b"two folded\tagain"]
@@ -56,7 +56,7 @@ def test_fields_have_exact_offsets() -> None:
         assert message[field.start : field.end].startswith(field.name.encode())
 
 
-def test_block_outlives_the_buffer() -> None:
+def test_header_block_is_independent_of_the_buffer() -> None:
     buffer = bytearray(BLOCK)
     headers = parse_headers(buffer, 0, len(buffer))
     buffer[:] = b"\x00" * len(buffer)
@@ -82,7 +82,7 @@ def test_block_outlives_the_buffer() -> None:
         (b"=?utf-8?Q?=C3?= =?UTF-8?Q?=BC?=", "ü"),
         # RFC 2231 section 5
         (b"=?US-ASCII*EN?Q?Keith_Moore?=", "Keith Moore"),
-        # as found in the field
+        # invalid but common
         (b"=?utf-8?Q?with space?=", "with space"),
         (b"=?utf-8?B?R3LDvMOfZQ?=", "Grüße"),
         (b"=?utf-8?Q?=ZZ=4?=", "=ZZ=4"),
@@ -97,14 +97,14 @@ def test_block_outlives_the_buffer() -> None:
         ("Grüße".encode(), "Grüße"),
         (b"Gr\xfc\xdfe \x93x\x94", "Grüße “x”"),
         (b"\x81", ""),
-        # nothing that moves a cursor or ends a line
+        # no control characters
         (b"a\x00b\x07c\td", "abc d"),
         (b"=?utf-8?Q?a=0D=0Ab=00?=", "a  b"),
         # a lone surrogate cannot be written to any file
         (b"=?utf-7?Q?+2AA-?=", "\ufffd"),
     ],
 )
-def test_encoded_words(raw: bytes, text: str) -> None:
+def test_encoded_words_are_decoded(raw: bytes, text: str) -> None:
     assert decode_words(raw) == text
 
 
@@ -138,5 +138,5 @@ def test_encoded_words(raw: bytes, text: str) -> None:
         (b"a; f=gr\xfcn", "a", {"f": "grün"}),
     ],
 )
-def test_parameters(raw: bytes, value: str, params: dict[str, str]) -> None:
+def test_parameters_are_parsed(raw: bytes, value: str, params: dict[str, str]) -> None:
     assert parse_parameters(raw) == (value, params)

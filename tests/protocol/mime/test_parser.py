@@ -1,4 +1,4 @@
-"""The part tree of messages with the quirks that mail in the field has."""
+"""The part tree of messages with the defects of real mail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_plain_message() -> None:
     assert (part.number, part.children) == ("", [])
 
 
-def test_multipart_offsets_leave_the_line_end_to_the_delimiter() -> None:
+def test_line_end_before_a_delimiter_belongs_to_the_delimiter() -> None:
     root = scan(TWO_PARTS)
     one, two = root.children
     assert body(TWO_PARTS, one) == b"one"
@@ -86,7 +86,7 @@ def test_fragments_of_a_message(message: bytes) -> None:
     assert 0 <= part.body <= part.end == len(message)
 
 
-def test_no_blank_line_is_all_header() -> None:
+def test_message_without_a_blank_line_is_all_header() -> None:
     part = scan(b"Subject: x\r\nTo: y\r\n")
     assert part.body == part.end == 19
     assert part.headers.first("to") == b"y"
@@ -97,7 +97,7 @@ def test_empty_header_block() -> None:
 
 
 @pytest.mark.parametrize("line", [b"From joe@example.test Mon Jan  1 10:00:00 2024", b"garbage", b" : x", b"\x00\xff"])
-def test_first_line_that_is_no_field(line: bytes) -> None:
+def test_invalid_first_line_is_skipped(line: bytes) -> None:
     part = scan(line + b"\r\nSubject: x\r\n\r\nbody")
     assert part.headers.first("subject") == b"x"
     assert [field.name for field in part.headers.fields] == ["Subject"]
@@ -108,7 +108,7 @@ def test_missing_closing_delimiter() -> None:
     assert [body(message, part) for part in scan(message).children] == [b"one", b"two\n"]
 
 
-def test_delimiter_cut_off_at_the_end_opens_nothing() -> None:
+def test_truncated_delimiter_opens_no_part() -> None:
     message = b"Content-Type: multipart/mixed; boundary=b\n\n--b\n\none\n--b"
     assert [body(message, part) for part in scan(message).children] == [b"one"]
 
@@ -123,7 +123,7 @@ def test_part_without_blank_line_ends_at_the_delimiter() -> None:
     assert two.body == two.end
 
 
-def test_delimiters_without_anything_between() -> None:
+def test_adjacent_delimiters_enclose_empty_parts() -> None:
     message = b"Content-Type: multipart/mixed; boundary=b\n\n--b\n--b\n--b--\n"
     assert [(part.body - part.start, part.end - part.body) for part in scan(message).children] == [
         (0, 0),
@@ -167,7 +167,7 @@ def test_same_boundary_belongs_to_the_innermost() -> None:
     assert body(message, root.children[1]) == b"outer"
 
 
-def test_outer_delimiter_ends_all_that_is_open_inside() -> None:
+def test_outer_delimiter_ends_all_open_inner_parts() -> None:
     message = (
         b"Content-Type: multipart/mixed; boundary=a\n\n--a\n"
         b"Content-Type: multipart/mixed; boundary=b\n\n--b\n"
@@ -180,7 +180,7 @@ def test_outer_delimiter_ends_all_that_is_open_inside() -> None:
     assert body(message, root.children[1]) == b"outer"
 
 
-def test_epilogue_is_no_part() -> None:
+def test_epilogue_is_not_a_part() -> None:
     message = b"Content-Type: multipart/mixed; boundary=b\n\n--b\n\none\n--b--\n--b\n\nnot a part\n"
     assert len(scan(message).children) == 1
 
@@ -211,7 +211,7 @@ def test_folded_boundary_parameter() -> None:
 
 
 @pytest.mark.parametrize("content_type", [b"", b"text", b"text/", b"/html", b"a/b/c", b";;", b"(comment)"])
-def test_content_type_that_is_none_reads_as_text(content_type: bytes) -> None:
+def test_invalid_content_type_is_text_plain(content_type: bytes) -> None:
     part = scan(b"Content-Type: " + content_type + b"\r\n\r\nx")
     assert (part.type, part.subtype) == ("text", "plain")
 

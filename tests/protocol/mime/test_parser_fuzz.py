@@ -1,4 +1,4 @@
-"""Any octets at all: nothing raises, the invariants hold, and what is written is valid IMAP."""
+"""Arbitrary octets: nothing raises, the invariants hold, and the encoded values are valid IMAP."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_structure_and_envelope_are_valid_imap(message: bytes, limits: ParserLim
 
 
 def _check_sizes(message: bytes, root: Part, value: Value, path: tuple[int, ...]) -> None:
-    """Every size that BODYSTRUCTURE tells of a message is the size that BODY[n] has."""
+    """Every size in BODYSTRUCTURE is that of BODY[n]."""
     assert isinstance(value, list)
     if isinstance(value[0], list):
         _check_part_size(message, root, value, path)
@@ -130,7 +130,7 @@ def test_text(message: bytes, limit: int) -> None:
 
 
 @given(st.binary(max_size=3000), st.sampled_from(["base64", "quoted-printable"]), st.integers(0, 1500))
-def test_limit_is_a_cut(body: bytes, encoding: str, limit: int) -> None:
+def test_limit_truncates_the_decoded_body(body: bytes, encoding: str, limit: int) -> None:
     message = b"Content-Transfer-Encoding: " + encoding.encode() + b"\n\n" + body
     part = scan(message)
     assert decode_body(message, part, limit) == decode_body(message, part)[:limit]
@@ -175,7 +175,7 @@ def test_nstring(raw: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([*_SECTION_PIECES, b'"'])))
-def test_section_specs_are_read_or_refused(pieces: list[bytes]) -> None:
+def test_section_specs_are_parsed_or_refused(pieces: list[bytes]) -> None:
     message = b"a: 1\n\nx"
     try:
         section = parse_section(b"".join(pieces))
@@ -193,7 +193,7 @@ _LITERAL = re.compile(rb"\{(\d+)\}\r\n")
 
 
 def read_value(encoded: bytes) -> Value:
-    """The one value that the octets are; raises AssertionError if they are anything else."""
+    """Read exactly one value; raises AssertionError for anything else."""
     stack: list[list[Value]] = [[]]
     position = 0
     may_start = True

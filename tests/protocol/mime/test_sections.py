@@ -1,4 +1,4 @@
-"""Sections of a message, as FETCH names them."""
+"""Sections of a message: BODY[section] and partial."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ def test_root_that_is_a_message() -> None:
     assert fetch(b"1.1", message) == b"body"
 
 
-def test_empty_section_is_not_a_missing_one() -> None:
+def test_empty_section_is_not_missing() -> None:
     message = b"Subject: x\r\n\r\n"
     root = scan(message)
     assert section_ranges(message, root, Section(what="TEXT")) == []
     assert section_bytes(message, root, Section(path=(1,))) == b""
 
 
-def test_no_blank_line_no_blank_line() -> None:
+def test_header_without_a_blank_line_gets_none() -> None:
     assert fetch(b"HEADER.FIELDS (a)", b"A: 1\r\nB: 2\r\n") == b"A: 1\r\n"
     assert fetch(b"HEADER.FIELDS (b)", b"A: 1\r\nB: 2") == b"B: 2"
 
 
-def test_bare_line_feeds_stay() -> None:
+def test_bare_line_feeds_are_kept() -> None:
     assert fetch(b"HEADER.FIELDS (b)", b"A: 1\nB: 2\n\nx") == b"B: 2\n\n"
 
 
-def test_lines_that_are_no_field_are_in_the_complement() -> None:
+def test_invalid_lines_are_in_the_complement() -> None:
     assert fetch(b"HEADER.FIELDS.NOT (a)", b"From x y\nA: 1\nB: 2\n\nx") == b"From x y\nB: 2\n\n"
 
 

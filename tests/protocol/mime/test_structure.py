@@ -42,7 +42,7 @@ def test_nstring(value: bytes | None, encoded: bytes) -> None:
     assert nstring(value) == encoded
 
 
-def test_envelope_of_nothing() -> None:
+def test_empty_envelope() -> None:
     assert envelope_of(b"\r\nbody") == b"(NIL NIL NIL NIL NIL NIL NIL NIL NIL NIL)"
 
 
@@ -115,12 +115,12 @@ def test_multipart_with_message() -> None:
     )
 
 
-def test_multipart_without_parts_reads_as_text() -> None:
+def test_multipart_without_parts_is_text() -> None:
     message = b"Content-Type: multipart/mixed; boundary=b\n\nno\ndelimiter\n"
     assert body(message) == b'("text" "plain" ("charset" "us-ascii") NIL NIL "7bit" 13 2)'
 
 
-def test_message_not_looked_into_keeps_its_type() -> None:
+def test_unparsed_message_keeps_its_type() -> None:
     empty = b'(NIL NIL NIL NIL NIL NIL NIL NIL NIL NIL) ("text" "plain" ("charset" "us-ascii") NIL NIL "7bit" 0 0)'
     encoded = b"Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nU3ViamVjdA==\n"
     assert body(encoded) == b'("message" "rfc822" NIL NIL NIL "base64" 13 ' + empty + b" 1)"
@@ -139,7 +139,7 @@ def test_hostile_values_stay_inside_their_strings() -> None:
     assert body(message) == b'("te\\"xt" "pla)in" ("na\\\\me" "x\\") EVIL (") {3}\r\na\rb NIL "7bit" 0)'
 
 
-def test_lines_of_a_map_are_counted_in_pieces() -> None:
+def test_lines_of_a_mapped_file_are_counted_in_chunks() -> None:
     with mmap.mmap(-1, 1 << 20) as buffer:
         buffer[:] = b"0123456\n" * (1 << 17)
         assert count_lines(buffer, 4, 1 << 20) == 1 << 17

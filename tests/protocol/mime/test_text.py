@@ -1,4 +1,4 @@
-"""What a part says: transfer encodings, charsets, format=flowed."""
+"""The text of a part: transfer encodings, charsets, format=flowed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_quoted_printable(body: bytes, octets: bytes) -> None:
 
 
 @pytest.mark.parametrize("encoding", [b"7bit", b"8bit", b"binary", b"x-uuencode", b"nonsense"])
-def test_other_encodings_are_left_alone(encoding: bytes) -> None:
+def test_unknown_encodings_are_unchanged(encoding: bytes) -> None:
     assert octets_of(encoding, b"=41 aGVsbG8=") == b"=41 aGVsbG8="
     assert octets_of(encoding, b"=41 aGVsbG8=", 3) == b"=41"
 
@@ -102,7 +102,7 @@ def test_charsets(raw: bytes, charset: str | None, text: str) -> None:
     assert decode_charset(raw, charset) == text
 
 
-def test_unknown_labels_leave_no_trace() -> None:
+def test_unknown_charset_labels_are_not_cached() -> None:
     cache: dict[str, object] = vars(encodings)["_cache"]
     before = len(cache)
     for number in range(100):
@@ -117,7 +117,7 @@ def test_text_of_a_part() -> None:
 
 
 @pytest.mark.parametrize("limit", range(9))
-def test_limit_does_not_break_a_character(limit: int) -> None:
+def test_limit_does_not_split_a_character(limit: int) -> None:
     cut = {0: "", 1: "a", 2: "a", 3: "aü", 4: "aü", 5: "aü", 6: "aü€", 7: "aü€b", 8: "aü€b"}[limit]
     assert text_of(b"Content-Type: text/plain; charset=utf-8", "aü€b".encode(), limit) == cut
     assert text_of(b"A: b", "aü€b".encode(), limit) == cut
@@ -176,7 +176,7 @@ def test_flowed_text_with_deleted_space() -> None:
     assert unflow("日本 \n語\n", delete_space=True) == "日本語\n"
 
 
-def test_flowed_only_where_it_is_said() -> None:
+def test_text_is_flowed_only_if_declared() -> None:
     flowed = b"Content-Type: text/plain; format=Flowed; delsp=Yes"
     assert text_of(flowed, b"a \r\nb\r\n") == "ab\n"
     assert text_of(b"Content-Type: text/plain; format=flowed", b"a \r\nb\r\n") == "a b\n"

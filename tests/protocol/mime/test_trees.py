@@ -1,4 +1,4 @@
-"""Messages built from random part trees: the scanner gives back every piece where it was put."""
+"""Messages built from random part trees: the parser returns every part at its offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.mime.parser import Part, scan
 from protocol.mime.sections import Section, partial, section_bytes, section_ranges
 
-# Lines that look like delimiters but are none: boundaries are "b" with a number.
+# Lines that resemble delimiters: real boundaries are "b" with a number.
 _BODY_LINE = st.one_of(
     st.sampled_from(
         [b"", b"--", b"-- ", b"--b", b"--b--", b"--bx", b"---b0", b" --b0", b"--b0x", b"Content-Type: x/y"]
@@ -25,7 +25,7 @@ _LEAF_TYPES = ("text/plain", "text/html", "image/png", "application/octet-stream
 
 @dataclass
 class Node:
-    """What to build; the offsets are noted while it is written."""
+    """A part to build; its offsets are recorded while it is written."""
 
     type: str
     fields: list[bytes]
@@ -106,12 +106,12 @@ def _compare(node: Node, part: Part) -> None:
 
 
 @given(_TREES, _NEWLINES)
-def test_every_piece_is_found_where_it_was_put(node: Node, newline: bytes) -> None:
+def test_every_part_has_its_offsets(node: Node, newline: bytes) -> None:
     _compare(node, scan(_write(node, newline)))
 
 
 def _sections_of_message(node: Node, path: tuple[int, ...]) -> Iterator[tuple[Section, int, int]]:
-    """RFC 3501 section 6.4.5, from the tree that was written: every section and where it must lie."""
+    """RFC 3501 section 6.4.5, from the tree that was written: every section and its expected range."""
     yield Section(path, "HEADER"), node.start, node.body
     yield Section(path, "TEXT"), node.body, node.end
     if node.type.startswith("multipart/"):
@@ -132,7 +132,7 @@ def _sections_of_part(node: Node, path: tuple[int, ...]) -> Iterator[tuple[Secti
 
 
 @given(_TREES, _NEWLINES)
-def test_sections_are_the_pieces(node: Node, newline: bytes) -> None:
+def test_sections_are_the_ranges_of_the_parts(node: Node, newline: bytes) -> None:
     message = _write(node, newline)
     root = scan(message)
     assert section_bytes(message, root, Section()) == message
@@ -148,15 +148,14 @@ def test_sections_are_the_pieces(node: Node, newline: bytes) -> None:
 def test_header_fields_and_the_others_make_up_the_header(node: Node, newline: bytes, names: set[str]) -> None:
     message = _write(node, newline)
     root = scan(message)
-    fields = tuple(names)
-    wanted = section_ranges(message, root, Section((), "HEADER.FIELDS", fields))
-    others = section_ranges(message, root, Section((), "HEADER.FIELDS.NOT", fields))
-    assert wanted is not None
+    selected = section_ranges(message, root, Section((), "HEADER.FIELDS", tuple(names)))
+    others = section_ranges(message, root, Section((), "HEADER.FIELDS.NOT", tuple(names)))
+    assert selected is not None
     assert others is not None
-    covered = sorted([*wanted, *others])
+    covered = sorted([*selected, *others])
     assert covered[0][0] == 0
     assert max(end for _, end in covered) == root.body
-    # Both hold the blank line, and nothing else twice.
+    # Only the blank line is in both.
     assert sum(end - start for start, end in covered) == root.body + len(newline)
 
 

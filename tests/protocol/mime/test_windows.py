@@ -1,4 +1,4 @@
-"""A buffer that is searched in windows gives the same tree as one that is searched at once."""
+"""Searching a buffer in windows gives the same tree as searching it at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _shape(part: Part) -> list[tuple[int, int, int, str, str]]:
 
 
 @given(st.lists(_PIECES, max_size=60).map(b"".join), st.integers(1, 64), st.integers(1, 3))
-def test_windows_change_nothing(octets: bytes, first: int, growth: int) -> None:
+def test_windows_do_not_change_the_tree(octets: bytes, first: int, growth: int) -> None:
     message = b"Content-Type: multipart/mixed; boundary=a\r\n\r\n" + octets
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(parser, "_FIRST_WINDOW_BYTES", first)

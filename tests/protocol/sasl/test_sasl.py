@@ -35,13 +35,13 @@ def begin(mechanism: str) -> Exchange:
     return exchange
 
 
-def test_mechanisms() -> None:
+def test_mechanisms_are_found_in_any_case() -> None:
     assert mechanisms.start("plain", CONFIG) is not None
     assert mechanisms.start("CRAM-MD5", CONFIG) is None
     assert mechanisms.start("SCRAM-SHA-256-PLUS", CONFIG) is None
 
 
-def test_base64_lines() -> None:
+def test_base64_lines_are_decoded_or_fail() -> None:
     assert mechanisms.decode_line(b"") == b""
     assert mechanisms.decode_line(b"AGE=") == b"\x00a"
     assert mechanisms.decode_initial(b"=") == b""
@@ -56,7 +56,7 @@ def test_base64_lines() -> None:
 
 
 @pytest.mark.parametrize("initial", [True, False])
-def test_plain(initial: bool) -> None:
+def test_plain_with_and_without_initial_response(initial: bool) -> None:
     exchange = begin("PLAIN")
     if not initial:
         assert exchange.step(None) == Challenge(b"")
@@ -82,11 +82,11 @@ def test_plain(initial: bool) -> None:
         (b"\0ada\0x\0", MALFORMED),
     ],
 )
-def test_plain_messages(message: bytes, step: Step) -> None:
+def test_plain_message_needs_a_password_or_fails(message: bytes, step: Step) -> None:
     assert begin("PLAIN").step(message) == step
 
 
-def test_login() -> None:
+def test_login_prompts_for_user_and_password() -> None:
     exchange = begin("LOGIN")
     assert exchange.step(None) == Challenge(b"Username:")
     assert exchange.step(b"ada") == Challenge(b"Password:")
@@ -97,14 +97,14 @@ def test_login() -> None:
     assert exchange.step(b"") == REFUSED
 
 
-def test_secrets_are_not_in_representations() -> None:
+def test_representations_contain_no_secrets() -> None:
     assert "hunter2" not in repr(NeedPassword("ada", "hunter2"))
     assert "hunter2" not in repr(NeedToken("ada", "hunter2"))
     assert "nonce" not in repr(CONFIG)
     assert "key" not in repr(KEYS)
 
 
-def test_unavailable_and_out_of_turn() -> None:
+def test_calls_out_of_order_fail() -> None:
     exchange = begin("PLAIN")
     exchange.step(b"\0ada\0x")
     assert exchange.reject(unavailable=True) == Failure(FailureCause.UNAVAILABLE)
@@ -172,11 +172,11 @@ def scram_client(password: str, user: bytes, gs2: bytes, exchange: Exchange, key
         (b"user", b",,", MALFORMED),
     ],
 )
-def test_scram_variants(user: bytes, gs2: bytes, step: Step) -> None:
+def test_scram_accepts_the_variants_of_the_first_message(user: bytes, gs2: bytes, step: Step) -> None:
     assert scram_client("pencil", user, gs2, begin("SCRAM-SHA-256"), KEYS) == step
 
 
-def test_scram_refuses() -> None:
+def test_scram_refuses_invalid_messages() -> None:
     assert scram_client("pencils", b"user", b"n,,", begin("SCRAM-SHA-256"), KEYS) == REFUSED
     assert scram_client("pencil", b"user", b"n,,", begin("SCRAM-SHA-256"), None) == REFUSED
     for final in (
@@ -195,7 +195,7 @@ def test_scram_refuses() -> None:
     assert exchange.step(b"x") == MALFORMED
 
 
-def test_unknown_users_get_a_stable_salt_of_their_own() -> None:
+def test_unknown_user_gets_a_stable_salt() -> None:
     def challenge(user: bytes, name: str, config: Config = CONFIG) -> Step:
         exchange = mechanisms.start("SCRAM-SHA-256", config)
         assert exchange is not None
@@ -210,7 +210,7 @@ def test_unknown_users_get_a_stable_salt_of_their_own() -> None:
     assert step.data.endswith(b",i=4096")
 
 
-def test_stored_keys() -> None:
+def test_stored_keys_round_trip() -> None:
     text = stored.scram_keys("pencil", SALT, 4096)
     assert text.startswith("SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$")
     keys = stored.parse_scram_keys(text)
@@ -238,7 +238,7 @@ def test_saslprep_as_in_rfc_4013() -> None:
 # --- OAuth
 
 
-def test_oauthbearer() -> None:
+def test_oauthbearer_needs_a_token_check() -> None:
     token = "a" * 20000
     exchange = begin("OAUTHBEARER")
     message = b"n,a=ada@example.test,\x01host=h\x01port=587\x01auth=Bearer " + token.encode() + b"\x01\x01"
@@ -246,7 +246,7 @@ def test_oauthbearer() -> None:
     assert exchange.accept("Ada@example.test") == Success("Ada@example.test")
 
 
-def test_oauth_failure_takes_one_more_round() -> None:
+def test_oauth_failure_takes_one_more_step() -> None:
     exchange = begin("OAUTHBEARER")
     assert exchange.step(b"n,,\x01auth=Bearer x\x01\x01") == NeedToken("", "x")
     step = exchange.reject()
@@ -280,7 +280,7 @@ def test_a_token_opens_only_its_own_account() -> None:
         ("OAUTHBEARER", b"\x01", MALFORMED),
     ],
 )
-def test_oauth_messages(mechanism: str, message: bytes, step: Step) -> None:
+def test_oauth_message_needs_a_token_check_or_fails(mechanism: str, message: bytes, step: Step) -> None:
     assert begin(mechanism).step(message) == step
 
 
@@ -294,7 +294,7 @@ WORDS = [b"\0", b"\x01", b",", b"=", b"n,,", b"n=a", b"r=x", b"p=", b"c=biws", b
     st.sampled_from(sorted(mechanisms.MECHANISMS)),
     st.lists(st.none() | st.lists(st.sampled_from(WORDS), max_size=8).map(b"".join) | st.binary(max_size=40)),
 )
-def test_no_message_opens_or_breaks_anything(mechanism: str, messages: list[bytes | None]) -> None:
+def test_arbitrary_messages_never_succeed_or_raise(mechanism: str, messages: list[bytes | None]) -> None:
     exchange = begin(mechanism)
     ended = False
     for message in messages:

@@ -26,7 +26,7 @@ from protocol.smtp.replies import Reply, SmtpError
         ("<postmaster>", "postmaster", "", "postmaster"),
     ],
 )
-def test_paths(text: str, local: str, domain: str, address: str | None) -> None:
+def test_path_is_parsed_to_local_part_and_domain(text: str, local: str, domain: str, address: str | None) -> None:
     parsed = parse_path(text + " SIZE=1")
     assert parsed is not None
     path, rest = parsed
@@ -69,17 +69,17 @@ def test_paths(text: str, local: str, domain: str, address: str | None) -> None:
         "<ada@example.test >",
     ],
 )
-def test_bad_paths(text: str) -> None:
+def test_invalid_path_is_refused(text: str) -> None:
     assert parse_path(text) is None
 
 
-def test_domains() -> None:
+def test_domains_have_one_canonical_form() -> None:
     assert parse_domain("Example.Test") == "example.test"
     assert parse_domain("xn--bcher-kva.example") == "xn--bcher-kva.example"
     assert parse_domain("") is None
 
 
-def test_mail_with_everything() -> None:
+def test_mail_with_every_parameter() -> None:
     command = parse_mail(
         b"FROM:<ada@example.test> SIZE=12345 body=8bitmime SMTPUTF8 RET=hdrs ENVID=QQ+2B314 "
         b"AUTH=ada+40example.test REQUIRETLS"
@@ -94,7 +94,7 @@ def test_mail_with_everything() -> None:
     assert command.requiretls
 
 
-def test_mail_plain() -> None:
+def test_mail_without_parameters() -> None:
     command = parse_mail(b"from: <>\t BODY=BINARYMIME  AUTH=<> ")
     assert command.path == NULL
     assert command.body is Body.BINARY
@@ -135,20 +135,20 @@ def test_mail_plain() -> None:
         (b"FROM:<a@b.test> =1", replies.BAD_SYNTAX),
     ],
 )
-def test_mail_refusals(argument: bytes, reply: Reply) -> None:
+def test_invalid_mail_is_refused(argument: bytes, reply: Reply) -> None:
     with pytest.raises(SmtpError) as caught:
         parse_mail(argument)
     assert caught.value.reply == reply
 
 
-def test_only_offered_parameters() -> None:
+def test_parameter_that_is_not_offered_is_refused() -> None:
     assert parse_mail(b"FROM:<a@b.test> SIZE=1", {"SIZE"}).size == 1
     with pytest.raises(SmtpError) as caught:
         parse_mail(b"FROM:<a@b.test> REQUIRETLS", {"SIZE"})
     assert caught.value.reply == replies.UNKNOWN_PARAMETER
 
 
-def test_rcpt() -> None:
+def test_rcpt_with_every_parameter() -> None:
     command = parse_rcpt(b"TO:<Bob@example.test> NOTIFY=success,DELAY ORCPT=rfc822;Bob+2Bx@Example.Test")
     assert command.path.address == "Bob@example.test"
     assert command.notify == frozenset({"SUCCESS", "DELAY"})
@@ -159,7 +159,7 @@ def test_rcpt() -> None:
     assert parse_rcpt(b"TO:<a@b.test>").notify is None
 
 
-def test_international_recipient() -> None:
+def test_international_recipient_needs_smtputf8() -> None:
     argument = "TO:<jürgen@bücher.test> ORCPT=utf-8;jürgen@bücher.test".encode()
     command = parse_rcpt(argument, smtputf8=True)
     assert command.orcpt == OriginalRecipient("utf-8", "jürgen@bücher.test")
@@ -189,13 +189,13 @@ def test_international_recipient() -> None:
         ("TO:<é@b.test>".encode(), replies.UTF8_NEEDED),
     ],
 )
-def test_rcpt_refusals(argument: bytes, reply: Reply) -> None:
+def test_invalid_rcpt_is_refused(argument: bytes, reply: Reply) -> None:
     with pytest.raises(SmtpError) as caught:
         parse_rcpt(argument)
     assert caught.value.reply == reply
 
 
-def test_hello_and_auth() -> None:
+def test_arguments_of_ehlo_and_auth() -> None:
     assert parse_hello(b"[192.0.2.1]") == "[192.0.2.1]"
     assert parse_hello(b"not a name".replace(b" ", b"_")) == "not_a_name"
     for bad in (b"", b"a b", b"a\x00", b"\xff", b"x" * 256):

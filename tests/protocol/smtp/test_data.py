@@ -19,7 +19,7 @@ def read(
     return reader, intake, reader.feed(stream)
 
 
-def test_header_and_body_are_separate() -> None:
+def test_header_and_body_are_returned_separately() -> None:
     reader, intake, body = read(MESSAGE + b".\r\nQUIT\r\n")
     assert reader.done
     assert reader.leftover == b"QUIT\r\n"
@@ -29,13 +29,13 @@ def test_header_and_body_are_separate() -> None:
     assert intake.refusal is None
 
 
-def test_dots() -> None:
+def test_stuffed_dots_are_removed() -> None:
     _, intake, body = read(b"\r\n..\r\n..a\r\n.b\r\nc.\r\n...\r\n.\r\n")
     assert intake.header == b"\r\n"
     assert body == b".\r\n.a\r\nb\r\nc.\r\n..\r\n"
 
 
-def test_empty_message() -> None:
+def test_empty_message_is_complete() -> None:
     reader, intake, body = read(b".\r\n")
     assert reader.done
     assert intake.header == b""
@@ -72,7 +72,7 @@ def test_no_other_sequence_ends_data(mark: bytes) -> None:
         assert intake.refusal == replies.BARE_LINE_END
 
 
-def test_bare_line_ends_can_be_normalised_or_kept() -> None:
+def test_bare_line_ends_are_normalised_or_kept() -> None:
     stream = b"Subject: x\n\na\rb\nc\r\r\nd\r\n.\r\n"
     _, intake, body = read(stream, LineEnds.NORMALISE)
     assert intake.refusal is None
@@ -83,7 +83,7 @@ def test_bare_line_ends_can_be_normalised_or_kept() -> None:
     assert body == b"a\rb\nc\r\r\nd\r\n"
 
 
-def test_too_big_is_consumed_and_discarded() -> None:
+def test_oversized_message_is_read_to_its_end_and_dropped() -> None:
     limits = MessageLimits(message_size=1000)
     intake = Intake(limits, LineEnds.REJECT)
     reader = DataReader(intake)
@@ -101,14 +101,14 @@ def test_size_limit_is_exact() -> None:
     assert read(MESSAGE + b".\r\n", limits=MessageLimits(message_size=len(MESSAGE) - 1))[1].refusal == replies.TOO_BIG
 
 
-def test_header_limit() -> None:
+def test_header_limit_is_exact() -> None:
     header = b"X: " + b"y" * 100 + b"\r\n\r\n"
     assert read(header + b"z" * 500 + b"\r\n.\r\n", limits=MessageLimits(header_size=len(header)))[1].refusal is None
     refusal = read(header + b".\r\n", limits=MessageLimits(header_size=len(header) - 1))[1].refusal
     assert refusal == replies.HEADER_TOO_BIG
 
 
-def test_hops() -> None:
+def test_hop_limit_is_exact() -> None:
     header = b"Received: a\r\n b\r\nRECEIVED: c\r\nX: \r\n received: no\r\nX-Received: no\r\n\r\n"
     assert count_hops(header) == 2
     body = b"Received: not me\r\n"
@@ -120,18 +120,18 @@ def test_hops() -> None:
     ("argument", "chunk"),
     [(b"0", Chunk(0, False)), (b"10 LAST", Chunk(10, True)), (b"7 last ", Chunk(7, True))],
 )
-def test_parse_bdat(argument: bytes, chunk: Chunk) -> None:
+def test_bdat_arguments(argument: bytes, chunk: Chunk) -> None:
     assert parse_bdat(argument) == chunk
 
 
 @pytest.mark.parametrize("argument", [b"", b"-1", b"x", b"1 LAS", b"1LAST", b"1 LAST x", b"9" * 21, "١".encode()])
-def test_bad_bdat_closes(argument: bytes) -> None:
+def test_invalid_bdat_closes_the_connection(argument: bytes) -> None:
     with pytest.raises(SmtpError) as caught:
         parse_bdat(argument)
     assert caught.value.reply.closes
 
 
-def test_bdat_pipelined_and_skipped() -> None:
+def test_bdat_leaves_pipelined_commands_and_can_be_skipped() -> None:
     reader = ChunkReader(Chunk(5, True), None)
     assert reader.feed(b"abc") == b""
     assert not reader.done
@@ -140,7 +140,7 @@ def test_bdat_pipelined_and_skipped() -> None:
     assert reader.leftover == b"QUIT\r\n"
 
 
-def test_bdat_dots_are_data_and_limits_hold() -> None:
+def test_bdat_keeps_dots_and_applies_limits() -> None:
     def run(data: bytes, limits: MessageLimits) -> tuple[bytes, Reply | None]:
         intake = Intake(limits, LineEnds.KEEP)
         body = ChunkReader(Chunk(len(data), True), intake).feed(data)

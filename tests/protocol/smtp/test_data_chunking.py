@@ -1,4 +1,4 @@
-"""However the stream is cut, the message is the same, and it is what a line-by-line reader would find."""
+"""The message does not depend on the cuts of the stream, and equals that of a line-by-line reader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(pieces: list[bytes], policy: LineEnds, limits: MessageLimits) -> Outcom
 
 
 def reference(stream: bytes) -> tuple[bytes, bytes]:
-    """RFC 5321 4.5.2 word by word: split at CRLF, stop at the line of one dot, drop a leading dot."""
+    """RFC 5321 4.5.2 to the letter: split at CRLF, stop at the line of one dot, drop a leading dot."""
     lines: list[bytes] = []
     rest = stream
     while True:
@@ -52,7 +52,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 @settings(max_examples=400, deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=8), st.sampled_from(LineEnds), st.booleans())
-def test_cutting_changes_nothing(data: bytes, places: list[int], policy: LineEnds, tight: bool) -> None:
+def test_result_does_not_depend_on_the_cuts(data: bytes, places: list[int], policy: LineEnds, tight: bool) -> None:
     stream = data + b"\r\n.\r\n" + b"QUIT\r\n"
     limits = LIMITS if tight else MessageLimits()
     whole = read([stream], policy, limits)
@@ -62,7 +62,7 @@ def test_cutting_changes_nothing(data: bytes, places: list[int], policy: LineEnd
 
 @settings(max_examples=400, deadline=None)
 @given(STREAMS)
-def test_agrees_with_a_line_by_line_reader(data: bytes) -> None:
+def test_result_equals_that_of_a_line_by_line_reader(data: bytes) -> None:
     stream = data + b"\r\n.\r\n"
     message, rest = reference(stream)
     header, body, size, refusal, leftover = read([stream], LineEnds.KEEP, MessageLimits())
@@ -74,7 +74,7 @@ def test_agrees_with_a_line_by_line_reader(data: bytes) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(STREAMS)
-def test_bare_line_ends_are_seen_and_mended(data: bytes) -> None:
+def test_bare_line_ends_are_detected_and_normalised(data: bytes) -> None:
     stream = data + b"\r\n.\r\n"
     message, _ = reference(stream)
     pairs = message.count(b"\r\n")
@@ -90,7 +90,7 @@ def test_bare_line_ends_are_seen_and_mended(data: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=6), st.lists(st.integers(0, 1000), max_size=6))
-def test_bdat_gives_the_octets_back(data: bytes, chunks: list[int], packets: list[int]) -> None:
+def test_bdat_returns_the_octets(data: bytes, chunks: list[int], packets: list[int]) -> None:
     intake = Intake(MessageLimits(), LineEnds.KEEP)
     parts = cut(data, chunks) or [b""]
     body = b""
@@ -107,7 +107,7 @@ def test_bdat_gives_the_octets_back(data: bytes, chunks: list[int], packets: lis
 
 @settings(max_examples=200, deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=6))
-def test_bdat_mends_line_ends_over_chunks(data: bytes, chunks: list[int]) -> None:
+def test_bdat_normalises_line_ends_across_chunks(data: bytes, chunks: list[int]) -> None:
     def run(parts: list[bytes]) -> bytes:
         intake = Intake(MessageLimits(), LineEnds.NORMALISE)
         body = b"".join(ChunkReader(Chunk(len(part), False), intake).feed(part) for part in parts)

@@ -51,7 +51,7 @@ def status(part: EmailMessage) -> list[dict[str, str]]:
     return [{k: str(v) for k, v in group.items()} for group in groups if not isinstance(group, str)]
 
 
-def test_bounce() -> None:
+def test_failure_report() -> None:
     message, parts = parse(REPORT)
     assert message.get_content_type() == "multipart/report"
     assert message["Content-Type"].params["report-type"] == "delivery-status"
@@ -80,7 +80,7 @@ def test_bounce() -> None:
     assert b"Hello" in parts[2].as_bytes()
 
 
-def test_headers_only() -> None:
+def test_report_with_headers_only() -> None:
     for report in (
         replace(REPORT, ret=Ret.HEADERS),
         replace(REPORT, message=None),
@@ -95,7 +95,7 @@ def test_headers_only() -> None:
         assert b"Hello" not in build(report)
 
 
-def test_delay_warning() -> None:
+def test_delay_report() -> None:
     until = NOW + timedelta(days=4)
     outcome = replace(FAILED, action=Action.DELAYED, status="4.4.1", diagnostic="", retry_until=until)
     message, parts = parse(replace(REPORT, outcomes=(outcome,)))
@@ -104,7 +104,7 @@ def test_delay_warning() -> None:
     assert parts[2].get_content_type() == "text/rfc822-headers"
 
 
-def test_international() -> None:
+def test_international_report() -> None:
     outcome = replace(FAILED, address="jürgen@bücher.test", orcpt=OriginalRecipient("utf-8", "jürgen@bücher.test"))
     octets = build(replace(REPORT, outcomes=(outcome,), to="ärger@example.test"))
     assert b"Content-Type: message/global-delivery-status\r\n" in octets
@@ -120,7 +120,7 @@ def test_international() -> None:
     assert b"Subject: Gr=FC=DFe\r\n" in octets
 
 
-def test_nothing_can_be_injected() -> None:
+def test_input_cannot_inject_fields_or_parts() -> None:
     evil = "x\r\nAction: delivered\r\n\r\n--=_\x00é\ud800" * 100
     outcome = replace(
         FAILED, address=evil, diagnostic=evil, remote=evil, status=evil, orcpt=OriginalRecipient(evil, evil)
@@ -138,7 +138,7 @@ def test_nothing_can_be_injected() -> None:
     assert octets.count(b"\n") == octets.count(b"\r\n")
 
 
-def test_a_returned_message_cannot_hold_the_boundary() -> None:
+def test_returned_message_cannot_contain_the_boundary() -> None:
     first = build(REPORT)
     boundary = first.split(b'boundary="')[1].split(b'"')[0]
     message = HEADER + b"--" + boundary + b"--\r\nHello\r\n"

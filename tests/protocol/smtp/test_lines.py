@@ -6,7 +6,7 @@ from protocol.smtp.lines import LineBuffer, split_command
 from protocol.smtp.replies import SmtpError
 
 
-def test_lines_and_rest() -> None:
+def test_lines_are_split_and_the_rest_is_kept() -> None:
     buffer = LineBuffer()
     buffer.feed(b"EHLO x\r\nDATA\nhello")
     assert buffer.line() == b"EHLO x"
@@ -16,7 +16,7 @@ def test_lines_and_rest() -> None:
     assert buffer.line() is None
 
 
-def test_long_lines_are_dropped_and_the_session_goes_on() -> None:
+def test_long_line_is_dropped_and_the_next_is_read() -> None:
     buffer = LineBuffer()
     for _ in range(100):
         buffer.feed(b"x" * 10)
@@ -41,7 +41,7 @@ def test_auth_lines_may_be_longer() -> None:
         buffer.line()
 
 
-def test_commands() -> None:
+def test_line_is_split_into_command_and_argument() -> None:
     assert split_command(b"mail FROM:<>  ") == ("MAIL", b"FROM:<>")
     assert split_command(b"NOOP") == ("NOOP", b"")
     assert split_command(b"RCPT\tTO:<x>") == ("RCPT", b"TO:<x>")

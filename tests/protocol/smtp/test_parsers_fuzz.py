@@ -1,4 +1,4 @@
-"""Any octets at all: a parser returns what it promises or refuses with a reply; it never raises anything else."""
+"""Arbitrary octets: a parser returns a valid value or refuses with a reply, and never raises anything else."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ OCTETS = st.lists(st.sampled_from(WORDS), max_size=12).map(b"".join) | st.binary
     st.sampled_from([b"", b"FROM:", b"TO:", b"FROM:<a@b.test> ", b"TO:<a@b.test> "]),
     OCTETS,
 )
-def test_arguments_are_read_or_refused(parse: Callable[[bytes], Any], prefix: bytes, octets: bytes) -> None:
+def test_arguments_are_parsed_or_refused(parse: Callable[[bytes], Any], prefix: bytes, octets: bytes) -> None:
     try:
         parse(prefix + octets)
         code = 250
@@ -97,7 +97,7 @@ def test_arguments_are_read_or_refused(parse: Callable[[bytes], Any], prefix: by
 
 @FUZZ
 @given(OCTETS, OCTETS)
-def test_what_is_read_is_safe_in_a_header(path: bytes, value: bytes) -> None:
+def test_parsed_values_are_safe_in_a_header(path: bytes, value: bytes) -> None:
     argument = b"FROM:<" + path + b"@example.test> SMTPUTF8 ENVID=" + value + b" AUTH=" + value
     try:
         command = parse_mail(argument)
@@ -162,19 +162,19 @@ def test_replies_are_lines(code: int, text: str) -> None:
 
 def lines(pieces: list[bytes], limit: int) -> list[bytes | None]:
     buffer = LineBuffer()
-    found: list[bytes | None] = []
+    lines_read: list[bytes | None] = []
     for piece in pieces:
         buffer.feed(piece)
         while True:
             try:
                 line = buffer.line(limit)
             except SmtpError:
-                found.append(None)
+                lines_read.append(None)
                 continue
             if line is None:
                 break
-            found.append(line)
-    return found
+            lines_read.append(line)
+    return lines_read
 
 
 @FUZZ

@@ -43,7 +43,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("header", "result"), GOOD)
-def test_good_headers(header: bytes, result: Proxied) -> None:
+def test_valid_header_gives_the_addresses(header: bytes, result: Proxied) -> None:
     reader = ProxyReader()
     assert reader.feed(header + b"EHLO x\r\n") == result
     assert reader.leftover == b"EHLO x\r\n"
@@ -78,12 +78,12 @@ def test_good_headers(header: bytes, result: Proxied) -> None:
         version2(0x11, b"\0" * 5000),
     ],
 )
-def test_bad_headers(header: bytes) -> None:
+def test_invalid_header_is_refused(header: bytes) -> None:
     with pytest.raises(ProtocolError):
         ProxyReader().feed(header)
 
 
-def test_xclient() -> None:
+def test_xclient_attributes() -> None:
     assert parse_xclient(
         b"NAME=mx+2Eexample.test ADDR=IPV6:2001:db8::1 PORT=40000 PROTO=esmtp HELO=h LOGIN=ada DESTADDR=192.0.2.1 "
         b"DESTPORT=24"
@@ -112,6 +112,6 @@ def test_xclient() -> None:
         b"HELO=a=b",
     ],
 )
-def test_bad_xclient(argument: bytes) -> None:
+def test_invalid_xclient_is_refused(argument: bytes) -> None:
     with pytest.raises(SmtpError):
         parse_xclient(argument)

@@ -22,7 +22,7 @@ def test_every_reply_is_well_formed(reply: Reply) -> None:
     assert reply.positive == (reply.code < 400)
 
 
-def test_rendering() -> None:
+def test_multi_line_reply_repeats_the_enhanced_code() -> None:
     assert replies.OK.wire == b"250 2.0.0 Ok\r\n"
     assert Reply(250, "2.0.0", "one\ntwo").wire == b"250-2.0.0 one\r\n250 2.0.0 two\r\n"
     assert replies.hello("mx.example.test").wire == b"250 mx.example.test\r\n"
@@ -34,14 +34,14 @@ def test_rendering() -> None:
     assert replies.challenge(b"Username:") == b"334 VXNlcm5hbWU6\r\n"
 
 
-def test_details_cannot_break_out() -> None:
+def test_details_cannot_inject_lines() -> None:
     wire = replies.ACCEPTED.about("msg\r\n250 ok\n\x00é" + "x" * 1000).wire
     assert wire.startswith(b"250 2.0.0 Message accepted: msg??250 ok???xxx")
     assert wire.count(b"\r\n") == 1
     assert len(wire) <= replies.MAX_LINE_BYTES
 
 
-def test_errors_become_replies() -> None:
+def test_unknown_errors_become_temporary_replies() -> None:
     assert replies.reply_to(MailError(Reason.DISK_FULL, "/secret/path")).wire.startswith(b"452 4.3.1 ")
     assert replies.reply_to(SmtpError(replies.MAIL_FIRST)) is replies.MAIL_FIRST
     for unknown in (OSError("/secret/path"), ProtocolError("x"), KeyError("x")):
@@ -51,7 +51,7 @@ def test_errors_become_replies() -> None:
     assert replies.reply_to(MailError(Reason.MAINTENANCE)).closes
 
 
-def test_xtext() -> None:
+def test_xtext_encoding() -> None:
     assert decode_xtext(b"a+2Bb+3D") == b"a+b="
     assert decode_xtext(b"+0d+0A") == b"\r\n"
     for bad in (b"a b", b"a=b", b"+", b"+G0", b"\xc3\xa9", b"+2"):

@@ -18,7 +18,7 @@ def allowed(session: SessionState) -> set[str]:
     return {command for command in COMMANDS if refusal(session, command) is None}
 
 
-def test_the_table_has_every_command() -> None:
+def test_table_has_every_command() -> None:
     assert set(RULES) == set(COMMANDS)
 
 
@@ -33,12 +33,12 @@ def test_the_table_has_every_command() -> None:
         (Phase.BROKEN, set()),
     ],
 )
-def test_mx_phases(phase: Phase, commands: set[str]) -> None:
+def test_commands_allowed_in_each_phase(phase: Phase, commands: set[str]) -> None:
     session = SessionState(Service.MX, extended=True, phase=phase)
     assert allowed(session) == commands | {"HELO", "EHLO", "RSET", "NOOP", "VRFY", "HELP", "QUIT"}
 
 
-def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
+def test_every_refusal_is_negative_in_every_state() -> None:
     flags = list(itertools.product([False, True], repeat=6))
     for service, phase, (tls_able, plain, trusted, tls, extended, binary) in itertools.product(Service, Phase, flags):
         for authenticated in (False, True):
@@ -66,7 +66,7 @@ def test_every_state_has_an_answer_and_refusals_are_negative() -> None:
                 assert "AUTH" not in allowed(session)
 
 
-def test_hello_words() -> None:
+def test_lmtp_accepts_only_lhlo_and_smtp_only_helo_and_ehlo() -> None:
     smtp, local = SessionState(Service.MX), SessionState(Service.LMTP)
     assert refusal(smtp, "LHLO") == refusal(local, "EHLO") == refusal(local, "HELO") == replies.UNKNOWN_COMMAND
     assert refusal(local, "LHLO") is None
@@ -74,7 +74,7 @@ def test_hello_words() -> None:
     assert replies.NOT_SMTP.closes
 
 
-def test_submission_needs_tls_then_auth() -> None:
+def test_submission_requires_tls_then_auth() -> None:
     session = SessionState(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN",))
     session.advance(Event.HELLO)
     session.extended = True
@@ -96,14 +96,14 @@ def test_submission_needs_tls_then_auth() -> None:
     assert refusal(session, "MAIL") is None
 
 
-def test_plain_ports_have_no_auth_and_no_tls() -> None:
+def test_smtp_without_tls_offers_neither_auth_nor_starttls() -> None:
     session = SessionState(Service.MX, extended=True, phase=Phase.GREETED)
     assert refusal(session, "AUTH") == replies.NOT_IMPLEMENTED
     assert refusal(session, "STARTTLS") == replies.NOT_IMPLEMENTED
     assert refusal(session, "XCLIENT") == replies.UNKNOWN_COMMAND
 
 
-def test_binary_needs_bdat() -> None:
+def test_binary_content_requires_bdat() -> None:
     session = SessionState(Service.MX, extended=True, phase=Phase.GREETED)
     session.advance(Event.SENDER)
     session.binary = True
@@ -119,7 +119,7 @@ def test_binary_needs_bdat() -> None:
     assert not session.binary
 
 
-def test_transitions_cover_what_the_rules_allow() -> None:
+def test_transitions_cover_all_allowed_commands() -> None:
     needed = {"MAIL": [Event.SENDER], "RCPT": [Event.RECIPIENT], "DATA": [Event.END]}
     needed |= {
         "BDAT": [Event.CHUNK, Event.CHUNK_FAILED, Event.END],
@@ -131,7 +131,7 @@ def test_transitions_cover_what_the_rules_allow() -> None:
             assert all((phase, event) in TRANSITIONS for event in events)
 
 
-def test_ehlo_keywords() -> None:
+def test_keywords_follow_the_state() -> None:
     limits = MessageLimits(message_size=1000, recipients=7)
     session = SessionState(Service.SUBMISSION, tls_available=True, mechanisms=("PLAIN", "LOGIN"), extended=True)
     plain = ehlo.keywords(session, limits)
@@ -147,7 +147,7 @@ def test_ehlo_keywords() -> None:
     assert "STARTTLS" not in secure
 
 
-def test_parameters_follow_the_offer() -> None:
+def test_parameters_follow_the_offered_extensions() -> None:
     session = SessionState(Service.MX, extended=True)
     assert ehlo.mail_parameters(session) == commands.MAIL_PARAMETERS - {"AUTH", "REQUIRETLS"}
     assert ehlo.rcpt_parameters(session) == commands.RCPT_PARAMETERS
@@ -158,13 +158,13 @@ def test_parameters_follow_the_offer() -> None:
     assert ehlo.mail_parameters(session) == ehlo.rcpt_parameters(session) == frozenset()
 
 
-def test_lhlo_offers_what_it_must() -> None:
+def test_lhlo_offers_the_required_extensions() -> None:
     session = SessionState(Service.LMTP, extended=True, xclient_trusted=True)
     offered = {line.split()[0] for line in ehlo.keywords(session, MessageLimits())}
     assert offered >= {"PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "XCLIENT"}  # the first two: RFC 2033 5
 
 
-def test_lmtp_answers_once_per_recipient() -> None:
+def test_lmtp_replies_once_per_recipient() -> None:
     bob, eve = "bob@example.test", "eve@example.test"
     outcomes = {bob: replies.ACCEPTED, eve: replies.SHUTTING_DOWN}
     wires = [reply.wire for reply in replies.lmtp_replies([bob, eve, bob, "lost@example.test"], outcomes)]

@@ -23,13 +23,13 @@ HOP = Hop(
 )
 
 
-def test_dates() -> None:
+def test_date_format() -> None:
     assert trace.format_date(NOW) == "Thu, 05 Nov 2026 04:44:20 -0530"
     with pytest.raises(ValueError, match="zone"):
         trace.format_date(NOW.replace(tzinfo=None))
 
 
-def test_received() -> None:
+def test_received_field() -> None:
     assert trace.received(HOP) == (
         b"Received: from client.example.test (host.example.test [192.0.2.1])\r\n"
         b"\tby mx.example.test with ESMTPS id msg-1\r\n"
@@ -46,7 +46,7 @@ def test_received() -> None:
     assert b"(local)" in trace.received(replace(HOP, peer=None))
 
 
-def test_received_cannot_be_broken_out_of() -> None:
+def test_input_cannot_inject_lines_into_received() -> None:
     evil = "a\r\nBcc: x (\x00é"
     line = trace.received(replace(HOP, hello=evil, peer=evil, peer_name=evil, id=evil, tls=evil, recipient=evil))
     assert line.count(b"\r\n") == line.count(b"\n") == line.count(b"\r") == 4
@@ -56,7 +56,7 @@ def test_received_cannot_be_broken_out_of() -> None:
 
 
 @pytest.mark.parametrize("keyword", ["ESMTPS", "UTF8SMTPS"])
-def test_an_international_recipient_does_not_make_the_header_international(keyword: str) -> None:
+def test_international_recipient_is_left_out_of_received(keyword: str) -> None:
     line = trace.received(replace(HOP, recipient="jürgen@bücher.test", keyword=keyword))
     assert b"for <" not in line
     assert line.isascii()
@@ -79,14 +79,14 @@ def test_with_keyword(session: SessionState, utf8: bool, keyword: str) -> None:
     assert trace.with_keyword(session, smtputf8=utf8) == keyword
 
 
-def test_return_path() -> None:
+def test_return_path_field() -> None:
     assert trace.return_path("") == b"Return-Path: <>\r\n"
     assert trace.return_path("ada@example.test") == b"Return-Path: <ada@example.test>\r\n"
     assert trace.return_path("jürgen@example.test") == "Return-Path: <jürgen@example.test>\r\n".encode()
     assert trace.return_path("a\r\nX: y") == b"Return-Path: <>\r\n"
 
 
-def test_authors() -> None:
+def test_authors_are_all_sender_fields() -> None:
     header = b'From: "Ada, Countess" <ada@example.test>, bob@example.test\r\nfrom : Eve\r\n <eve@example.test>\r\n\r\n'
     assert trace.authors(header) == ["ada@example.test", "bob@example.test", "eve@example.test"]
     others = b"Resent-From: c@example.test\r\nSender: b@example.test\r\nFrom: a@example.test\r\n\r\n"
@@ -108,11 +108,11 @@ def test_authors() -> None:
      ("(Ada) ada . l @ x . test (Lovelace)", ["ada.l@x.test"]), (" " * 4000 + "ada@x.test", ["ada@x.test"]),
      ("x" * 5000 + " <ada@x.test>", None), ("(" * 3000 + " <ada@x.test>", None)],
 )  # fmt: skip
-def test_an_author_that_can_be_read_in_two_ways_is_none(value: str, expected: list[str] | None) -> None:
+def test_ambiguous_author_is_refused(value: str, expected: list[str] | None) -> None:
     assert trace.authors(f"From: {value}\r\n\r\n".encode()) == expected
 
 
-def test_bcc_is_removed() -> None:
+def test_bcc_is_removed_from_the_header() -> None:
     header = (
         b"Bcc: a@example.test,\r\n\tb@example.test\r\nSubject: Bcc: kept\r\n Bcc: kept\r\n"
         b"BCC : c@example.test\r\nResent-Bcc:\r\nX-Bcc: kept\r\nbcc: last\r\n\r\n"
