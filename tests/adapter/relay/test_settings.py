@@ -1,28 +1,20 @@
-"""Settings of the smarthost, of upstream accounts and of hooks: each time limit and number takes effect."""
+"""Settings of the relay: each time limit takes effect."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from adapter.config.loader import Seconds
-from adapter.config.schema import RelaySettings, Settings, UpstreamSettings
-from adapter.mirror import follow
-from adapter.mirror.limits import MirrorLimits
-from adapter.mirror.session import UpstreamError
+from adapter.config.schema import RelaySettings
 from adapter.relay import retry_policy
-from adapter.store.quotas import Quotas
 from adapter.transport.transport import Transport
 from tests.support.relays import queue, relaying, send, settings
 from tests.support.sink import Sink
-from tests.support.stores import ADA
-from tests.support.waiting import PATIENCE, until
-
-LIMITS = MirrorLimits(1 << 20, Quotas(Settings()))
+from tests.support.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -86,52 +78,3 @@ async def test_idle_connection_is_closed_after_the_time_limit(transport: Transpo
 def test_retry_pauses_of_the_smarthost_follow_the_settings() -> None:
     chosen = RelaySettings(first_retry=Seconds(10), longest_retry=Seconds(25))
     assert [retry_policy.pause(attempts, chosen, 0.5) for attempts in (1, 2, 3, 9)] == [10, 20, 25, 25]
-
-
-# --- upstream accounts -----------------------------------------------------------------------------------------------
-
-
-def elsewhere(port: int, **changes: float) -> UpstreamSettings:
-    times: dict[str, Any] = {name: Seconds(value) for name, value in changes.items()}
-    return UpstreamSettings(
-        host="127.0.0.1", port=port, tls="none", user="ada", password="x", account=ADA, follow=True, **times
-    )
-
-
-@pytest.mark.setting("upstream.timeout")
-async def test_silent_upstream_times_out(transport: Transport) -> None:
-    async with talking() as mute, asyncio.timeout(PATIENCE):
-        with pytest.raises(UpstreamError):
-            await follow.pull(transport, "work", elsewhere(mute.port, timeout=0.3), LIMITS)
-
-
-@pytest.mark.setting("upstream.first_retry", "upstream.longest_retry")
-async def test_retry_pauses_of_an_upstream_follow_the_settings(transport: Transport) -> None:
-    connections = 0
-
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        writer.close()
-
-    @contextlib.asynccontextmanager
-    async def following(**times: float) -> AsyncIterator[None]:
-        stop = asyncio.Event()
-        port = server.sockets[0].getsockname()[1]
-        task = asyncio.create_task(follow.run(transport, {"work": elsewhere(port, **times)}, LIMITS, stop))
-        yield
-        stop.set()
-        await task
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server:
-        async with following(first_retry=60, longest_retry=900):
-            await until(lambda: connections == 1)
-            await asyncio.sleep(0.5)
-            assert connections == 1
-        async with following(first_retry=0.02, longest_retry=0.05):
-            # With doubling, the twelfth would be after a minute.
-            await until(lambda: connections >= 13)
-
-
-# --- hooks -----------------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ async def test_client_below_the_minimum_data_rate_is_disconnected(root: Path) ->
                 await asyncio.sleep(0.02)
 
         dripping = asyncio.create_task(drip())
-        assert "too slowly" in await _last_reply(client)
+        assert "rate below limit" in await _last_reply(client)
         dripping.cancel()
         assert running.inbox() == []
         steady = await running.hello()
@@ -235,7 +235,7 @@ async def test_silent_client_within_data_is_disconnected(root: Path) -> None:
     async with serving(root, limited(data_idle=Seconds(0.2))) as running:
         client = await running.hello()
         assert await client.codes("MAIL FROM:<x@y.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
-        assert "too slowly" in await _last_reply(client)
+        assert "rate below limit" in await _last_reply(client)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ async def test_unexpected_error_in_a_command_is_temporary(root: Path, monkeypatc
         client = await running.hello()
         assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
         with monkeypatch.context() as patched:
-            patched.setattr("adapter.accounts.recipients.Recipients.find", _fail(RuntimeError("secret")))
+            patched.setattr("adapter.accounts.recipients.Recipients.resolve", _fail(RuntimeError("secret")))
             reply = await client.ask(f"RCPT TO:<{ADA}>")
         assert (reply.code, reply.enhanced) == (451, "4.3.0")
         assert "secret" not in reply.text
