@@ -99,7 +99,7 @@ CAPABILITIES: Final = (
         Offer("where configured", lambda s: not s.literal_plus),
         "literals without waiting, up to 4096",
     ),
-    Capability("ID", "2971", _ALWAYS, "who is who"),
+    Capability("ID", "2971", _ALWAYS, "identification of client and server"),
     Capability("ENABLE", "5161", _ALWAYS, "extensions that change responses"),
     Capability("IDLE", "2177", _LOGGED_IN, "changes as they happen"),
     Capability("NAMESPACE", "2342", _LOGGED_IN, "where mailboxes live"),
@@ -200,7 +200,7 @@ def enable(names: Iterable[str], dialect: Dialect, situation: Situation) -> tupl
 
 # RFC 7162 3.1: the CONDSTORE enabling commands
 def enables_condstore(command: Command) -> bool:
-    """Whether the command shows that the client supports mod-sequences."""
+    """Return True for a command that shows that the client supports mod-sequences."""
     match command:
         case Fetch():
             return Attribute.MODSEQ in command.items

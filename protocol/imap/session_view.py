@@ -58,7 +58,7 @@ def emission(spec: CommandSpec | None, *, uses_numbers: bool = False) -> Emissio
 
 
 class Report(Enum):
-    """How changed flags are announced."""
+    """The announcement of changed flags."""
 
     FLAGS = 1  # changed by another session, or by this one without .SILENT
     SILENT = 2  # by this session's .SILENT: at most the new mod-sequence (RFC 3501 6.4.6, RFC 7162 3.1.3)
@@ -71,7 +71,7 @@ class FolderChange:
     uids: Uids  # every UID after the change, ascending: one array for all views, never modified
     modseq: int  # highest mod-sequence after the change
     expunged: Sequence[int] = ()
-    flagged: Sequence[int] = ()  # UIDs whose flags changed
+    flagged: Sequence[int] = ()  # UIDs with changed flags
 
 
 class FolderState(Protocol):
@@ -121,7 +121,7 @@ class View:
         self._current = uids  # of the folder
         self._modseq = modseq
         self._highest_announced = uids[-1] if uids else 0
-        self._expunged: set[int] = set()  # announced messages whose expunge is not announced yet
+        self._expunged: set[int] = set()  # UIDs of announced messages, to be announced as expunged
         self._expunged_modseq = 0  # mod-sequence of the first of these expunges
         self._modseq_held_back = False  # the last HIGHESTMODSEQ response was below that (RFC 7162 3.2)
         self._changed: dict[int, Report] = {}
@@ -352,7 +352,7 @@ class View:
     def by_number(self, numbers: SequenceSet, *, beyond: bool = False, with_expunged: bool = False) -> Rows:
         """Resolve message numbers. Raises ProtocolError for a number that no message has, unless ``beyond``.
 
-        ``with_expunged``: include messages whose expunge is not announced yet.
+        ``with_expunged``: include messages with an unannounced expunge.
         """
         if numbers.saved:
             return self.saved_result()
@@ -398,7 +398,7 @@ class View:
         return Rows(self.numbers(uids), uids, False)
 
     def has_expunged(self, uids: Iterable[int]) -> bool:
-        """Whether any of these announced messages is expunged."""
+        """Return True if any of these announced messages is expunged."""
         return not self._expunged.isdisjoint(uids)
 
     def visible(self, uids: Sequence[int]) -> Sequence[int]:

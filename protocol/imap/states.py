@@ -17,7 +17,7 @@ from protocol.imap.wire.lexer import PLAIN, CommandError, Dialect
 
 
 class State(Enum):
-    """The four states of RFC 3501 3, and two for IDLE (RFC 2177), in which only ``DONE`` may come."""
+    """The four states of RFC 3501 3, and two for IDLE (RFC 2177), in which only ``DONE`` is allowed."""
 
     NOT_AUTHENTICATED = "not authenticated"
     AUTHENTICATED = "authenticated"
@@ -40,9 +40,9 @@ class StateEvent(Enum):
 
     TLS_STARTED = auto()  # the handshake is complete, after STARTTLS or at once
     LOGGED_IN = auto()  # LOGIN or AUTHENTICATE succeeded
-    SELECT_STARTED = auto()  # SELECT or EXAMINE is being carried out
-    SELECTED = auto()  # … has succeeded
-    SELECT_FAILED = auto()  # … has failed
+    SELECT_STARTED = auto()  # SELECT or EXAMINE begins
+    SELECTED = auto()  # SELECT or EXAMINE succeeded
+    SELECT_FAILED = auto()  # SELECT or EXAMINE failed
     DESELECTED = auto()  # CLOSE or UNSELECT
     MAILBOX_DELETED = auto()  # another session has deleted the selected mailbox
     IDLE_STARTED = auto()
@@ -78,7 +78,7 @@ TRANSITIONS: Final[Mapping[tuple[State, StateEvent], State]] = {
     (State.SELECTED, StateEvent.IDLE_STARTED): State.IDLE_SELECTED,
     (State.IDLE, StateEvent.IDLE_ENDED): State.AUTHENTICATED,
     (State.IDLE_SELECTED, StateEvent.IDLE_ENDED): State.SELECTED,
-    # RFC 8437 3: also deselects, and takes back what was enabled
+    # RFC 8437 3: also deselects the mailbox and disables all extensions
     (State.AUTHENTICATED, StateEvent.UNAUTHENTICATED): State.NOT_AUTHENTICATED,
     (State.SELECTED, StateEvent.UNAUTHENTICATED): State.NOT_AUTHENTICATED,
     # RFC 3501 3.4
@@ -94,7 +94,7 @@ class TransitionError(ProtocolError):
 
 
 class StateMachine:
-    """What one client has reached: its state, TLS, and the extensions it has enabled."""
+    """The protocol state of one connection: state, TLS, and the enabled extensions."""
 
     __slots__ = ("_dialect", "_state", "_tls")
 
@@ -132,7 +132,7 @@ class StateMachine:
         self._dialect = dialect
 
     def require(self, allowed: frozenset[State]) -> None:
-        """Raise CommandError unless a command that is allowed in these states may come now."""
+        """Raise CommandError unless the current state is one of these."""
         if self._state not in allowed:
             raise CommandError(_refusal(self._state, allowed))
 

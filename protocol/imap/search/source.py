@@ -21,7 +21,7 @@ class Candidates(NamedTuple):
     """The result of a look-up in a text index; a message in neither set does not match."""
 
     certain: Container[int]  # UIDs that match
-    possible: Container[int]  # UIDs whose text must be read: a possible match, or not indexed yet
+    possible: Container[int]  # UIDs of texts that must be read: a possible match, or not indexed yet
 
 
 class SearchSource(Protocol):

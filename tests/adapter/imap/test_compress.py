@@ -1,4 +1,4 @@
-"""COMPRESS=DEFLATE: octets come out as they went in, in bounded pieces."""
+"""COMPRESS=DEFLATE: octets survive a round trip, in bounded pieces."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from adapter.imap.compression import PIECE_BYTES, Deflater, Inflater
 
 
 def _all(inflater: Inflater) -> bytes:
-    found = b""
+    inflated = b""
     while piece := inflater.read():
         assert len(piece) <= PIECE_BYTES
-        found += piece
+        inflated += piece
     assert inflater.waiting == 0
-    return found
+    return inflated
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=10), st.integers(1, 700))
 def test_round_trip(parts: list[bytes], cut: int) -> None:
     deflater, inflater = Deflater(), Inflater()
     packed = b"".join(deflater.write(part) for part in parts)
-    found = b""
+    inflated = b""
     for at in range(0, len(packed), cut):
         inflater.feed(packed[at : at + cut])
-        found += _all(inflater)
-    assert found == b"".join(parts)
+        inflated += _all(inflater)
+    assert inflated == b"".join(parts)
 
 
 def test_each_write_can_be_read_at_once() -> None:
@@ -38,21 +38,21 @@ def test_each_write_can_be_read_at_once() -> None:
         assert _all(inflater) == line
 
 
-def test_much_comes_out_piece_by_piece() -> None:
+def test_large_output_is_inflated_in_pieces() -> None:
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     inflater = Inflater()
     inflater.feed(packer.compress(b" " * (10 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH))
     assert _all(inflater) == b" " * (10 << 20)
 
 
-def test_what_is_not_deflate() -> None:
+def test_invalid_data_is_refused() -> None:
     inflater = Inflater()
     inflater.feed(b"\xff\xff\xff")
     with pytest.raises(ValueError, match="not compressed"):
         inflater.read()
 
 
-def test_a_stream_that_has_ended() -> None:
+def test_data_after_the_end_of_the_stream_is_refused() -> None:
     packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     inflater = Inflater()
     inflater.feed(packer.compress(b"bye") + packer.flush() + b"more")
@@ -61,7 +61,7 @@ def test_a_stream_that_has_ended() -> None:
         inflater.read()
 
 
-def test_what_comes_after_the_end_is_not_inflated() -> None:
+def test_data_after_the_end_of_the_stream_is_returned_as_it_is() -> None:
     for end, after in ((zlib.Z_SYNC_FLUSH, b""), (zlib.Z_FINISH, b""), (zlib.Z_FINISH, b"b NOOP\r\n")):
         packer, inflater = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS), Inflater()
         inflater.feed(packer.compress(b"a NOOP\r\n") + packer.flush(end) + after)

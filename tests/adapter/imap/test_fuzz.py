@@ -1,4 +1,4 @@
-"""Nonsense in every state: a tagged answer, BAD, or a clean end; never a stuck connection and never a traceback."""
+"""Random input in every state: a tagged response, BAD, or a clean end; never a stuck connection, never a traceback."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _WORDS = (
 
 
 def _noise(dice: random.Random) -> bytes:
-    """Random octets, rich in what matters."""
+    """Random octets, rich in special characters."""
     alphabet = dice.choice([bytes(range(256)), b'A1 {}()"\\%*[]<>\r\n+~$', b"{}0123456789+\r\n"])
     return bytes(dice.choice(alphabet) for _ in range(dice.randint(1, 200)))
 
 
 def _grammar(dice: random.Random) -> bytes:
-    """Words of the protocol in an order of their own."""
+    """Keywords of the protocol in random order."""
     lines = []
     for number in range(dice.randint(1, 4)):
         words = [dice.choice(_WORDS) for _ in range(dice.randint(1, 9))]
@@ -64,7 +64,7 @@ _GOOD = (
 
 
 def _mutated(dice: random.Random) -> bytes:
-    """Good commands with a few octets changed, lost, doubled or cut off."""
+    """Valid commands with a few octets changed, lost, duplicated or truncated."""
     data = bytearray(b"".join(dice.choice(_GOOD) for _ in range(dice.randint(1, 3))))
     for _ in range(dice.randint(1, 6)):
         place = dice.randrange(len(data))
@@ -159,12 +159,12 @@ async def server(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def _survives(server: Running, state: Callable[[ImapClient], object], data: bytes) -> None:
-    """After the nonsense the connection is closed, or still in step, or waits for a literal until the client ends."""
+    """After random input the connection is closed, or in sync, or waits for a literal until the client disconnects."""
     client = await server.connect()
     await client.line()
     await state(client)  # type: ignore[misc]
     client.send(data)
-    # Whatever is open (a literal, IDLE, an exchange) is filled up and ended.
+    # End everything that may be open: a literal, IDLE, an authentication exchange.
     client.send(b"x" * 128 + b"\r\nDONE\r\n*\r\nzz1 NOOP\r\nzz2 LOGOUT\r\n")
     hung_up = False
     while True:
@@ -183,7 +183,7 @@ async def _survives(server: Running, state: Callable[[ImapClient], object], data
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__.strip("_"))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.strip("_"))
-async def test_nonsense(
+async def test_random_input_never_breaks_a_session(
     server: Running,
     state: Callable[[ImapClient], object],
     kind: Callable[[random.Random], bytes],
@@ -195,7 +195,7 @@ async def test_nonsense(
     for at in range(0, len(pieces), 10):
         await asyncio.gather(*(_survives(server, state, data) for data in pieces[at : at + 10]))
     assert not caplog.records, caplog.text
-    # The server is well.
+    # The server still works.
     client = await server.login(ADA)
     await client.ok("SELECT INBOX")
     await client.close()

@@ -1,4 +1,4 @@
-"""Limits, slow and hostile peers, and who may see what."""
+"""Limits, slow and hostile peers, and access to mail."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.support.waiting import PATIENCE, until
 # --- slow peers and large answers ------------------------------------------------------------------------------------
 
 
-async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> None:
+async def test_slow_reader_costs_little_memory_and_blocks_no_session(start: Start) -> None:
     async with start() as server:
         large = b"Subject: large\r\n\r\n" + os.urandom(30 << 20).hex()[: 40 << 20].encode() + b"\r\n"
         await asyncio.to_thread(append, server.transport, "INBOX", large)
         slow = await server.login(ADA)
         await slow.ok("SELECT INBOX")
-        # A buffer of the size of a real connection's, so that the network itself takes little.
+        # A buffer as small as that of a real connection, so that the kernel buffers little.
         slow._writer.get_extra_info("socket").setsockopt(1, 8, 1 << 16)
         slow._reader._limit = 1 << 16  # type: ignore[attr-defined]
         tag = slow.start("FETCH 1 BODY.PEEK[]")
@@ -59,7 +59,7 @@ async def test_a_slow_reader_costs_little_and_blocks_nobody(start: Start) -> Non
 
 
 @pytest.mark.setting("imap.send")
-async def test_who_takes_nothing_is_given_up(start: Start) -> None:
+async def test_client_that_stops_reading_is_disconnected(start: Start) -> None:
     async with start(imap={"send": 0.5, "progress": 1.0}) as server:
         large = b"Subject: large\r\n\r\n" + b"x" * (30 << 20)
         await asyncio.to_thread(append, server.transport, "INBOX", large)
@@ -71,8 +71,8 @@ async def test_who_takes_nothing_is_given_up(start: Start) -> None:
         await stuck.close()
 
 
-async def test_a_peer_that_vanished_is_noticed(start: Start) -> None:
-    """What is sent to it is not confirmed; the kernel knows, and is told how long that may last."""
+async def test_kernel_detects_a_vanished_peer(start: Start) -> None:
+    """It does not acknowledge sent data, for which the kernel has a timeout."""
     async with start(imap={"keep_alive": 0.2}) as server:
         client = await server.login(ADA)
         stream = server.session.connection._socket
@@ -81,7 +81,7 @@ async def test_a_peer_that_vanished_is_noticed(start: Start) -> None:
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 300_000
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        client.start("IDLE")  # without a mailbox: something is sent all the same
+        client.start("IDLE")  # without a mailbox, keep-alives are sent, too
         assert (await client.line()).startswith(b"+ ")
         assert await client.line() == b"* OK Still here\r\n"
         await client.close()
@@ -99,7 +99,7 @@ async def test_a_thousand_commands_in_one_packet(start: Start) -> None:
 # --- hostile peers ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
+async def test_compression_bomb_is_read_in_pieces(start: Start) -> None:
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("COMPRESS DEFLATE")
@@ -121,7 +121,7 @@ async def test_a_compression_bomb_is_read_piece_by_piece(start: Start) -> None:
         await other.close()
 
 
-async def test_what_is_not_compressed_ends_the_connection(start: Start) -> None:
+async def test_invalid_compressed_data_closes_the_connection(start: Start) -> None:
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("COMPRESS DEFLATE")
@@ -133,7 +133,7 @@ async def test_what_is_not_compressed_ends_the_connection(start: Start) -> None:
         await client.close()
 
 
-async def test_an_oversized_literal_that_does_not_wait_is_drained(start: Start) -> None:
+async def test_oversized_non_synchronising_literal_is_skipped(start: Start) -> None:
     async with start(limits={"message_size": 1000}) as server:
         client = await server.login(ADA)
         assert (await client.append("INBOX", b"x" * 200_000)).startswith(b"NO [TOOBIG]")
@@ -152,7 +152,7 @@ async def test_literal_minus(start: Start) -> None:
         await client.close()
 
 
-async def test_huge_sets_cost_what_exists(start: Start) -> None:
+async def test_cost_of_huge_sets_depends_on_existing_messages(start: Start) -> None:
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(5)))
         client = await server.login(ADA)
@@ -193,7 +193,7 @@ async def test_connections_of_one_address(start: Start) -> None:
 
 
 async def test_many_connections_at_once_log_in_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password is slow to check: it is checked once for all of them."""
+    """A password check is slow: one check serves all of them."""
     verify, checked = Credentials.verify, []
 
     def counted(self: Credentials, address: str, password: str) -> bool:
@@ -208,19 +208,19 @@ async def test_many_connections_at_once_log_in_at_once(start: Start, monkeypatch
             await client.close()
 
 
-async def test_who_only_talks_is_sent_away_all_the_same(start: Start) -> None:
+async def test_login_timeout_applies_to_clients_that_send_commands(start: Start) -> None:
     async with start(imap={"login_time": 0.4}) as server:
         client = await server.connect()
         await client.line()
-        said = b"a OK"
-        while said.startswith(b"a OK"):
+        line = b"a OK"
+        while line.startswith(b"a OK"):
             client.send(b"a NOOP\r\n")
-            said = await client.line()
-        assert said.startswith(b"* BYE Login took too long")
+            line = await client.line()
+        assert line.startswith(b"* BYE Login took too long")
         await client.close()
 
 
-async def test_guessing_is_slowed_down_and_ended(start: Start) -> None:
+async def test_password_guessing_is_delayed_and_disconnected(start: Start) -> None:
     async with start(login={"free_failures": 1, "delay": 0.2}, imap={"bad_commands": 3}) as server:
         client = await server.connect()
         await client.line()
@@ -249,7 +249,7 @@ async def test_no_password_without_tls(start: Start, monkeypatch: pytest.MonkeyP
 
 
 async def _scram(client: ImapClient) -> None:
-    """RFC 7677, the client's side."""
+    """Log in as a client of RFC 7677."""
     first = f"n={ADA.replace('@', '@')},r=clientnonce"
     client.send(b"s AUTHENTICATE SCRAM-SHA-256 " + base64.b64encode(f"n,,{first}".encode()) + b"\r\n")
     challenge = base64.b64decode((await client.line()).removeprefix(b"+ ")).decode()
@@ -268,10 +268,10 @@ async def _scram(client: ImapClient) -> None:
     assert (await client.line()).startswith(b"s OK [CAPABILITY")
 
 
-# --- who may see what ------------------------------------------------------------------------------------------------
+# --- access to mail -------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
+async def test_account_cannot_reach_the_mail_of_others(start: Start) -> None:
     async with start() as server:
         (placed,) = await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1), address=BOB)
         (row,) = await asyncio.to_thread(rows, server.transport, "INBOX", BOB)
@@ -295,7 +295,7 @@ async def test_nobody_reaches_the_mail_of_others(start: Start) -> None:
         await client.close()
 
 
-async def test_the_log_does_not_repeat_what_a_client_sends(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_does_not_contain_client_input(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "adapter")
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1))
@@ -320,7 +320,7 @@ async def test_the_log_does_not_repeat_what_a_client_sends(start: Start, caplog:
     assert "secret" not in caplog.text.lower()
 
 
-async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Start) -> None:
+async def test_session_of_a_closed_account_can_do_nothing(start: Start) -> None:
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
@@ -337,7 +337,7 @@ async def test_a_session_of_an_account_that_is_closed_can_do_nothing(start: Star
 # --- endings ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) -> None:
+async def test_append_in_flight_is_completed_before_shutdown(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await asyncio.to_thread(make_store, root, ADA)
     async with serving(root) as server:
@@ -357,7 +357,7 @@ async def test_an_append_in_flight_is_finished_before_the_end(tmp_path: Path) ->
         assert len(rows(transport)) == 1
 
 
-async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: Start) -> None:
+async def test_connection_lost_during_append_leaves_nothing(start: Start) -> None:
     async with start() as server:
         client = await server.login(ADA)
         client.send(b"a APPEND INBOX {900000+}\r\n" + b"x" * 500_000)
@@ -367,7 +367,7 @@ async def test_a_connection_that_breaks_within_an_append_leaves_nothing(start: S
         assert await asyncio.to_thread(rows, server.transport) == []
 
 
-async def test_a_full_disk_within_an_append(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_during_append_refuses_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Spool, data: bytes) -> None:
         raise MailError(Reason.DISK_FULL)
 

@@ -1,4 +1,4 @@
-"""What one session does with long commands, saved results, many messages, and between two packets."""
+"""Sessions: long commands, saved results, many messages, and events between two packets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AfterIdle = Callable[[Callable[[Running], Awaitable[object]]], AbstractAsyncCont
 
 
 @pytest.mark.setting("imap.progress")
-async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_command_sends_inprogress(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     enough = asyncio.Event()
 
     async def slow(self: Mailboxes, state: object, program: object, advanced: Callable[[int], None]) -> Sequence[int]:
@@ -46,15 +46,15 @@ async def test_a_long_command_reports_that_it_is_at_work(start: Start, monkeypat
         await client.close()
 
 
-@pytest.mark.parametrize("trouble", [MailError(Reason.UNKNOWN), ZeroDivisionError()])
-async def test_a_literal_that_can_not_be_finished_ends_the_connection(
-    start: Start, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+@pytest.mark.parametrize("error", [MailError(Reason.UNKNOWN), ZeroDivisionError()])
+async def test_connection_is_closed_if_a_literal_cannot_be_completed(
+    start: Start, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Whatever would be said instead the client would take for content."""
+    """The client would read any other response as content of the literal."""
 
     def broken(self: Bodies, message_id: str, span: Span) -> Iterator[bytes]:
         yield b"x" * 1000
-        raise trouble
+        raise error
 
     monkeypatch.setattr(Bodies, "_chunks", broken)
     async with start() as server:
@@ -62,15 +62,15 @@ async def test_a_literal_that_can_not_be_finished_ends_the_connection(
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
         client.start("FETCH 1 (BODY.PEEK[])")
-        said = b""
+        received = b""
         while line := await client.line():
-            said += line
-        # As much of it as had been sent, and nothing else.
-        assert (b"* 1 FETCH (BODY[] {%d}\r\n" % ((1 << 20) + 8) + b"x" * 1000).startswith(said)
+            received += line
+        # A prefix of the response, and nothing else.
+        assert (b"* 1 FETCH (BODY[] {%d}\r\n" % ((1 << 20) + 8) + b"x" * 1000).startswith(received)
         await client.close()
 
 
-async def test_a_search_that_fails_saves_nothing(start: Start) -> None:
+async def test_failed_search_empties_the_saved_result(start: Start) -> None:
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(3)))
         client = await server.login(ADA)
@@ -83,7 +83,7 @@ async def test_a_search_that_fails_saves_nothing(start: Start) -> None:
         await client.close()
 
 
-async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
+async def test_disconnect_during_a_search_logs_no_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     searching = asyncio.Event()
@@ -103,7 +103,7 @@ async def test_who_leaves_in_the_middle_of_a_search_leaves_no_trouble(
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 
-async def test_what_is_done_to_many_messages_is_one_commit(start: Start) -> None:
+async def test_command_on_many_messages_is_one_commit(start: Start) -> None:
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(80)))
         client = await server.login(ADA)
@@ -133,7 +133,7 @@ async def test_what_is_done_to_many_messages_is_one_commit(start: Start) -> None
 
 @pytest.fixture
 def after_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> AfterIdle:
-    """Something happens after IDLE is begun and before the connection rests: others have their turn there."""
+    """Run something after IDLE has begun, while the connection is still busy and yields to others."""
 
     @asynccontextmanager
     async def run(happens: Callable[[Running], Awaitable[object]]) -> AsyncIterator[ImapClient]:
@@ -160,7 +160,7 @@ def after_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> AfterIdle:
     return run
 
 
-async def test_what_comes_just_after_idle_is_told(after_idle: AfterIdle) -> None:
+async def test_change_just_after_idle_begins_is_announced(after_idle: AfterIdle) -> None:
     async def deliver(server: Running) -> None:
         await told(server.transport, lambda: append(server.transport, "INBOX", varied_message(1)))
 
@@ -168,7 +168,7 @@ async def test_what_comes_just_after_idle_is_told(after_idle: AfterIdle) -> None
         assert await client.line() == b"* 1 EXISTS\r\n"
 
 
-async def test_the_end_just_after_idle_is_told(after_idle: AfterIdle) -> None:
+async def test_shutdown_just_after_idle_begins_sends_bye(after_idle: AfterIdle) -> None:
     async def end(server: Running) -> None:
         server.session.finish()
 
@@ -180,7 +180,7 @@ async def test_the_end_just_after_idle_is_told(after_idle: AfterIdle) -> None:
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_failure_has_an_answer(reason: Reason) -> None:
+def test_every_reason_has_a_response_code(reason: Reason) -> None:
     answer = failure(MailError(reason, "/secret/path"))
     assert answer == TaggedResponse(reason.public, reason.imap.encode(), b"NO")
 

@@ -1,18 +1,18 @@
-r"""Every file of ``tests/imap_transcripts`` is a conversation that must take place as it is written.
+r"""Transcripts: every file of ``tests/imap_transcripts`` is replayed and must produce the recorded responses.
 
 ::
 
     # a comment
     @ set imap.message_limit = 3        a setting of the server, before the first line
     @ deliver ada@example.test Subject  mail comes in from outside
-    C: a LOGIN ada@example.test secret  the client says (and a line end)
-    C| some octets                      the client says (and no line end); \r, \n and \xNN are escapes, and «…» is a
-                                        literal that does not wait, its size put before it
-    S: a OK {*}                         the server says; {*} stands for anything
-    S: * OK [UIDVALIDITY {v}] {*}       {v} stands for anything the first time, then for the same; also in C:
-    B C: …                              another session, which is connected when its name comes up first
+    C: a LOGIN ada@example.test secret  the client sends (and a line end)
+    C| some octets                      the client sends (and no line end); \r, \n and \xNN are escapes, and «…» is a
+                                        non-synchronising literal (its size is added)
+    S: a OK {*}                         the server sends; {*} matches anything
+    S: * OK [UIDVALIDITY {v}] {*}       {v} matches anything the first time, then the same; also in C:
+    B C: …                              another session, which is connected when its name is first used
 
-The greeting of a session is read when it is connected. After the last line no session may have said more.
+The greeting of a session is read when it connects. After the last line no session may have received more.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ def _files() -> list[Path]:
 
 def _unescape(text: str) -> bytes:
     octets = _ESCAPE.sub(
-        lambda found: _PLAIN_ESCAPES[found[0]] if found[1] is None else bytes([int(found[1], 16)]), text.encode()
+        lambda match: _PLAIN_ESCAPES[match[0]] if match[1] is None else bytes([int(match[1], 16)]), text.encode()
     )
-    return _LITERAL.sub(lambda found: b"{%d+}\r\n%b" % (len(found[1]), found[1]), octets)
+    return _LITERAL.sub(lambda match: b"{%d+}\r\n%b" % (len(match[1]), match[1]), octets)
 
 
 class Script:
-    """One conversation under way."""
+    """The replay of one transcript."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
         self._sessions: dict[str, ImapClient] = {}
-        self._known: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
 
     async def play(self, lines: Iterator[tuple[int, str]]) -> None:
         for number, line in lines:
             try:
                 await self._play_line(line)
             except (AssertionError, TimeoutError) as error:
-                raise AssertionError(f"line {number}: {line}\n{error or 'the server says nothing'}") from None
+                raise AssertionError(f"line {number}: {line}\n{error or 'the server sent nothing'}") from None
         for name, client in self._sessions.items():
-            assert not client.leftover, f"session {name} was told more: {client.leftover!r}"
+            assert not client.leftover, f"session {name} received more: {client.leftover!r}"
             await client.close()
 
     async def _play_line(self, line: str) -> None:
@@ -90,13 +90,13 @@ class Script:
         client = await self._session(match["session"] or "A")
         text = match["text"]
         if match["who"] == "C":
-            said = _unescape(self._fill(text)) if match["how"] == "|" else self._fill(text).encode() + b"\r\n"
-            client.send(said)
+            octets = _unescape(self._fill(text)) if match["how"] == "|" else self._fill(text).encode() + b"\r\n"
+            client.send(octets)
         else:
-            said = await client.line()
-            while said.rstrip() == _KEEP_ALIVE.encode() and text != _KEEP_ALIVE:
-                said = await client.line()
-            self._compare(text, said.decode("utf-8", "backslashreplace"))
+            received = await client.line()
+            while received.rstrip() == _KEEP_ALIVE.encode() and text != _KEEP_ALIVE:
+                received = await client.line()
+            self._compare(text, received.decode("utf-8", "backslashreplace"))
 
     async def _session(self, name: str) -> ImapClient:
         if name not in self._sessions:
@@ -105,25 +105,25 @@ class Script:
         return self._sessions[name]
 
     def _fill(self, text: str) -> str:
-        return _HOLE.sub(lambda hole: self._known.get(hole[1], hole[0]), text)
+        return _HOLE.sub(lambda hole: self._variables.get(hole[1], hole[0]), text)
 
-    def _compare(self, expected: str, said: str) -> None:
+    def _compare(self, expected: str, received: str) -> None:
         pattern, position, names = "", 0, []
         for hole in _HOLE.finditer(expected):
             pattern += re.escape(expected[position : hole.start()])
             position = hole.end()
-            if hole[1] in self._known:
-                pattern += re.escape(self._known[hole[1]])
+            if hole[1] in self._variables:
+                pattern += re.escape(self._variables[hole[1]])
             elif hole[1] == "*":
                 pattern += ".*"
             else:
                 pattern += "(.+?)"
                 names.append(hole[1])
         pattern += re.escape(expected[position:])
-        assert said.endswith("\r\n"), f"said: {said!r}"
-        found = re.fullmatch(pattern, said[:-2], re.DOTALL)
-        assert found, f"said: {said[:-2]}"
-        self._known.update(zip(names, found.groups(), strict=True))
+        assert received.endswith("\r\n"), f"received: {received!r}"
+        match = re.fullmatch(pattern, received[:-2], re.DOTALL)
+        assert match, f"received: {received[:-2]}"
+        self._variables.update(zip(names, match.groups(), strict=True))
 
     async def _direct(self, words: list[str]) -> None:
         match words:
@@ -165,8 +165,8 @@ class Script:
         from tests.support.stores import folder as find
 
         transport = self._server.transport
-        found = find(transport, folder, address)
-        transport.run(op.ChangeFlags(address, found.id, [uid], "add", flags))
+        folder_id = find(transport, folder, address).id
+        transport.run(op.ChangeFlags(address, folder_id, [uid], "add", flags))
 
     def _maintenance(self, on: bool) -> None:
         directories = Directories(self._server.keeper._root)
@@ -217,20 +217,20 @@ async def test_transcript(path: Path, tmp_path: Path, certificate: Tls) -> None:
 _COMMAND = re.compile(r"(?:[A-Z] )?C[:|] [^ ]+ ((?:UID )?[A-Z]+)", re.IGNORECASE)
 
 
-def test_every_command_is_spoken() -> None:
-    said = set()
+def test_every_command_is_in_a_transcript() -> None:
+    commands = set()
     for path in _files():
         for line in path.read_text(encoding="utf-8").replace("\\r\\n", "\nC: ").splitlines():
             if match := _COMMAND.match(line):
-                said.add(match[1].upper())
-    assert set(COMMANDS) - said == set()
+                commands.add(match[1].upper())
+    assert set(COMMANDS) - commands == set()
 
 
 _REFUSED = re.compile(r"(?:[A-Z] )?S: [A-Za-z0-9.]+ (?:NO|BAD) ")
 
 
-def test_sessions_of_clients_meet_no_refusal() -> None:
-    """But for mutt's COPY into a mailbox that it then makes."""
+def test_recorded_clients_are_not_refused() -> None:
+    """The exception is mutt's COPY into a mailbox that it then creates."""
     refused = {
         path.stem: [line for line in path.read_text(encoding="utf-8").splitlines() if _REFUSED.match(line)]
         for path in TRANSCRIPTS.glob("client_*.txt")
@@ -239,14 +239,14 @@ def test_sessions_of_clients_meet_no_refusal() -> None:
     assert {name: lines for name, lines in refused.items() if lines} == {"client_mutt": ["S: a0008 NO [TRYCREATE] {*}"]}
 
 
-def test_every_handler_stands_below_its_rfc() -> None:
+def test_every_handler_names_its_rfc() -> None:
     bare = [handler.__name__ for handler in HANDLERS.values() if "RFC" not in (inspect.getcomments(handler) or "")]
     assert bare == []
 
 
 def test_every_capability_is_used() -> None:
-    """By its name, or by what it brings."""
-    brings = {
+    """Each occurs by name, or by a keyword that it adds."""
+    keywords = {
         "IMAP4REV1": "SELECT", "SASL-IR": "AUTHENTICATE PLAIN AG", "LITERAL+": "«", "LITERAL-": "",
         "CHILDREN": "HasChildren", "UIDPLUS": "APPENDUID", "MULTIAPPEND": "» «", "SEARCHRES": "$", "WITHIN": "YOUNGER",
         "SORT=DISPLAY": "DISPLAYFROM", "ESORT": "SORT RETURN",
@@ -260,10 +260,10 @@ def test_every_capability_is_used() -> None:
     }  # fmt: skip
     text = "\n".join(path.read_text(encoding="utf-8") for path in _files()).upper()
     offered = [capability.name.upper() for capability in CAPABILITIES if capability.offer.words != "not yet"]
-    assert [name for name in offered if brings.get(name, name).upper() not in text] == []
+    assert [name for name in offered if keywords.get(name, name).upper() not in text] == []
 
 
-def test_every_test_of_the_compatibility_list_is_there() -> None:
+def test_compatibility_list_names_existing_tests() -> None:
     root = REPOSITORY
     written = (root / "protocol/imap/COMPATIBILITY.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(tests/[^`]+)`", written))

@@ -1,4 +1,4 @@
-"""Content that cannot be read now: commands that need it answer NO [UNAVAILABLE], all others work."""
+"""Unreadable content: commands that need it respond NO [UNAVAILABLE], all others work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is visible at once: every command shows it, however late the change feed's thread is."""
+"""Acknowledged changes are visible at once, in every command, however late the change feed's thread is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 
 class _Paused:
-    """A change feed that gives nothing until it may go on."""
+    """A change feed that returns nothing until it is released."""
 
     def __init__(self, feed: ChangeFeed) -> None:
         self._go_on = threading.Event()
@@ -50,7 +50,7 @@ def paused(feed: ChangeFeed) -> Iterator[_Paused]:
 
 
 async def shown(client: ImapClient, command: str, pause: _Paused) -> bytes:
-    """What the command answers: it must wait for the feed, which goes on when the command has been read."""
+    """Return the response to a command, which must wait for the feed; the feed is released once the command is read."""
     tag = client.start(command)
     asyncio.get_running_loop().call_later(0.05, pause.go_on)
     untagged, status = await client.finish(tag)
@@ -59,7 +59,7 @@ async def shown(client: ImapClient, command: str, pause: _Paused) -> bytes:
 
 
 def deliver_elsewhere(running: Running) -> None:
-    """As another process does: with locks, index and descriptors of its own."""
+    """Open the store as another process does: with its own locks, index and descriptors."""
     with Transport.open(running.transport.root) as beside:
         deliver(beside, ADA)
 
@@ -132,9 +132,9 @@ async def test_sessions_that_send_nothing_ask_for_nothing(start: Start, monkeypa
         assert not asked
 
 
-@pytest.mark.parametrize("trouble", ["late", "failing"])
+@pytest.mark.parametrize("failure", ["late", "failing"])
 async def test_caches_are_compared_with_the_index_if_the_feed_cannot_go_on(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: str
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: str
 ) -> None:
     def fail() -> None:
         raise OSError(5, "Input/output error")
@@ -146,24 +146,24 @@ async def test_caches_are_compared_with_the_index_if_the_feed_cannot_go_on(
         monkeypatch.setattr(caches, "_PATIENCE", 0.05)
         feed = running.transport.changes
         with paused(feed):
-            if trouble == "failing":
+            if failure == "failing":
                 feed._deliver, original = fail, feed._deliver  # type: ignore[method-assign]
             with caplog.at_level(logging.WARNING):
                 for number in (1, 2, 3):
                     await asyncio.to_thread(deliver, running.transport, ADA)
                     assert b"* %d EXISTS" % number in b"".join(await client.ok("NOOP"))
                     assert b"MESSAGES %d" % number in b"".join(await client.ok("STATUS INBOX (MESSAGES)"))
-            if trouble == "failing":
+            if failure == "failing":
                 feed._deliver = original  # type: ignore[method-assign]
-                said = [record for record in caplog.records if "cannot read on" in record.getMessage()]
-                assert len(said) == 1  # not for every command
+                warnings = [record for record in caplog.records if "cannot read on" in record.getMessage()]
+                assert len(warnings) == 1  # not for every command
         await client.ok("NOOP")
 
 
 async def test_command_fails_while_a_stale_folder_cannot_be_read(
     store: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder is not taken for removed because the index cannot be read now."""
+    """An unreadable index does not make a folder appear deleted."""
     append(store, "INBOX", message())
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -177,9 +177,9 @@ async def test_command_fails_while_a_stale_folder_cannot_be_read(
         with monkeypatch.context() as failing:
             failing.setattr(mailboxes._folders, "_rows", fail)
             assert mailboxes.is_behind
-            with pytest.raises(MailError) as failure:
+            with pytest.raises(MailError) as raised:
                 await mailboxes.catch_up()
-            assert failure.value.reason is Reason.UNKNOWN
+            assert raised.value.reason is Reason.UNKNOWN
             assert mailboxes.is_behind
         await mailboxes.catch_up()
         assert not state.removed
@@ -233,7 +233,7 @@ async def test_wrong_published_number_costs_a_pass_and_no_more(
         state = await open_folder(mailboxes)
         _write_number(store, b"\xff" * 7 + b"\x7f")
         assert mailboxes.is_behind
-        monkeypatch.setattr(mailboxes._folders, "distrust", None)  # the feed answered in time
+        monkeypatch.setattr(mailboxes._folders, "distrust", None)  # the feed responds in time
         await mailboxes.catch_up()
         deliver(store, ADA)
         await mailboxes.catch_up()

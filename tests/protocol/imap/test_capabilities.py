@@ -49,7 +49,7 @@ def test_after_login() -> None:
     assert not {"QUOTA", "UNAUTHENTICATE", "ACL", "METADATA", "NOTIFY", "CATENATE"} & set(names)
 
 
-def test_what_is_configured() -> None:
+def test_configured_capabilities() -> None:
     names = offered(
         replace(LOGGED_IN, quota=True, literal_plus=False, compress=False, append_limit=1000, message_limit=50)
     )

@@ -1,4 +1,4 @@
-"""Each line of COMPATIBILITY.md that is about what clients send."""
+"""The lines of COMPATIBILITY.md about commands sent by clients."""
 
 from __future__ import annotations
 

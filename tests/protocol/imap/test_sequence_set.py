@@ -1,4 +1,4 @@
-"""Sequence sets: what the grammar says and the corner cases of ``*``."""
+"""Sequence sets: the grammar, and corner cases of ``*``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.imap.sequence_set import SAVED, SequenceSet, format_set, parse_set
         (b"1:4294967295", 5, [(1, 5)]),
     ],
 )
-def test_resolve(text: bytes, largest: int, spans: list[tuple[int, int]]) -> None:
+def test_ranges_resolve_to_ascending_spans(text: bytes, largest: int, spans: list[tuple[int, int]]) -> None:
     assert parse_set(text).resolve(largest) == spans
 
 
@@ -48,12 +48,12 @@ def test_resolve(text: bytes, largest: int, spans: list[tuple[int, int]]) -> Non
         b"\xb2",
     ],
 )
-def test_refused(text: bytes) -> None:
+def test_invalid_sets_are_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_set(text)
 
 
-def test_saved_result() -> None:
+def test_dollar_is_the_saved_result() -> None:
     assert parse_set(b"$") is SAVED
     assert SAVED.saved
     assert SAVED.resolve(9) == []

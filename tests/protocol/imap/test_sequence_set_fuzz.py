@@ -35,11 +35,11 @@ def expand(spans: list[tuple[int, int]]) -> list[int]:
 
 
 def model(chosen: SequenceSet, largest: int) -> list[int]:
-    found: set[int] = set()
+    members: set[int] = set()
     for first, last in chosen.ranges:
         low, high = sorted((first or largest, last or largest))
-        found.update(range(low, high + 1))
-    return sorted(n for n in found if 1 <= n <= largest)
+        members.update(range(low, high + 1))
+    return sorted(n for n in members if 1 <= n <= largest)
 
 
 @given(sets, st.integers(0, 60))
@@ -51,13 +51,13 @@ def test_resolve_is_the_set_clamped(chosen: SequenceSet, largest: int) -> None:
 
 @given(sets, numbers)
 def test_positions_in_uids(chosen: SequenceSet, uids: list[int]) -> None:
-    wanted = set(model(chosen, uids[-1] if uids else 0))
-    found = [uids[p] for r in chosen.uid_positions(uids) for p in r]
-    assert found == [u for u in uids if u in wanted]
+    members = set(model(chosen, uids[-1] if uids else 0))
+    resolved = [uids[p] for r in chosen.uid_positions(uids) for p in r]
+    assert resolved == [u for u in uids if u in members]
 
 
 @given(sets)
-def test_written_and_read_back(chosen: SequenceSet) -> None:
+def test_sets_round_trip(chosen: SequenceSet) -> None:
     def spell(n: int) -> str:
         return "*" if n == STAR else str(n)
 
@@ -95,7 +95,7 @@ def test_any_bytes_are_a_set_or_an_error(text: bytes) -> None:
         pass
 
 
-def test_huge_ranges_cost_what_exists() -> None:
+def test_cost_of_huge_ranges_depends_on_existing_messages() -> None:
     uids = list(range(1, 200_001, 2))
     started = time.process_time()
     for _ in range(1000):
@@ -113,7 +113,7 @@ def test_utf7_round_trip(name: str) -> None:
 
 
 @given(st.text("&-,+AOk0w Z~é", max_size=16).map(lambda s: s.encode()))
-def test_utf7_has_one_spelling(spelling: bytes) -> None:
+def test_utf7_has_one_encoding(spelling: bytes) -> None:
     try:
         name = utf7.decode(spelling)
     except ProtocolError:

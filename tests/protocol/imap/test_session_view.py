@@ -23,7 +23,7 @@ UIDONLY = Dialect(uid_only=True)
 
 
 class Folder:
-    """Mask and mod-sequence of every message follow from its UID."""
+    """Mask and mod-sequence of every message are derived from its UID."""
 
     def __init__(self) -> None:
         self.flags = FlagTable()
@@ -74,7 +74,7 @@ def test_where_expunges_are_allowed(command: str | None, numbers: bool, expected
     assert emission(COMMANDS[command] if command else None, uses_numbers=numbers) is expected
 
 
-def test_new_mail() -> None:
+def test_new_messages_are_announced_by_exists() -> None:
     seen = view(5, 6)
     seen.apply(FolderChange(uids(5, 6, 9), 2))
     seen.apply(FolderChange(uids(5, 6, 9, 10), 3))
@@ -85,7 +85,7 @@ def test_new_mail() -> None:
     assert not seen.pending
 
 
-def test_expunges_wait_and_fold() -> None:
+def test_expunges_are_held_back_and_merged() -> None:
     seen = view(5, 6, 7, 8)
     seen.apply(FolderChange(uids(5, 7, 8), 2, expunged=[6]))
     seen.apply(FolderChange(uids(5, 7, 8, 9), 3))
@@ -98,7 +98,7 @@ def test_expunges_wait_and_fold() -> None:
     assert list(seen.uids) == [7, 8, 9]
 
 
-def test_came_and_went() -> None:
+def test_message_added_and_expunged_between_flushes_is_never_mentioned() -> None:
     seen = view(5)
     seen.apply(FolderChange(uids(5, 6), 2))
     seen.apply(FolderChange(uids(5), 3, expunged=[6]))
@@ -106,13 +106,13 @@ def test_came_and_went() -> None:
     assert flush(seen) == b""
 
 
-def test_expunge_then_new_mail_in_one_go() -> None:
+def test_expunge_is_announced_before_new_messages() -> None:
     seen = view(5, 6)
     seen.apply(FolderChange(uids(6, 7), 2, expunged=[5]))
     assert flush(seen) == b"* 1 EXPUNGE\r\n* 2 EXISTS\r\n"
 
 
-def test_vanished() -> None:
+def test_qresync_and_uidonly_announce_vanished() -> None:
     for dialect in (QRESYNC, UIDONLY):
         seen = view(5, 6, 7, 9, dialect=dialect)
         seen.apply(FolderChange(uids(9), 2, expunged=[5, 6, 7]))
@@ -134,16 +134,16 @@ def test_flags_in_each_dialect() -> None:
         assert flush(seen) == b""
 
 
-def test_own_silent_change() -> None:
+def test_silent_change_announces_at_most_the_modseq() -> None:
     change = FolderChange(uids(5, 6), 2, flagged=[5])
     seen = view(5, 6)
     seen.apply(change, Report.SILENT)
     assert flush(seen) == b""
-    # RFC 7162 3.1.3: the mod-sequence is told even so
+    # RFC 7162 3.1.3: the mod-sequence is announced
     seen = view(5, 6, dialect=CONDSTORE)
     seen.apply(change, Report.SILENT)
     assert flush(seen) == b"* 1 FETCH (UID 5 MODSEQ (1005))\r\n"
-    # RFC 3501 6.4.6: but what others changed is told whole
+    # RFC 3501 6.4.6: changes by other sessions are announced with flags
     for order in ((Report.SILENT, Report.FLAGS), (Report.FLAGS, Report.SILENT)):
         seen = view(5, 6)
         for report in order:
@@ -151,7 +151,7 @@ def test_own_silent_change() -> None:
         assert flush(seen) == b"* 1 FETCH (UID 5 FLAGS (\\Seen))\r\n"
 
 
-def test_store_that_changed_nothing_and_fetch_that_told() -> None:
+def test_touched_flags_are_announced_unless_a_fetch_carried_them() -> None:
     seen = view(5, 6)
     seen.touch([5, 6, 99])
     seen.mark_fetched_flags([6])
@@ -170,7 +170,7 @@ def test_flags_of_unannounced_and_expunged_messages() -> None:
     assert flush(seen) == b"* 1 EXPUNGE\r\n"
 
 
-def test_new_keyword_is_told_first() -> None:
+def test_new_keyword_is_announced_before_its_first_message() -> None:
     folder = Folder()
     seen = View(uids(5), 1, folder.flags, PLAIN)
     folder.flags.mask(["$Junk"])
@@ -181,7 +181,7 @@ def test_new_keyword_is_told_first() -> None:
     assert lines[2].startswith(b"* 1 FETCH")
 
 
-def test_modseq_is_held_back_while_expunges_wait() -> None:
+def test_modseq_is_held_back_while_expunges_are_pending() -> None:
     """RFC 7162 3.2."""
     seen = view(5, 6, dialect=QRESYNC)
     seen.apply(FolderChange(uids(6), 50, expunged=[5]))
@@ -194,7 +194,7 @@ def test_modseq_is_held_back_while_expunges_wait() -> None:
     assert flush(seen) == b"* VANISHED 5\r\n* OK [HIGHESTMODSEQ 51] Highest\r\n"
 
 
-def test_sets() -> None:
+def test_sequence_sets_resolve_to_announced_messages() -> None:
     seen = view(5, 6, 9)
     assert list(seen.by_number(parse_set(b"2,1,2:1")).uids) == [5, 6]
     assert list(seen.by_number(parse_set(b"*")).uids) == [9]
@@ -211,7 +211,7 @@ def test_sets() -> None:
     assert list(empty.by_uid(parse_set(b"1:*")).uids) == []
 
 
-def test_saved_result() -> None:
+def test_saved_result_excludes_expunged_messages() -> None:
     seen = view(5, 6, 9)
     assert list(seen.by_uid(SAVED).uids) == []
     seen.save_result([5, 9])
@@ -222,7 +222,7 @@ def test_saved_result() -> None:
     assert list(seen.by_number(SAVED).numbers) == [2]
 
 
-def test_visible() -> None:
+def test_search_returns_announced_messages_only() -> None:
     seen = view(5, 6)
     current = uids(5, 6, 7)
     seen.apply(FolderChange(current, 2))
@@ -234,7 +234,7 @@ def test_visible() -> None:
 
 
 def test_cost_in_a_large_folder() -> None:
-    """100,000 messages: expunging half of them is one pass, and an up-to-date view holds no list of its own."""
+    """Expunging half of 100,000 messages is one pass, and a view that is up to date has no list of its own."""
     everything = array("I", range(1, 200_001, 2))
     half = everything[::2]
     seen = View(everything, 1, FOLDER.flags, PLAIN)
@@ -263,7 +263,7 @@ def arrive(seen: View, *numbers: int, exists_overlooked: bool = False, recent: t
     return seen.flush(Emission.ALL, FOLDER, exists_overlooked=exists_overlooked)
 
 
-def test_recent_messages_are_counted_where_they_are_known() -> None:
+def test_recent_counts_announced_messages_only() -> None:
     seen = view(1, 2, 4)
     seen.add_recent(2, 5)
     assert seen.announce_recent() == 2
@@ -298,7 +298,7 @@ def test_exists_is_repeated_once_where_it_may_be_overlooked() -> None:
     assert seen.repeat_exists() == b"* 2 EXISTS\r\n* 1 RECENT\r\n"
     assert seen.repeat_exists() == b""
     arrive(seen, 1, 2, 3, exists_overlooked=True)
-    arrive(seen, 1, 2, 3, 4)  # a later one was noticed
+    arrive(seen, 1, 2, 3, 4)  # a later EXISTS was noticed
     assert seen.repeat_exists() == b""
 
 
@@ -317,7 +317,7 @@ def test_exists_before_expunge_for_replace() -> None:
     assert list(seen.uids) == [2, 3]
 
 
-def test_numbers_of_messages_that_are_gone_can_still_be_named() -> None:
+def test_numbers_of_expunged_messages_are_valid_until_announced() -> None:
     seen = view(4, 5, 6)
     seen.apply(FolderChange(uids(4, 6), 9, expunged=[5]))
     assert seen.by_number(parse_set(b"1:3")).uids == [4, 6]

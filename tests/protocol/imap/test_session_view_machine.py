@@ -30,7 +30,7 @@ DIALECTS = [
 
 
 class Folder:
-    """What is in the store; every change is one commit with its own mod-sequence."""
+    """The folder in the store; every change is one commit with its own mod-sequence."""
 
     def __init__(self) -> None:
         self.flags = FlagTable()
@@ -62,7 +62,7 @@ class Folder:
         return FolderChange(self.uids, self.modseq, expunged=uids)
 
     def store(self, uids: Sequence[int], mask: int, add: bool) -> FolderChange:
-        """A message whose flags stay as they are keeps its mod-sequence (RFC 7162 3.1.11)."""
+        """A message with unchanged flags keeps its mod-sequence (RFC 7162 3.1.11)."""
         self.modseq += 1
         changed = []
         for uid in uids:
@@ -75,7 +75,7 @@ class Folder:
 
 
 class Client:
-    """A client that believes nothing but what it is sent."""
+    """A client that derives its state only from responses."""
 
     def __init__(self, folder: Folder, dialect: Dialect) -> None:
         self.folder = folder
@@ -86,21 +86,21 @@ class Client:
         self.mask = {uid: folder.mask[uid] for uid in self.uids}
         self.flag_count = len(folder.flags)
         self.highest = folder.modseq
-        self.unheard: dict[int, int] = {}  # expunged, by mod-sequence
+        self.unannounced: dict[int, int] = {}  # expunged, by mod-sequence
         self.saved: list[int] = []
 
     def receive(self, point: Emission) -> None:
         lines = self.view.flush(point, self.folder).split(b"\r\n")[:-1]
         modseqs = [re.findall(rb"MODSEQ \((\d+)\)", line) for line in lines if b" FLAGS (" in line]
-        assert modseqs == sorted(modseqs, key=lambda found: int(found[0]) if found else 0)
+        assert modseqs == sorted(modseqs, key=lambda modseq: int(modseq[0]) if modseq else 0)
         for line in lines:
             match = LINE.fullmatch(line)
             assert match, line
             number = int(match[1] or 0)
             getattr(self, "on_" + match[2].decode().lower())(number, match[3], point)
-        # RFC 7162 3.2: reconnecting with what it knows now, the client would learn of every lost expunge.
+        # RFC 7162 3.2: if the client reconnects now, resynchronisation reports every lost expunge.
         if self.dialect.qresync:
-            assert all(self.highest < modseq for modseq in self.unheard.values())
+            assert all(self.highest < modseq for modseq in self.unannounced.values())
 
     def on_flags(self, number: int, rest: bytes, point: Emission) -> None:
         assert number == 0
@@ -114,11 +114,11 @@ class Client:
 
     def on_exists(self, number: int, rest: bytes, point: Emission) -> None:
         new = [uid for uid in self.folder.uids if uid > self.top]
-        assert new, "EXISTS without news"
+        assert new, "EXISTS without new messages"
         self.uids += new
         assert number == len(self.uids)
         self.top = new[-1]
-        # It asks for the flags of what is new, as clients do.
+        # The client fetches the flags of new messages, as real ones do.
         self.mask.update({uid: self.folder.mask[uid] for uid in new})
 
     def on_expunge(self, number: int, rest: bytes, point: Emission) -> None:
@@ -139,7 +139,7 @@ class Client:
     def forget(self, uid: int) -> None:
         assert uid not in self.folder.uids, "a message that is still there"
         self.uids.remove(uid)
-        self.unheard.pop(uid)
+        self.unannounced.pop(uid)
         if uid in self.saved:
             self.saved.remove(uid)
 
@@ -158,7 +158,7 @@ class Client:
     def learn(self, uid: int, rest: bytes) -> None:
         if flags := re.search(rb"FLAGS \(([^)]*)\)", rest):
             self.mask[uid] = self.folder.flags.mask(flags[1].decode().split())
-            assert self.mask[uid] < 1 << self.flag_count, "a keyword before FLAGS told of it"
+            assert self.mask[uid] < 1 << self.flag_count, "a keyword before it was announced in FLAGS"
         else:
             assert self.dialect.condstore
         assert (b"MODSEQ (" in rest) == self.dialect.condstore
@@ -179,7 +179,7 @@ class ViewMachine(RuleBasedStateMachine):
         for client in self.clients:
             for uid in change.expunged:
                 if uid in client.uids:
-                    client.unheard[uid] = change.modseq
+                    client.unannounced[uid] = change.modseq
             client.view.apply(change, report if client is own else Report.FLAGS)
 
     def some(self, data: st.DataObject, uids: Sequence[int]) -> list[int]:
@@ -213,15 +213,15 @@ class ViewMachine(RuleBasedStateMachine):
         client = self.client(data)
         if not client.uids:
             return
-        wanted = self.some(data, client.uids)
+        chosen = self.some(data, client.uids)
         if uid:
-            rows = client.view.by_uid(SequenceSet(tuple((u, u) for u in wanted)))
+            rows = client.view.by_uid(SequenceSet(tuple((u, u) for u in chosen)))
         else:
-            places = [client.uids.index(u) + 1 for u in wanted]
+            places = [client.uids.index(u) + 1 for u in chosen]
             rows = client.view.by_number(SequenceSet(tuple((n, n) for n in places)))
-        # It hits exactly the messages the client meant, but for those that are gone.
-        assert list(rows.uids) == [u for u in wanted if u in self.folder.uids]
-        assert rows.has_expunged == (len(rows.uids) < len(wanted))
+        # The command applies to exactly the messages the client named, except expunged ones.
+        assert list(rows.uids) == [u for u in chosen if u in self.folder.uids]
+        assert rows.has_expunged == (len(rows.uids) < len(chosen))
         assert [client.uids[n - 1] for n in rows.numbers] == list(rows.uids)
         report = Report.SILENT if silent else Report.FLAGS
         change = self.folder.store(rows.uids, mask, add)
@@ -245,7 +245,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def fetch_flags(self, data: st.DataObject) -> None:
-        """FETCH FLAGS answers with what is there now, so nothing needs to be said again."""
+        """FETCH FLAGS returns the current flags, which need not be announced again."""
         client = self.client(data)
         rows = client.view.by_uid(parse_set(b"1:*"))
         client.mask.update({u: self.folder.mask[u] for u in rows.uids})
@@ -254,15 +254,15 @@ class ViewMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def search_and_save(self, data: st.DataObject) -> None:
         client = self.client(data)
-        found = client.view.visible(self.folder.uids)
-        assert [u for u in client.uids if u in self.folder.uids] == list(found)
-        assert [client.uids[n - 1] for n in client.view.numbers(found)] == list(found)
-        if found:
-            client.saved = self.some(data, found)
+        results = client.view.visible(self.folder.uids)
+        assert [u for u in client.uids if u in self.folder.uids] == list(results)
+        assert [client.uids[n - 1] for n in client.view.numbers(results)] == list(results)
+        if results:
+            client.saved = self.some(data, results)
             client.view.save_result(client.saved)
 
     @invariant()
-    def numbers_are_what_the_client_believes(self) -> None:
+    def numbers_are_those_of_the_client(self) -> None:
         for client in getattr(self, "clients", []):
             assert len(client.view) == len(client.uids)
             assert list(client.view.uids) == client.uids
@@ -273,12 +273,12 @@ class ViewMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for client in getattr(self, "clients", []):
             pending = client.view.pending
-            told = client.flag_count == len(self.folder.flags)
-            assert pending or not told or client.view.flush(Emission.ALL, self.folder) == b""
+            flags_are_current = client.flag_count == len(self.folder.flags)
+            assert pending or not flags_are_current or client.view.flush(Emission.ALL, self.folder) == b""
             client.receive(Emission.ALL)
             assert client.uids == list(self.folder.uids)
             assert {u: client.mask[u] for u in client.uids} == {u: self.folder.mask[u] for u in self.folder.uids}
-            # Up to date, every view shares the folder's own list.
+            # Every view that is up to date shares the folder's list.
             assert client.view.uids is self.folder.uids
             assert client.view.flush(Emission.ALL, self.folder) == b""
             assert not client.view.pending

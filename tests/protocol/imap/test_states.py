@@ -1,4 +1,4 @@
-"""The state machine and the table of commands: complete, and right where the RFCs are explicit."""
+"""The state machine and the table of commands: complete, and as the RFCs specify."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_select_that_fails_late_deselects() -> None:
 
 
 @pytest.mark.parametrize("state", [State.AUTHENTICATED, State.SELECTED])
-def test_unauthenticate_takes_back_what_was_enabled_and_keeps_tls(state: State) -> None:
+def test_unauthenticate_disables_extensions_and_keeps_tls(state: State) -> None:
     machine = StateMachine()
     machine.apply(StateEvent.TLS_STARTED)
     for event in _PATHS[state]:
@@ -166,7 +166,7 @@ TestConversation = Conversation.TestCase
 # --- the table of commands -------------------------------------------------------------------------------------------
 
 
-def test_every_value_is_made_by_some_command() -> None:
+def test_every_value_has_a_command() -> None:
     values = {v for v in vars(c).values() if isinstance(v, type) and issubclass(v, c.Command) and v is not c.Command}
     assert len(values) == 37
     assert {spec.value for spec in COMMANDS.values()} == values

@@ -1,4 +1,4 @@
-"""APPEND and REPLACE, parsed as they stream in."""
+"""APPEND and REPLACE, parsed while they are received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATE = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def drive(stream: bytes, dialect: Dialect = PLAIN) -> Append | Replace | Refused | str:
-    """What an edge does; the command, its refusal, or the text of the error at its end."""
+    """Parse a stream as a session does: return the command, its refusal, or the text of the final error."""
     framer = Framer(AFTER_LOGIN)
     framer.feed(b"a " + stream + b"\r\n")
     parser: AppendParser | None = None
@@ -57,7 +57,7 @@ def drive(stream: bytes, dialect: Dialect = PLAIN) -> Append | Replace | Refused
         (b"UID REPLACE 99 Drafts ~{1+}\r\nm", Replace(True, 99, "Drafts", AppendMessage(1, binary=True))),
     ],
 )  # fmt: skip
-def test_parses(stream: bytes, command: Append | Replace) -> None:
+def test_commands_become_values(stream: bytes, command: Append | Replace) -> None:
     assert drive(stream) == command
 
 
@@ -72,29 +72,29 @@ def test_parses(stream: bytes, command: Append | Replace) -> None:
         b"APPEND x {1+}\r\nm{1+}\r\nm", b"REPLACE 1 x {1+}\r\nm {1+}\r\nm", b"APPEND x UTF8 (~{1+}\r\nm {1+}\r\nm",
     ],
 )  # fmt: skip
-def test_refused_before_the_message_is_taken(stream: bytes) -> None:
+def test_invalid_arguments_are_refused_before_the_message_is_sent(stream: bytes) -> None:
     refused = drive(stream)
     assert isinstance(refused, Refused)
     assert (refused.tag, refused.status) == (b"a", "BAD")
 
 
-def test_mailbox_name_that_cannot_be_is_no_mistake_of_syntax() -> None:
+def test_invalid_mailbox_name_is_refused_with_no_instead_of_bad() -> None:
     refused = drive(b"APPEND &AGE- {1+}\r\nm")
     assert isinstance(refused, Refused)
     assert (refused.tag, refused.status, refused.code) == (b"a", "NO", "CANNOT")
 
 
 @pytest.mark.parametrize("stream", [b"APPEND x {1+}\r\nm x", b"APPEND x {1+}\r\nm)", b"APPEND x UTF8 (~{1+}\r\nm"])
-def test_refused_at_the_end(stream: bytes) -> None:
+def test_invalid_end_is_refused(stream: bytes) -> None:
     assert isinstance(drive(stream), str)
 
 
-def test_a_command_without_a_message() -> None:
+def test_command_without_a_message_is_refused() -> None:
     with pytest.raises(CommandError):
         AppendParser("APPEND").finish(CommandLine(b"a", "APPEND", (b" x",)))
 
 
-def test_the_mailbox_is_known_before_the_message() -> None:
+def test_mailbox_is_parsed_before_the_message_is_sent() -> None:
     parser = AppendParser("APPEND", Dialect(utf8=True))
     start = LiteralStart(b"a", "APPEND", 9, True, False, True, (' "Entwürfe" '.encode(),))
     assert parser.message(start) == AppendMessage(9)

@@ -1,4 +1,4 @@
-"""Commands other than FETCH, SEARCH and APPEND: what each becomes, and what is refused."""
+"""Commands other than FETCH, SEARCH and APPEND: the value of each, and invalid ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def numbers(*ranges: tuple[int, int]) -> SequenceSet:
         (b"UID MOVE 4 Trash", c.Move(True, numbers((4, 4)), "Trash")),
     ],
 )  # fmt: skip
-def test_parses(text: bytes, command: Command) -> None:
+def test_commands_become_values(text: bytes, command: Command) -> None:
     assert parse(text) == command
 
 
@@ -178,7 +178,7 @@ def test_seq_match_needs_message_numbers() -> None:
         b"REPLACE 1 INBOX", b"UID REPLACE 1 INBOX",
     ],
 )  # fmt: skip
-def test_refuses(text: bytes) -> None:
+def test_invalid_commands_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError) as caught:
         parse(text)
     assert caught.value.status == "BAD"

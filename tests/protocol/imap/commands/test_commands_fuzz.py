@@ -1,4 +1,4 @@
-"""Commands written in any spelling that the grammar allows are read back; anything else is a ProtocolError."""
+"""Commands are parsed in every spelling that the grammar allows; anything else is a ProtocolError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = c.Command | Refused
 
 
 def drive(stream: bytes, dialect: Dialect) -> list[Answer]:
-    """What an edge does with a stream: every command becomes a value or a refusal."""
+    """Parse a stream as a session does: every command becomes a value or a refusal."""
     framer = Framer(AFTER_LOGIN)
     framer.feed(stream)
     answers: list[Answer] = []
@@ -58,7 +58,7 @@ def drive(stream: bytes, dialect: Dialect) -> list[Answer]:
 
 
 def spellings(value: str) -> st.SearchStrategy[bytes]:
-    """All the ways to write an astring."""
+    """Generate all spellings of an astring."""
     octets = value.encode()
     ways = [b"{%d+}\r\n%b" % (len(octets), octets), b"~{%d+}\r\n%b" % (len(octets), octets)]
     if not any(ch in value for ch in "\r\n\0"):
@@ -124,7 +124,7 @@ leaves: st.SearchStrategy[k.SearchKey] = st.one_of(
 
 
 def grow(inner: st.SearchStrategy[k.SearchKey]) -> st.SearchStrategy[k.SearchKey]:
-    """Keys in the form the parser gives: no NOT in NOT, no AND in AND, no OR in OR."""
+    """Generate keys in the parser's normal form: no NOT in NOT, no AND in AND, no OR in OR."""
     return st.one_of(
         inner.filter(lambda key: not isinstance(key, k.Not)).map(k.Not),
         st.lists(inner.filter(lambda key: not isinstance(key, k.And)), min_size=2, max_size=3).map(
@@ -201,8 +201,10 @@ def written_keys(draw: st.DrawFn) -> tuple[bytes, k.SearchKey]:
 
 @settings(max_examples=200)
 @given(written_keys(), st.sampled_from([b"", b"CHARSET UTF-8 ", b'charset "us-ascii" ']), st.booleans())
-def test_search(wanted: tuple[bytes, k.SearchKey], charset: bytes, uid: bool) -> None:
-    text, key = wanted
+def test_every_spelling_of_search_keys_is_parsed(
+    expected: tuple[bytes, k.SearchKey], charset: bytes, uid: bool
+) -> None:
+    text, key = expected
     (command,) = drive(b"a %bSEARCH %b%b\r\n" % (b"UID " * uid, charset, text), PLAIN)
     assert isinstance(command, c.Search)
     assert (command.uid, command.key, command.returns) == (uid, key, None)
@@ -211,7 +213,7 @@ def test_search(wanted: tuple[bytes, k.SearchKey], charset: bytes, uid: bool) ->
 
 @st.composite
 def written(draw: st.DrawFn) -> tuple[bytes, c.Command, Dialect]:
-    """A command in some spelling, what it means, and the dialect it is written in."""
+    """Generate a command in some spelling, its value, and its dialect."""
     dialect = draw(DIALECTS)
 
     def mailbox(name: str) -> bytes:
@@ -292,12 +294,14 @@ def written(draw: st.DrawFn) -> tuple[bytes, c.Command, Dialect]:
 
 @settings(max_examples=200)
 @given(st.lists(written(), min_size=1, max_size=3), st.sampled_from([b"", b" "]))
-def test_commands_are_read_back(wanted: list[tuple[bytes, c.Command, Dialect]], trailing: bytes) -> None:
-    for text, command, dialect in wanted:
+def test_every_spelling_of_a_command_is_parsed(
+    expected: list[tuple[bytes, c.Command, Dialect]], trailing: bytes
+) -> None:
+    for text, command, dialect in expected:
         assert drive(b"tag1 " + text + trailing + b"\r\n", dialect) == [command]
-    first = wanted[0][2]
-    stream = b"".join(b"x " + text + b"\r\n" for text, _, dialect in wanted if dialect == first)
-    assert drive(stream, first) == [command for _, command, dialect in wanted if dialect == first]
+    first = expected[0][2]
+    stream = b"".join(b"x " + text + b"\r\n" for text, _, dialect in expected if dialect == first)
+    assert drive(stream, first) == [command for _, command, dialect in expected if dialect == first]
 
 
 words = st.sampled_from(
@@ -326,9 +330,9 @@ def test_any_octets_are_commands_or_refused(stream: bytes, dialect: Dialect) -> 
 @settings(max_examples=200)
 @given(st.data(), written())
 def test_damaged_commands_are_commands_or_refused(
-    data: st.DataObject, wanted: tuple[bytes, c.Command, Dialect]
+    data: st.DataObject, expected: tuple[bytes, c.Command, Dialect]
 ) -> None:
-    text, _, dialect = wanted
+    text, _, dialect = expected
     start = data.draw(st.integers(0, len(text)))
     stop = start + data.draw(st.integers(0, 3))
     drive(b"a " + text[:start] + data.draw(st.binary(max_size=3)) + text[stop:] + b"\r\n", dialect)

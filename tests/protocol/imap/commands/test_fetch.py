@@ -1,4 +1,4 @@
-"""FETCH: every item, modifier and the labels of the answers."""
+"""FETCH: every item and modifier, and the labels of the responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def items(text: bytes) -> tuple[FetchItem, ...]:
 )  # fmt: skip
 def test_items(text: bytes, expected: tuple[FetchItem, ...]) -> None:
     assert items(text) == expected
-    assert items(text) == expected  # as remembered
+    assert items(text) == expected  # from the cache
 
 
 def test_uid_fetch_always_asks_for_the_uid() -> None:
@@ -113,7 +113,7 @@ def test_sets_seen(text: bytes, expected: bool) -> None:
     assert command.sets_seen is expected
 
 
-def test_long_and_literal_requests_are_read_too() -> None:
+def test_long_and_literal_requests_are_parsed() -> None:
     names = b" ".join(b"X-%d" % n for n in range(400))
     assert items(b"(BODY.PEEK[HEADER.FIELDS (" + names + b")])")
     assert len(items(b"(" + b" ".join(b"BODY[%d]" % n for n in range(1, 3000)) + b")")) == 2999
@@ -132,7 +132,7 @@ def test_long_and_literal_requests_are_read_too() -> None:
         b"FLAGS (CHANGEDSINCE 1 VANISHED)", b"FLAGS (PARTIAL 1:-2)", b"PREVIEW (EAGER)", b"BODY[1.2.3",
     ],
 )  # fmt: skip
-def test_refuses(text: bytes) -> None:
+def test_invalid_commands_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError):
         parse(b"FETCH 1 " + text)
 

@@ -125,7 +125,7 @@ def test_return_options(text: bytes, expected: SearchReturn) -> None:
     )
 
 
-def test_modseq_is_noticed() -> None:
+def test_modseq_key_is_reported() -> None:
     assert parse(b"SEARCH OR NOT (ALL MODSEQ 3) ALL") == c.Search(
         False,
         k.Or(k.Not(k.And((k.All(), k.ModSeqKey(3)))), k.All()),
@@ -175,7 +175,7 @@ def test_unknown_charset(text: bytes) -> None:
         b"SORT (X) UTF-8 ALL", b"THREAD X UTF-8 ALL", b"THREAD REFERENCES ALL",
     ],
 )  # fmt: skip
-def test_refuses(text: bytes) -> None:
+def test_invalid_commands_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError):
         parse(text)
 

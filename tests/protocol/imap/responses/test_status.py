@@ -1,4 +1,4 @@
-"""Status responses, response codes, and data about server, account and folders: exact octets."""
+"""Exact octets of status responses, response codes, and data about server, account and folders."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_conditions() -> None:
 
 
 @given(st.text())
-def test_text_never_breaks_out(line: str) -> None:
-    """Whatever a text holds, a response stays one line and does not grow a response code."""
+def test_text_cannot_forge_a_response(line: str) -> None:
+    """With any text, a response is one line without a forged response code."""
     sent = status.ok(b"A1", line)
     assert sent.count(b"\r") == sent.count(b"\n") == 1
     assert sent.isascii()

@@ -1,4 +1,4 @@
-"""SEARCH against a model that asks every message by itself, for random folders and random criteria."""
+"""SEARCH against a model that evaluates every message by itself, for random folders and random criteria."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Message:
 
 
 class Source:
-    """A folder in memory; ``indexed`` UIDs are answered by an index, half of them only with "perhaps"."""
+    """A folder in memory. ``indexed`` UIDs are in a text index, which reports half of them only as possible matches."""
 
     def __init__(self, messages: Sequence[Message], saves: bool, indexed: frozenset[int] | None) -> None:
         self.messages = messages
@@ -110,14 +110,14 @@ class Source:
 
 
 def evaluate(program: Program, source: SearchSource) -> list[int]:
-    """The UIDs that match, ascending."""
+    """Return the UIDs that match, ascending."""
     steps = search(program, source)
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: list[int] = done.value
-            return found
+            uids: list[int] = done.value
+            return uids
 
 
 def matches(key: keys.SearchKey, m: Message, source: Source, saved: set[int]) -> bool:
@@ -243,7 +243,7 @@ def criteria(count: int) -> st.SearchStrategy[keys.SearchKey]:
 
 @given(st.data(), folders())
 @settings(max_examples=150, deadline=None)
-def test_same_as_asking_each_message(data: st.DataObject, source: Source) -> None:
+def test_program_equals_evaluation_message_by_message(data: st.DataObject, source: Source) -> None:
     view = View(source.uids, 1, source.table, PLAIN)
     saved = data.draw(st.sets(st.sampled_from(list(source.uids)))) if len(source.uids) else set()
     view.save_result(sorted(saved))
@@ -272,7 +272,7 @@ def test_text_is_read_only_where_it_matters() -> None:
     assert source.read == 10
 
 
-def test_pauses_while_texts_are_read() -> None:
+def test_search_yields_while_it_reads_texts() -> None:
     source, view = folder(1000)
     steps = search(compile_search(keys.BodyKey("body"), view, NOW), source)
     read = list(steps)
@@ -292,7 +292,7 @@ def test_depth_without_alternation_is_free(wrap: object) -> None:
     assert evaluate(compile_search(key, view, NOW), source) == [1, 2, 3]
 
 
-def test_too_deep_and_too_many() -> None:
+def test_too_deep_or_too_many_keys_are_refused() -> None:
     _, view = folder(1)
     key: keys.SearchKey = keys.All()
     for _ in range(100):
@@ -304,7 +304,7 @@ def test_too_deep_and_too_many() -> None:
         compile_search(keys.And((keys.All(),) * (MAX_KEYS + 1)), view, NOW)
 
 
-def test_numbers_that_do_not_exist() -> None:
+def test_unknown_numbers_match_nothing() -> None:
     source, view = folder(3)
     assert evaluate(compile_search(keys.SeqKey(((4, 4),)), view, NOW), source) == []
     assert evaluate(compile_search(keys.SeqKey(((2, 999),)), view, NOW), source) == [2, 3]

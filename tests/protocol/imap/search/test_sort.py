@@ -1,4 +1,4 @@
-"""SORT: criteria, ties, REVERSE, and the values it goes by (RFC 5256, RFC 5957)."""
+"""SORT: criteria, ties, REVERSE, and sort values (RFC 5256, RFC 5957)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 5256 2.1: base subject extraction, rule by rule."""
+"""Base subject extraction (RFC 5256 2.1), rule by rule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from protocol.imap.search.subject import BaseSubject, base_subject
         ("[fwd: ]", "", True),
     ],
 )
-def test_rules(subject: str, text: str, reply: bool) -> None:
+def test_base_subject_follows_the_rfc(subject: str, text: str, reply: bool) -> None:
     assert base_subject(subject) == BaseSubject(text, reply)
 
 
@@ -65,7 +65,7 @@ def test_rules(subject: str, text: str, reply: bool) -> None:
         "re [" * 50_000,
     ],
 )
-def test_linear(hostile: str) -> None:
+def test_cost_is_linear(hostile: str) -> None:
     began = time.process_time()
     base_subject(hostile)
     assert time.process_time() - began < 10
@@ -79,7 +79,7 @@ subjects = st.lists(
 
 @given(subjects)
 def test_stable_and_trimmed(subject: str) -> None:
-    """Extraction ends in a fixed point without outer white space; only removed markers make a reply."""
+    """Extraction is idempotent and trims white space; only removed markers make a subject a reply."""
     text, _ = base_subject(subject)
     assert text == text.strip(" ")
     assert base_subject(text).text == text

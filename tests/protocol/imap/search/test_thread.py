@@ -104,62 +104,62 @@ def test_chain_and_siblings() -> None:
     assert references(message(1, "a"), message(2, "b", "a"), message(3, "c", "a")) == b"(1 (2)(3))"
 
 
-def test_replies_that_came_first() -> None:
+def test_replies_received_before_their_parent() -> None:
     assert references(message(1, "c", "ab"), message(2, "b", "a"), message(3, "a")) == b"(3 2 1)"
 
 
 def test_missing_parents() -> None:
-    # one child of a missing message stands for itself, two stay together (step 3)
+    # a single child of a missing message replaces it, two stay together (step 3)
     assert references(message(1, "b", "a")) == b"(1)"
     assert references(message(1, "b", "a"), message(2, "c", "a")) == b"((1)(2))"
     # a missing message between two others is skipped
     assert references(message(1, "a"), message(2, "c", "ab")) == b"(1 2)"
-    # missing above missing: all under the topmost one
+    # a missing message below another: all are under the topmost one
     assert references(message(1, "c", "ab"), message(2, "d", "ab"), message(3, "e", "a")) == b"((1)(2)(3))"
     assert references(message(1, "c", "ab"), message(2, "d", "ab")) == b"((1)(2))"
 
 
 def test_truncated_references_are_corrected_by_the_message_itself() -> None:
-    # message 1 makes c a child of a (step 1.A); c itself knows better (step 1.B)
+    # message 1 makes c a child of a (step 1.A); the references of c override that (step 1.B)
     assert (
         references(message(1, "d", "ac"), message(2, "c", "ab"), message(3, "b", "a"), message(4, "a")) == b"(4 3 2 1)"
     )
 
 
-def test_message_without_references_loses_what_earlier_messages_said() -> None:
+def test_message_without_references_overrides_earlier_messages() -> None:
     assert references(message(1, "c", "ab"), message(2, "b"), message(3, "a")) == b"(2 1)(3)"
     assert references(message(1, "b"), message(2, "c", "ab"), message(3, "a")) == b"(3 1 2)"
 
 
-def test_loops_are_not_made() -> None:
+def test_links_that_would_close_a_loop_are_omitted() -> None:
     assert references(message(1, "a", "a")) == b"(1)"
     assert references(message(1, "a", "b"), message(2, "b", "a")) == b"(2 1)"
     assert references(message(1, "a", "c"), message(2, "b", "a"), message(3, "c", "b")) == b"(3 1 2)"
-    # the link that came last is left out, also where another message's references made the first ones
+    # the last link is omitted, even if the references of another message made the first ones
     assert references(message(1, "a"), message(2, "b", "ca"), message(3, "c", "b")) == b"(3 1 2)"
     assert references(message(1, "b", "ca"), message(2, "c", "b")) == b"(2 1)"
-    # a link that the message itself overrules later still counts until then
+    # a link that the message itself overrides later counts until then
     assert references(message(1, "a", "ab"), message(2, "b")) == b"(1)(2)"
 
 
 def test_duplicate_and_missing_ids() -> None:
     assert references(message(1, "a"), message(2, "a"), message(3, "b", "a")) == b"(1 3)(2)"
     assert references(message(1), message(2)) == b"(1)(2)"
-    # ids are compared with regard to case
+    # ids are case-sensitive
     assert references(message(1, "a"), message(2, "b", "A")) == b"(1)(2)"
 
 
 def test_siblings_by_date_then_number() -> None:
     assert references(message(1, "a"), message(2, "b", "a", sent=9), message(3, "c", "a", sent=5)) == b"(1 (3)(2))"
     assert references(message(1, "a", sent=9), message(2, "b", sent=9), message(3, "c", sent=3)) == b"(3)(1)(2)"
-    # a dummy goes by its first child
+    # a dummy is sorted by its first child
     assert (
         references(message(1, "b", "a", sent=8), message(2, "c", "a", sent=3), message(3, "d", sent=5))
         == b"((2)(1))(3)"
     )
 
 
-def test_subjects_gather_threads() -> None:
+def test_threads_with_the_same_subject_are_merged() -> None:
     # a reply goes under the original
     assert references(message(1, subject="x"), message(2, subject="Re: x")) == b"(1 2)"
     assert references(message(1, subject="Re: x"), message(2, subject="X")) == b"(2 1)"
@@ -169,13 +169,13 @@ def test_subjects_gather_threads() -> None:
     # more of them join the dummy
     assert references(*[message(n, subject="x") for n in (1, 2, 3)]) == b"((1)(2)(3))"
     assert references(message(1, subject="x"), message(2, subject="x"), message(3, subject="Re: x")) == b"((1)(2)(3))"
-    # nothing is made of empty subjects
+    # empty subjects are not merged
     assert references(message(1), message(2, subject="Re:")) == b"(1)(2)"
 
 
 def test_subjects_with_dummies() -> None:
     pair = (message(1, "b", "a", "x"), message(2, "c", "a", "y"))
-    # the subject of a dummy is that of its first child; whoever has it joins
+    # the subject of a dummy is that of its first child; threads with this subject join it
     assert references(*pair, message(3, subject="Re: x")) == b"((1)(2)(3))"
     assert references(*pair, message(3, subject="x")) == b"((1)(2)(3))"
     # two dummies merge
@@ -219,8 +219,8 @@ def test_deep_chain(backwards: bool) -> None:
     assert line == b"* THREAD (%s)\r\n" % b" ".join(b"%d" % n for n in numbers)
 
 
-def test_long_circle() -> None:
-    """The last of 20,000 replies is what the first one answers: no square, and every message once."""
+def test_long_cycle() -> None:
+    """The first message replies to the last of 20,000 replies: the cost is not quadratic, every message occurs once."""
     first, *others = _chain(20_000)
     began = time.process_time()
     line = thread_response(thread_by_references([first._replace(references=["20000@x"]), *others]))
@@ -229,7 +229,7 @@ def test_long_circle() -> None:
 
 
 def test_deep_forks_and_one_subject() -> None:
-    """20,000 levels with a fork at each, and 20,000 threads of one subject: no recursion, no square."""
+    """20,000 levels with a fork at each, and 20,000 threads of one subject: no recursion, no quadratic cost."""
     forks = []
     for n in range(1, 20_001):
         forks.append(ThreadMessage(2 * n, f"{n}@x", [f"{n - 1}@x"], n, "", True))

@@ -49,7 +49,7 @@ def letter_by_letter(messages: list[ThreadMessage]) -> bytes:
             nodes.setdefault(node.message.message_id, node)
     for node in own:
         assert node.message is not None
-        chain = [nodes.setdefault(found, Node()) for found in node.message.references]
+        chain = [nodes.setdefault(reference, Node()) for reference in node.message.references]
         for parent, child in pairwise(chain):
             if child.parent is None and not parent.descends_from(child):
                 parent.attach(child)
@@ -88,27 +88,27 @@ def gather(root: Node) -> None:
         subject = node.first.subject
         if not subject:
             continue
-        known = table.setdefault(subject, node)
-        if known.message is not None and (node.message is None or (known.message.reply and not node.message.reply)):
+        other = table.setdefault(subject, node)
+        if other.message is not None and (node.message is None or (other.message.reply and not node.message.reply)):
             table[subject] = node
     for node in list(root.children):
         subject = node.first.subject
         if node.parent is not root or not subject or table[subject] is node:
             continue
-        known = table[subject]
-        if known.message is None:
+        other = table[subject]
+        if other.message is None:
             node.detach()
             for moved in node.children if node.message is None else [node]:
-                known.attach(moved)
-        elif node.message is not None and node.message.reply and not known.message.reply:
+                other.attach(moved)
+        elif node.message is not None and node.message.reply and not other.message.reply:
             node.detach()
-            known.attach(node)
+            other.attach(node)
         else:
             dummy = Node()
             root.attach(dummy)
             node.detach()
-            known.detach()
-            dummy.attach(known)
+            other.detach()
+            dummy.attach(other)
             dummy.attach(node)
             table[subject] = dummy
 
@@ -141,7 +141,7 @@ def mailboxes(draw: st.DrawFn, acyclic: bool) -> list[ThreadMessage]:
     messages = []
     for number in range(1, draw(st.integers(0, 9)) + 1):
         message_id = draw(st.none() | st.sampled_from(IDS))
-        # Acyclic: references go up the alphabet and stay below the message's own letter.
+        # Acyclic: references are in alphabetical order and precede the message's own letter.
         allowed = IDS if not acyclic else IDS[: IDS.index(message_id)] if message_id else IDS
         references = draw(st.lists(st.sampled_from(allowed), max_size=4, unique=acyclic)) if allowed else []
         messages.append(
@@ -158,7 +158,7 @@ def mailboxes(draw: st.DrawFn, acyclic: bool) -> list[ThreadMessage]:
 
 
 @given(mailboxes(acyclic=True) | mailboxes(acyclic=False))
-def test_same_threads(messages: list[ThreadMessage]) -> None:
+def test_threads_equal_those_of_the_reference_implementation(messages: list[ThreadMessage]) -> None:
     assert thread_response(thread_by_references(messages)) == letter_by_letter(messages)
 
 

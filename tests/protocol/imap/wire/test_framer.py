@@ -1,4 +1,4 @@
-"""The framer: commands, literals of every kind, limits, line modes, and staying in sync through refusals."""
+"""The framer: commands, all kinds of literals, limits, line mode, and synchronisation after refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.imap.wire.framer import Framer
 
 
 def run(framer: Framer, data: bytes) -> list[Event]:
-    """Feed and collect, accepting every literal."""
+    """Feed the framer and collect its events, accepting every literal."""
     framer.feed(data)
     events: list[Event] = []
     while (event := framer.next_event()) is not NEED_DATA:
@@ -72,7 +72,7 @@ def test_binary_literal() -> None:
     assert events[-1] == CommandLine(b"a", "SEARCH", (b" TEXT ", Literal(b"\x00\xff", True), b""))
 
 
-def test_a_literal_waits_for_the_answer() -> None:
+def test_literal_must_be_accepted_or_refused_before_the_next_event() -> None:
     framer = Framer()
     framer.feed(b"a LOGIN {3+}\r\nbob x\r\n")
     assert isinstance(framer.next_event(), LiteralStart)
@@ -229,7 +229,7 @@ def test_literal_minus() -> None:
 @pytest.mark.parametrize(
     "data", [b"a LOGIN {1001+}\r\n", b"x" * 1001, b"a NOOP {600+}\r\n" + b"x" * 600 + b"{600+}\r\n"]
 )
-def test_what_can_not_be_drained_breaks_the_stream(data: bytes) -> None:
+def test_refused_command_too_long_to_skip_is_fatal(data: bytes) -> None:
     framer = Framer(LIMITED)
     with pytest.raises(ProtocolError):
         run(framer, data)
@@ -261,12 +261,12 @@ def test_authenticate_lines() -> None:
     framer = Framer()
     framer.feed(b"a AUTHENTICATE LOGIN\r\nYm9i\r\n*\r\nb NOOP {5}\r\n")
     assert framer.next_event() == CommandLine(b"a", "AUTHENTICATE", (b" LOGIN",))
-    for expected in (b"Ym9i", b"*", b"b NOOP {5}"):  # a line asked for is a line, whatever it looks like
+    for expected in (b"Ym9i", b"*", b"b NOOP {5}"):  # a requested line is a Line, whatever its content
         framer.expect_line()
         assert framer.next_event() == Line(expected)
 
 
-def test_line_too_long_ends_the_command_that_asked() -> None:
+def test_too_long_line_ends_the_command_that_requested_it() -> None:
     framer = Framer(LIMITED)
     assert run(framer, b"a IDLE\r\n")
     framer.expect_line()
@@ -276,7 +276,7 @@ def test_line_too_long_ends_the_command_that_asked() -> None:
     assert run(framer, b"x {5+}\r\nz NOOP\r\n") == [Refused(b"a", "BAD", None, "Line is too long"), NOOP]
 
 
-def test_starttls_drops_what_was_injected() -> None:
+def test_input_before_starttls_is_discarded() -> None:
     framer = Framer()
     framer.feed(b"a STARTTLS\r\nb LOGIN eve x\r\n")
     assert isinstance(framer.next_event(), CommandLine)
@@ -316,7 +316,7 @@ def test_pipelined_commands_are_linear() -> None:
     assert time.process_time() - started < 20
 
 
-def test_an_idle_connection_keeps_nothing() -> None:
+def test_idle_connection_buffers_nothing() -> None:
     framer = after_login()
     run(framer, b"a LOGIN {3+}\r\nbob " + b"x" * 60_000 + b"\r\n")
     run(framer, b"a APPEND x {3+}\r\nabc\r\n")

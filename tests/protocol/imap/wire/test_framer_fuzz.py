@@ -1,4 +1,4 @@
-"""Any octets, cut anywhere: events or ProtocolError, the same for every cut, and a bounded buffer."""
+"""Any octets, split anywhere: events or ProtocolError, the same for every split, and a bounded buffer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cut(stream: bytes, points: list[int]) -> list[bytes]:
 
 
 def events_of(parts: list[bytes], refuse_every: int) -> list[Event]:
-    """Drive a framer as an edge does: IDLE asks for a line, every n-th literal is refused."""
+    """Drive a framer as a session does: IDLE requests a line, every n-th literal is refused."""
     framer = Framer(SMALL)
     events: list[Event] = []
     literals = 0
@@ -63,7 +63,7 @@ def events_of(parts: list[bytes], refuse_every: int) -> list[Event]:
 
 @settings(max_examples=400)
 @given(streams, st.lists(st.integers(0, 1 << 16), max_size=8), st.integers(0, 3))
-def test_cuts_do_not_matter(stream: bytes, points: list[int], refuse_every: int) -> None:
+def test_events_do_not_depend_on_how_the_stream_is_split(stream: bytes, points: list[int], refuse_every: int) -> None:
     whole = events_of([stream], refuse_every)
     assert events_of(cut(stream, points), refuse_every) == whole
     assert events_of([bytes((octet,)) for octet in stream], refuse_every) == whole
@@ -71,7 +71,7 @@ def test_cuts_do_not_matter(stream: bytes, points: list[int], refuse_every: int)
 
 @settings(max_examples=400)
 @given(streams, st.integers(0, 3))
-def test_what_events_promise(stream: bytes, refuse_every: int) -> None:
+def test_events_keep_their_invariants(stream: bytes, refuse_every: int) -> None:
     expected_chunks = 0
     for event in events_of([stream], refuse_every):
         if isinstance(event, CommandLine):
@@ -90,8 +90,8 @@ def test_what_events_promise(stream: bytes, refuse_every: int) -> None:
 
 
 @given(streams)
-def test_a_fresh_command_is_always_understood(stream: bytes) -> None:
-    """Whatever came before, enough line ends and octets bring the framer back to the start of a command."""
+def test_framer_recovers_from_any_input(stream: bytes) -> None:
+    """After any input, enough line ends and octets return the framer to the start of a command."""
     tail = b"\r\n" + b"\r\n" * 40 + b"z NOOP\r\nz NOOP\r\n"
     events = events_of([stream, tail], 0)
     assert events[-1] == CLOSED or CommandLine(b"z", "NOOP", (b"",)) in events

@@ -34,7 +34,7 @@ def test_atoms_and_astrings() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b" x", b"(", b"%", b"*", b"\xc3\xa9", b"\x00", b"\x7f", b'"open', b'"a\\n"', b"{3}"]
 )
-def test_no_astring(text: bytes) -> None:
+def test_invalid_astrings_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError):
         lex(text).astring()
 
@@ -55,7 +55,7 @@ def test_nul_only_in_binary_literals() -> None:
         Lexer((b"", Literal(b"\x00", False), b"")).string()
 
 
-def test_text_after_a_literal_is_not_taken_for_it() -> None:
+def test_text_after_a_literal_is_not_part_of_it() -> None:
     lexer = Lexer((b"x", Literal(b"y", False), b""))
     assert lexer.astring() == b"x"
     with pytest.raises(CommandError):
@@ -119,7 +119,7 @@ def test_date(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text", [b"30-Feb-1994", b"1-Foo-1994", b"0-Jan-1994", b"1-Jan-0000", b'"1-Jan-1994', b"1/2/3"]
 )
-def test_no_date(text: bytes) -> None:
+def test_invalid_dates_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError):
         lex(text).date()
 
@@ -142,7 +142,7 @@ def test_date_time() -> None:
         b"07-Feb-1994",
     ],
 )
-def test_no_date_time(text: bytes) -> None:
+def test_invalid_date_times_are_refused(text: bytes) -> None:
     with pytest.raises(CommandError):
         lex(text).date_time()
 
@@ -151,7 +151,7 @@ def test_mailbox_names() -> None:
     assert lex(b"inbox").mailbox() == "INBOX"
     assert lex(b'"Inbox/a"').mailbox() == "INBOX/a"
     assert lex(b"inboxes").mailbox() == "inboxes"
-    assert lex('"ınbox"'.encode(), UTF8).mailbox() == "ınbox"  # its upper case is INBOX all the same
+    assert lex('"ınbox"'.encode(), UTF8).mailbox() == "ınbox"  # although its upper case is INBOX
     assert lex(b"Entw&APw-rfe").mailbox() == "Entwürfe"
     assert lex('"Entwürfe"'.encode(), UTF8).mailbox() == "Entwürfe"
     assert lex(b"Entw&APw-rfe", UTF8).mailbox() == "Entw&APw-rfe"
@@ -171,7 +171,7 @@ def test_mailbox_names() -> None:
         (b'"a\tb"', PLAIN),
     ],
 )
-def test_no_mailbox_name(text: bytes, dialect: Dialect) -> None:
+def test_invalid_mailbox_names_are_refused(text: bytes, dialect: Dialect) -> None:
     with pytest.raises(CommandError):
         lex(text, dialect).mailbox()
 
@@ -181,7 +181,7 @@ def test_patterns() -> None:
     assert lex(b'"&U,BTFw-/%"').list_mailbox() == "台北/%"
 
 
-def test_errors_are_protocol_errors_that_carry_an_answer() -> None:
+def test_errors_are_protocol_errors_that_carry_a_response() -> None:
     error = CommandError("No", "NO", "LIMIT")
     assert isinstance(error, ProtocolError)
     assert (error.text, error.status, error.code) == ("No", "NO", "LIMIT")

@@ -1,4 +1,4 @@
-"""Modified UTF-7: the spellings of RFC 3501 5.1.3 and what must be refused."""
+"""Modified UTF-7: the encodings of RFC 3501 5.1.3, and those that must be refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("name", "spelling"), SPELLINGS)
-def test_both_ways(name: str, spelling: bytes) -> None:
+def test_names_round_trip(name: str, spelling: bytes) -> None:
     assert utf7.encode(name) == spelling
     assert utf7.decode(spelling) == name
 
@@ -36,23 +36,23 @@ def test_both_ways(name: str, spelling: bytes) -> None:
         b"&AOk/-",  # not of the modified alphabet
         b"&A-",  # a single base64 character
         b"&AA-",  # half a UTF-16 unit
-        b"&AOl-",  # same character as &AOk- but for the unused bits
+        b"&AOl-",  # same character as &AOk-, with other unused bits
         b"&AOk=-",  # padded
-        b"&AGE-",  # printable ASCII must stand for itself
-        b"&ACY-",  # & is spelled &-
-        b"&U,BTFw-&ZeVnLIqe-",  # superfluous shift
+        b"&AGE-",  # printable ASCII must not be encoded
+        b"&ACY-",  # & is encoded as &-
+        b"&U,BTFw-&ZeVnLIqe-",  # redundant shift
         b"&2D0-",  # lone surrogate
-        b"&3gDYPQ-",  # surrogates the wrong way round
+        b"&3gDYPQ-",  # surrogates in the wrong order
         b"Entw\xc3\xbcrfe",
         b"a\tb",
         b"a\x00b",
     ],
 )
-def test_refused(spelling: bytes) -> None:
+def test_other_encodings_are_refused(spelling: bytes) -> None:
     with pytest.raises(ProtocolError):
         utf7.decode(spelling)
 
 
-def test_lone_surrogate_has_no_spelling() -> None:
+def test_lone_surrogate_cannot_be_encoded() -> None:
     with pytest.raises(ValueError, match="surrogates"):
         utf7.encode("\ud800")

@@ -1,4 +1,4 @@
-"""Who is believed when it says in ID for whom it speaks, and what follows from it."""
+"""The client address that a proxy sends in ID: from trusted peers only, for limits and logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-async def test_a_proxy_is_believed_once_and_before_the_login(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_trusted_proxy_sets_the_client_address_once_before_login(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     async with serving(root, Settings(imap=ImapSettings(id_from=LOOPBACK))) as server:
         client = await server.connect()
@@ -34,24 +36,24 @@ async def test_a_proxy_is_believed_once_and_before_the_login(root: Path, caplog:
         assert _address(server) == CLIENT
         await client.ok('ID ("x-originating-ip" "192.0.2.8")')
         assert _address(server) == CLIENT
-        await client.ok(f"LOGIN {ADA} {PASSWORD}")  # the connection itself is from loopback: TLS is not asked for
+        await client.ok(f"LOGIN {ADA} {PASSWORD}")  # the connection itself is from loopback, so TLS is not required
         await client.ok('ID ("x-originating-ip" "192.0.2.9")')
         assert _address(server) == CLIENT
     assert f" {CLIENT} logged in as {ADA}" in caplog.text
 
 
-@pytest.mark.parametrize("told", ['"nonsense"', '""', "NIL", '"192.0.2.7 192.0.2.8"'])
-async def test_an_address_that_is_none_changes_nothing(root: Path, told: str) -> None:
+@pytest.mark.parametrize("address", ['"nonsense"', '""', "NIL", '"192.0.2.7 192.0.2.8"'])
+async def test_invalid_address_is_ignored(root: Path, address: str) -> None:
     async with serving(root, Settings(imap=ImapSettings(id_from=LOOPBACK))) as server:
         client = await server.connect()
         await client.line()
-        await client.ok(f'ID ("x-originating-ip" {told})')
+        await client.ok(f'ID ("x-originating-ip" {address})')
         assert _address(server) == "127.0.0.1"
         await client.ok(f"LOGIN {ADA} {PASSWORD}")
 
 
 @pytest.mark.parametrize("proxies", [(), ("192.0.2.0/24", "unix")])
-async def test_nobody_else_is_believed(root: Path, proxies: tuple[str, ...]) -> None:
+async def test_address_from_an_untrusted_peer_is_ignored(root: Path, proxies: tuple[str, ...]) -> None:
     async with serving(root, Settings(imap=ImapSettings(id_from=proxies))) as server:
         client = await server.connect()
         await client.line()
