@@ -1,4 +1,4 @@
-"""The selected mailbox of one session: the client's view of it, and the folder state it follows.
+"""The selected mailbox of one session: the client's view of it, and the folder it follows.
 
 Changes are applied to the view as they come. While the session commits a ``.SILENT`` change they are held back until
 it is known which of them is the session's own.
@@ -6,16 +6,13 @@ it is known which of them is the session's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from adapter.transport.operations.base import Operation
 from protocol.imap.session_view import Emission, FolderChange, Report, Rows, View
 
 if TYPE_CHECKING:
-    from adapter.read_model.folder_cache import FolderState
-    from adapter.read_model.mailboxes import Mailboxes
-    from adapter.read_model.recent import RecentMarks
+    from adapter.read_model.interface import MailboxReader, OpenFolder
     from protocol.imap.sequence_set import SequenceSet
     from protocol.imap.wire.lexer import Dialect
 
@@ -33,29 +30,29 @@ class MailboxListener(Protocol):
 class SelectedMailbox:
     """A subscription to a folder, until it is closed."""
 
-    __slots__ = ("_has_updates", "_held", "_listener", "_recent", "_watch", "read_only", "state", "view")
+    __slots__ = ("_has_updates", "_held", "_listener", "_reader", "_subscription", "folder", "read_only", "view")
 
     def __init__(
         self,
-        state: FolderState,
+        folder: OpenFolder,
         dialect: Dialect,
         listener: MailboxListener,
-        recent: RecentMarks,
+        reader: MailboxReader,
         *,
         read_only: bool,
     ) -> None:
-        self.state = state
-        self._recent = recent
+        self.folder = folder
+        self._reader = reader
         self.read_only = read_only
-        self.view = View(state.uids, state.modseq, state.flags, dialect, read_only=read_only)
+        self.view = View(folder.uids, folder.modseq, folder.flags, dialect, read_only=read_only)
         self._listener = listener
         self._held: list[FolderChange] | None = None  # while a silent change is committed
         self._has_updates = False  # the view may have something to announce
-        self._watch = state.subscribe(self)
-        self._claim_recent(state.uids[-1] if state.uids else 0)
+        self._subscription = folder.subscribe(self)
+        self._claim_recent(folder.uids[-1] if folder.uids else 0)
 
     def close(self) -> None:
-        self._watch.close()
+        self._subscription.close()
 
     # --- changes of the folder -------------------------------------------------------------------------------------
 
@@ -73,13 +70,13 @@ class SelectedMailbox:
         self._listener.mailbox_deleted()
 
     async def commit_silently(
-        self, mailboxes: Mailboxes, operation: Operation[Result], modseq_of: Callable[[Result], int | None]
+        self, change: Awaitable[Result], modseq_of: Callable[[Result], int | None]
     ) -> Result:
         """Commit a change of flags that is not announced. ``modseq_of``: of the result's change, if there was one."""
         self._held = []
         own: int | None = None
         try:
-            result = await mailboxes.commit(operation)
+            result = await change
             own = modseq_of(result)
         finally:
             held, self._held = self._held, None
@@ -108,9 +105,7 @@ class SelectedMailbox:
             return b""
         if self.view.last_new_uid:
             self._claim_recent(self.view.last_new_uid)
-        updates = self.view.flush(
-            point, self.state, modseq_sent=modseq_sent, exists_first=exists_first, exists_overlooked=exists_overlooked
-        )
+        updates = self.view.flush(point, self.folder, modseq_sent=modseq_sent, exists_first=exists_first, exists_overlooked=exists_overlooked)
         self._has_updates = self.view.pending
         return updates
 
@@ -119,10 +114,7 @@ class SelectedMailbox:
         r"""Mark messages up to the UID ``last`` as ``\Recent`` here, unless another session has announced them."""
         if not last or self.view.dialect.rev2:
             return
-        if self.read_only:
-            first = self._recent.peek(self.state.id, self.state.uidvalidity, last + 1)
-        else:
-            first = self._recent.claim(self.state, last + 1)
+        first = self._reader.first_recent(self.folder, last + 1, claim=not self.read_only)
         self.view.add_recent(first, last)
 
     # --- messages named by the client ------------------------------------------------------------------------------

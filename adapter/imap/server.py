@@ -9,26 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from adapter.imap.commands import idle
 from adapter.imap.connection import Connection
-from adapter.imap.session import Session, limits_before_login
+from adapter.imap.session import Backend, Session, limits_before_login
 from adapter.net.networks import UNIX, Networks, canonical
 from adapter.observability.peer import Peer, new_session_id
-from adapter.read_model.mailboxes import CacheLimits, Mailboxes
+from adapter.read_model.mailbox_writer import AccountWriter
+from adapter.read_model.mailboxes import CacheLimits, MailboxCache
 from adapter.store.quotas import Quotas
 from protocol.imap.responses import codes, status
 from protocol.imap.states import State, StateEvent
 
 if TYPE_CHECKING:
+    from adapter.accounts.login import Authenticator
     from adapter.config.schema import Settings
     from adapter.net.tls import Certificates
     from adapter.sessions.admission import Admission
     from adapter.sessions.context import OpenStore, ServerContext
-    from adapter.transport.transport import Transport
-
-Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -38,36 +37,53 @@ _MAX_TICK_SECONDS: Final = 1.0
 _LINGER_SECONDS: Final = 5.0
 
 
-class Backend:
-    """The open store as IMAP sessions use it: created when the store is opened, closed before the store is closed."""
+class OpenedBackend(Backend, Protocol):
+    """A backend as the server opens and closes it."""
 
-    def __init__(self, store: OpenStore, limits: CacheLimits) -> None:
-        self.store = store
-        self.mailboxes = Mailboxes(store.transport, store.commits, limits)
-
-    @property
-    def transport(self) -> Transport:
-        return self.store.transport
-
-    async def start(self) -> None:
-        await self.mailboxes.start()
+    async def start(self) -> None: ...
 
     async def close(self) -> None:
-        """Close the caches. No session may be left."""
-        await self.mailboxes.close()
+        """No session may be left."""
 
-    async def call(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Run a blocking function on a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.store.pool, function, *arguments)
+    def configure(self, limits: CacheLimits, quotas: Quotas) -> None: ...
+
+
+class StoreBackend:
+    """Caches over an open store: created when the store is opened, closed before the store is closed."""
+
+    def __init__(self, store: OpenStore, limits: CacheLimits, quotas: Quotas) -> None:
+        self._store = store
+        self.reader = MailboxCache(store.transport, store.commits, limits, quotas)
+
+    @property
+    def authenticator(self) -> Authenticator:
+        return self._store.authenticator
+
+    def writer(self, address: str) -> AccountWriter:
+        return AccountWriter(self.reader, address, "imap", self._store.sent_copies)
+
+    async def start(self) -> None:
+        await self.reader.start()
+
+    async def close(self) -> None:
+        await self.reader.close()
+
+    def configure(self, limits: CacheLimits, quotas: Quotas) -> None:
+        self.reader.configure(limits, quotas)
 
 
 class ImapServer:
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        make_backend: Callable[[OpenStore, CacheLimits, Quotas], OpenedBackend] = StoreBackend,
+    ) -> None:
         self._context = context
+        self._make_backend = make_backend
         self._loop = asyncio.get_running_loop()
         self._sessions: set[Session] = set()
-        self._backend: Backend | None = None
-        self._backend_task: asyncio.Task[Backend] | None = None
+        self._backend: OpenedBackend | None = None
+        self._backend_task: asyncio.Task[OpenedBackend] | None = None
         self._apply_settings()
         self._timer = self._loop.call_later(self._tick, self._check_timeouts)
         context.before_close.append(self._close_backend)
@@ -81,7 +97,7 @@ class ImapServer:
         imap = self.settings.imap
         self.proxies = Networks(imap.id_from)
         if self._backend is not None:
-            self._backend.mailboxes.keep_to(self._cache_limits())
+            self._backend.configure(self._cache_limits(), self.quotas)
         self._tick = min(_MAX_TICK_SECONDS, imap.keep_alive / 4, imap.login_time / 4, imap.idle / 4, imap.progress / 4)
 
     def _cache_limits(self) -> CacheLimits:
@@ -165,16 +181,16 @@ class ImapServer:
     def _store_is_available(self) -> bool:
         return self._context.store is not None and not self._context.ending
 
-    def _open_backend(self) -> asyncio.Task[Backend]:
+    def _open_backend(self) -> asyncio.Task[OpenedBackend]:
         if self._backend_task is None:
             self._backend_task = self._loop.create_task(self._start_backend())
         return self._backend_task
 
-    async def _start_backend(self) -> Backend:
+    async def _start_backend(self) -> OpenedBackend:
         store = self._context.store
         assert store is not None  # noqa: S101 - checked by the caller
         try:
-            backend = Backend(store, self._cache_limits())
+            backend = self._make_backend(store, self._cache_limits(), self.quotas)
             await backend.start()
         except BaseException:
             self._backend_task = None

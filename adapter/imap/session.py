@@ -11,7 +11,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from adapter.imap.commands import HANDLERS, append, idle
 from adapter.imap.handlers import TaggedResponse, failure
@@ -41,13 +41,13 @@ from protocol.imap.wire.events import (
 from protocol.imap.wire.lexer import CommandError, Dialect
 
 if TYPE_CHECKING:
+    from adapter.accounts.login import Authenticator
     from adapter.config.schema import Settings
-    from adapter.imap.commands.append import Upload
+    from adapter.imap.commands.append import PendingAppend
     from adapter.imap.connection import Connection
-    from adapter.imap.server import Backend, ImapServer
+    from adapter.imap.server import ImapServer
     from adapter.observability.peer import Peer
-    from adapter.read_model.folder_cache import FolderState
-    from adapter.read_model.mailboxes import Mailboxes
+    from adapter.read_model.interface import MailboxReader, MailboxWriter, OpenFolder
     from adapter.sessions.admission import Ticket
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,18 @@ def limits_after_login(settings: Settings) -> Limits:
     )
 
 
+class Backend(Protocol):
+    """The open store as sessions use it."""
+
+    @property
+    def reader(self) -> MailboxReader: ...
+
+    @property
+    def authenticator(self) -> Authenticator: ...
+
+    def writer(self, address: str) -> MailboxWriter: ...
+
+
 class Session:
     __slots__ = (
         "_backend",
@@ -77,19 +89,20 @@ class Session:
         "_machine",
         "_spec",
         "_stopping",
+        "_writer",
         "account",
         "connection",
         "from_loopback",
         "idle_tag",
         "in_response",
         "peer",
+        "pending_append",
         "progress",
         "proxied",
         "selected",
         "server",
         "tag",
         "ticket",
-        "upload",
     )
 
     def __init__(self, server: ImapServer, connection: Connection, peer: Peer, ticket: Ticket) -> None:
@@ -105,8 +118,9 @@ class Session:
         self._stopping = False
         self._errors_in_a_row = 0  # BAD responses and failed logins
         self.account = ""  # the address that is logged in
+        self._writer: MailboxWriter | None = None  # of this account
         self.selected: SelectedMailbox | None = None
-        self.upload: Upload | None = None  # the messages of the APPEND that is being received
+        self.pending_append: PendingAppend | None = None  # the messages of the APPEND that is being received
         self.idle_tag: bytes | None = None  # of the IDLE that DONE will end
         self.tag: bytes | None = None  # of the command under way
         self.in_response = False  # an untagged response is sent in part: no other may be sent now
@@ -139,6 +153,7 @@ class Session:
             return False
         self.apply(StateEvent.LOGGED_IN)
         self.account = user
+        self._writer = self.backend.writer(user)
         self.peer = self.peer._replace(user=user)
         self._errors_in_a_row = 0
         self.connection.set_limits(limits_after_login(self.server.settings))
@@ -150,7 +165,7 @@ class Session:
         if not self.admit_again(self.peer.address):
             return False
         self.apply(StateEvent.UNAUTHENTICATED)
-        self.account = ""
+        self.account, self._writer = "", None
         self.peer = self.peer._replace(user="")
         self.connection.set_limits(limits_before_login(self.server.settings))
         return True
@@ -178,7 +193,7 @@ class Session:
     @property
     def situation(self) -> Situation:
         settings = self.server.settings
-        mechanisms = self.backend.store.authenticator.mechanisms
+        mechanisms = self.backend.authenticator.mechanisms
         return Situation(
             logged_in=self.state is not State.NOT_AUTHENTICATED,
             tls=self.tls,
@@ -207,8 +222,13 @@ class Session:
         return self._backend
 
     @property
-    def mailboxes(self) -> Mailboxes:
-        return self.backend.mailboxes
+    def reader(self) -> MailboxReader:
+        return self.backend.reader
+
+    @property
+    def writer(self) -> MailboxWriter:
+        assert self._writer is not None  # noqa: S101 - the table of states admits such a command only after login
+        return self._writer
 
     def greet(self, backend: Backend) -> None:
         """Begin the session on an open store."""
@@ -228,9 +248,9 @@ class Session:
                 self.tag = event.tag
                 await self._handle_literal(event)
             case LiteralChunk():
-                await append.take_chunk(self, event)
+                await append.receive_chunk(self, event)
             case Refused(tag, status, code, text):
-                append.give_up(self)
+                append.discard_pending(self)
                 if self.state.is_idle:
                     self.idle_tag = None
                     self.apply(StateEvent.IDLE_ENDED)
@@ -242,21 +262,21 @@ class Session:
                 with contextlib.suppress(MailError):
                     await self._catch_up()
                 idle.finish(self, event)
-        if self._stopping and self.upload is None:
+        if self._stopping and self.pending_append is None:
             self._send_shutdown_bye()
 
     def writable(self) -> None:
         self.mailbox_changed()  # updates were held back while the client did not read
 
     def input_handled(self) -> None:
-        if self._stopping and self.upload is None:
+        if self._stopping and self.pending_append is None:
             self._send_shutdown_bye()
         else:
             self.mailbox_changed()  # updates were held back while the connection was busy
 
     def connection_closed(self) -> None:
         _log.info("%s disconnected", self.peer)
-        append.give_up(self)
+        append.discard_pending(self)
         self.apply(StateEvent.CLOSED)
         self.ticket.release()
         self.server.forget(self)
@@ -286,8 +306,8 @@ class Session:
 
     async def _catch_up(self) -> None:
         """Update the caches with everything acknowledged before this command was received. Raises MailError."""
-        if self.state is not State.NOT_AUTHENTICATED and self.mailboxes.is_behind:
-            await self.mailboxes.catch_up()
+        if self.state is not State.NOT_AUTHENTICATED and self.reader.is_behind:
+            await self.reader.catch_up()
 
     async def _handle_command(self, line: CommandLine) -> None:
         started = perf_counter()
@@ -295,7 +315,7 @@ class Session:
         self._spec = spec = None
         try:
             self._spec = spec = permit(line.name, self._machine)
-            command = spec.parse(line, self.dialect) if self.upload is None else self.upload.parser.finish(line)
+            command = spec.parse(line, self.dialect) if self.pending_append is None else self.pending_append.parser.finish(line)
             if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
                 self.enable(replace(self.dialect, condstore=True))
             if line.name != "LOGOUT":
@@ -316,7 +336,7 @@ class Session:
             _log.exception("%s %s failed", self.peer, line.name)
             response = TaggedResponse("Internal error", codes.SERVERBUG, b"NO")
         finally:
-            append.give_up(self)
+            append.discard_pending(self)
         if response is not None:
             if response.announces:
                 self.send_updates(response)
@@ -377,10 +397,10 @@ class Session:
         assert self.selected is not None  # noqa: S101 - the command is allowed in the selected state only
         return self.selected
 
-    def open_mailbox(self, folder: FolderState, *, read_only: bool) -> SelectedMailbox:
+    def open_mailbox(self, folder: OpenFolder, *, read_only: bool) -> SelectedMailbox:
         """Select a mailbox."""
         self.apply(StateEvent.SELECTED)
-        self.selected = SelectedMailbox(folder, self.dialect, self, self.mailboxes.recent, read_only=read_only)
+        self.selected = SelectedMailbox(folder, self.dialect, self, self.reader, read_only=read_only)
         return self.selected
 
     def mailbox_changed(self) -> None:
@@ -398,7 +418,7 @@ class Session:
     def finish(self) -> None:
         """End the session as soon as no command is in flight."""
         self._stopping = True
-        if self.state is State.NOT_AUTHENTICATED or not (self.connection.is_busy or self.upload is not None):
+        if self.state is State.NOT_AUTHENTICATED or not (self.connection.is_busy or self.pending_append is not None):
             self._send_shutdown_bye()
 
     def _send_shutdown_bye(self) -> None:

@@ -1,74 +1,63 @@
-"""Accounts in memory: which folders an address has, which it subscribes to, and the counters of its folders.
+"""Account cache: the folders of addresses, their counters, and subscriptions.
 
-Identities and subscriptions are read again after a change of theirs, counters after any change of a message: a change
-only marks what it makes stale, so a busy account costs nothing until somebody asks.
+Identities and subscriptions are read again after they changed, counters after any change of a message. A change only
+marks what it makes stale, so a busy account costs nothing until the next read.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
-from adapter.read_model.thread_pool import Threads
+from adapter.read_model.interface import Account
+from adapter.read_model.stored_messages import read_account
+from adapter.read_model.thread_pool import ThreadPool
 from adapter.store import effects
 from adapter.store.effects import Effect
 from adapter.store.queries import mailboxes
-from adapter.store.queries.mailboxes import Folder
 from adapter.transport.transport import Transport
 
-_KEPT = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The folders of an address that is registered now. A snapshot: ask again for each command."""
-
-    address: str
-    registration: str
-    folders: Mapping[str, Folder]  # by name; identities are exact, counters those of when they were read
-    subscriptions: frozenset[str]
+_MAX_ACCOUNTS = 4096
 
 
 class _Entry:
-    __slots__ = ("account", "counted", "exact")
+    __slots__ = ("account", "is_counted", "is_exact")
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.exact = True  # nothing changed since the account was read
-        self.counted = True  # nor did any message
+        self.is_exact = True  # identities and subscriptions are current
+        self.is_counted = True  # counters are current
 
 
 class AccountCache:
-    """All of it belongs to the loop's thread."""
+    """Used from the loop's thread alone."""
 
-    def __init__(self, transport: Transport, threads: Threads) -> None:
+    def __init__(self, transport: Transport, threads: ThreadPool) -> None:
         self._transport = transport
         self._threads = threads
         self._accounts: OrderedDict[str, _Entry] = OrderedDict()  # by address, least recently used first
         self._addresses: dict[str, str] = {}  # of registrations in memory
-        self._readings: list[set[str]] = []  # for each reading under way: registrations that changed meanwhile
+        self._reads: list[set[str]] = []  # for each read under way: registrations that changed since it began
 
     async def get(self, address: str, *, counted: bool = False) -> Account:
-        """The account as it is now; with ``counted`` the counters of its folders are exact, too."""
+        """Return the account as it is now; with ``counted`` the counters of its folders are exact, too."""
         entry = self._accounts.get(address)
-        if entry is not None and entry.exact and (entry.counted or not counted):
+        if entry is not None and entry.is_exact and (entry.is_counted or not counted):
             self._accounts.move_to_end(address)
             return entry.account
         changed: set[str] = set()
-        self._readings.append(changed)
+        self._reads.append(changed)
         try:
             account = await self._threads.run(self._read, address)
-            known = any(reading is changed for reading in self._readings)
+            was_followed = any(read is changed for read in self._reads)
         finally:
-            self._readings = [reading for reading in self._readings if reading is not changed]
-        if known and account.registration not in changed:
-            self._keep(account)
+            self._reads = [read for read in self._reads if read is not changed]
+        if was_followed and account.registration not in changed:
+            self._add(account)
         return account
 
-    def note(self, effect: Effect) -> None:
-        """A committed effect of any kind."""
+    def apply(self, effect: Effect) -> None:
+        """Invalidate what a committed effect changes."""
         match effect:
             case effects.Project() | effects.Unproject() | effects.SetFlags():
                 self._invalidate(effect.registration, self._addresses.get(effect.registration, ""), exact=True)
@@ -95,25 +84,25 @@ class AccountCache:
                 assert_never(effect)
 
     def _invalidate(self, registration: str, address: str, *, exact: bool) -> None:
-        """Counters are read again, and identities too unless they are still ``exact``."""
-        for reading in self._readings:
-            reading.add(registration)
+        """Mark counters as stale, and identities unless they are still ``exact``."""
+        for read in self._reads:
+            read.add(registration)
         entry = self._accounts.get(address)
         if entry is not None:
-            entry.counted = False
-            entry.exact = entry.exact and exact
+            entry.is_counted = False
+            entry.is_exact = entry.is_exact and exact
 
     def forget(self) -> None:
-        """Nobody can tell what changed: all are read again."""
+        """Drop everything: changes may have been missed."""
         self._accounts.clear()
         self._addresses.clear()
-        self._readings = []
+        self._reads = []
 
-    def _keep(self, account: Account) -> None:
+    def _add(self, account: Account) -> None:
         self._drop(account.address)
         self._accounts[account.address] = _Entry(account)
         self._addresses[account.registration] = account.address
-        if len(self._accounts) > _KEPT:
+        if len(self._accounts) > _MAX_ACCOUNTS:
             self._drop(next(iter(self._accounts)))
 
     def _drop(self, address: str) -> None:
@@ -123,8 +112,4 @@ class AccountCache:
 
     def _read(self, address: str) -> Account:
         with self._transport.reading() as connection:
-            registration = mailboxes.active_registration(connection, address)
-            folders = mailboxes.folders(connection, registration.id)
-            subscriptions = mailboxes.subscriptions(connection, registration.id)
-        by_name = {folder.name: folder for folder in folders}
-        return Account(address, registration.id, by_name, frozenset(subscriptions))
+            return read_account(connection, mailboxes.active_registration(connection, address))

@@ -1,7 +1,7 @@
-"""What a FETCH asks for, made ready once: clients ask for the same of one message after another.
+"""FETCH plans, prepared once per list of items: clients fetch the same items of one message after another.
 
-A plan is the format of a whole row, and for each item what fills its places in it: one column, or two for content (the
-head of its literal, and its octets).
+A plan is the format of a whole row and, for each item, the function that fills its places: with one column, or with two
+for content (the head of the literal and its octets).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from adapter.read_model.bodies import Message, UnknownEncodingError, binary_of, section_of
-from adapter.read_model.encoded_attributes import Kind
+from adapter.read_model.encoded_attributes import CachedAttribute
 from adapter.read_model.folder_columns import Numbers
 from protocol.imap.commands.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem, Preview
 from protocol.imap.responses import fetch as form
@@ -19,18 +19,18 @@ from protocol.imap.wire.strings import string
 from protocol.mime.sections import Section
 
 if TYPE_CHECKING:
-    from adapter.read_model.folder_cache import FolderState
+    from adapter.read_model.cached_folder import CachedFolder
     from protocol.imap.session_view import View
 
 Content: TypeAlias = BodyPart | BinaryPart | BinarySize
 CONTENT: Final = (BodyPart, BinaryPart, BinarySize)
 
-_KINDS: Final = {
-    Attribute.ENVELOPE: Kind.ENVELOPE,
-    Attribute.BODY: Kind.BODY,
-    Attribute.BODYSTRUCTURE: Kind.STRUCTURE,
-    Attribute.EMAILID: Kind.EMAIL_ID,
-    Attribute.THREADID: Kind.THREAD_ID,
+_CACHED: Final = {
+    Attribute.ENVELOPE: CachedAttribute.ENVELOPE,
+    Attribute.BODY: CachedAttribute.BODY,
+    Attribute.BODYSTRUCTURE: CachedAttribute.STRUCTURE,
+    Attribute.EMAILID: CachedAttribute.EMAIL_ID,
+    Attribute.THREADID: CachedAttribute.THREAD_ID,
 }
 _FORMATS: Final = {
     Attribute.UID: form.UID,
@@ -46,59 +46,60 @@ _FORMATS: Final = {
     Attribute.THREADID: form.THREADID,
 }
 _WHOLE: Final = Section()
-_MOST_ITEMS: Final = 32
-_LONGEST_LABELS: Final = 2048
+# Plans with more are not cached.
+_MAX_ITEMS: Final = 32
+_MAX_LABEL_BYTES: Final = 2048
 
 Column: TypeAlias = Iterable[int] | Iterable[bytes]
 
 
 class Block(NamedTuple):
-    """Some of the messages, one for one: numbers, UIDs, a column of pieces for each kind, contents if any are asked
-    for, and where they stand in the columns of the folder."""
+    """Some messages, as columns: numbers, UIDs, the cached attributes, contents if the FETCH needs them, and the places
+    in the columns of the folder."""
 
-    state: FolderState
+    folder: CachedFolder
     numbers: Sequence[int]
     uids: Sequence[int]
-    pieces: Sequence[Sequence[bytes | None]] = ()
+    attributes: Sequence[Sequence[bytes | None]] = ()
     messages: Sequence[Message] = ()
     places: slice | Sequence[int] = ()
-    view: View | None = None  # of the session that asks
+    view: View | None = None  # of the session, if FLAGS are fetched
 
     def part(self, start: int, stop: int) -> Block:
-        """Some of these, without contents and places."""
-        pieces = [column[start:stop] for column in self.pieces]
-        return Block(self.state, self.numbers[start:stop], self.uids[start:stop], pieces, view=self.view)
+        """Return some of these messages, without contents and places."""
+        attributes = [column[start:stop] for column in self.attributes]
+        return Block(self.folder, self.numbers[start:stop], self.uids[start:stop], attributes, view=self.view)
 
     def alive(self, failed: list[int]) -> Block:
-        """Those that are there and have all their pieces, with their places; the others are added to ``failed``."""
-        places = self.state.places(self.uids)
-        if isinstance(places, slice) and not (self.pieces and any(None in column for column in self.pieces)):
+        """Return the messages that exist and have all attributes, with their places; add the others to ``failed``."""
+        places = self.folder.places(self.uids)
+        if isinstance(places, slice) and not (self.attributes and any(None in column for column in self.attributes)):
             return self._replace(places=places)
         rows = range(places.start, places.stop) if isinstance(places, slice) else places
         alive = [
             index
             for index, place in enumerate(rows)
-            if place >= 0 and all(column[index] is not None for column in self.pieces)
+            if place >= 0 and all(column[index] is not None for column in self.attributes)
         ]
         chosen = set(alive)
         failed += [uid for index, uid in enumerate(self.uids) if index not in chosen]
         return Block(
-            self.state,
+            self.folder,
             [self.numbers[index] for index in alive],
             [self.uids[index] for index in alive],
-            [[column[index] for index in alive] for column in self.pieces],
+            [[column[index] for index in alive] for column in self.attributes],
             [self.messages[index] for index in alive] if self.messages else (),
             [rows[index] for index in alive],
             self.view,
         )
 
     def of(self, column: list[int] | Numbers) -> Iterable[int]:
-        """The values of these messages in a column of the folder."""
+        """Return the values of these messages in a column of the folder."""
         places = self.places
         return column[places] if isinstance(places, slice) else [column[place] for place in places]
 
 
-#: Gives the columns of an item. UIDs whose content nobody can decode are added to the list.
+#: Returns the columns of an item, and adds UIDs with undecodable content to the list.
 Fill: TypeAlias = Callable[[Block, list[int]], Sequence[Column]]
 
 
@@ -110,47 +111,47 @@ class Step(NamedTuple):
 
 class Plan(NamedTuple):
     steps: tuple[Step, ...]
-    kinds: tuple[Kind, ...]  # of pieces
+    attributes: tuple[CachedAttribute, ...]
     contents: int  # items that need the content
     row: bytes  # its format
 
 
 def plan_of(items: tuple[FetchItem, ...], utf8: bool, uid_only: bool) -> Plan:
-    """Only those of ordinary requests are remembered: others would take much memory."""
+    """Return the plan of these items. Plans of ordinary requests are cached; others could take much memory."""
     labels = sum(len(item.label) for item in items if isinstance(item, CONTENT))
-    ordinary = len(items) <= _MOST_ITEMS and labels <= _LONGEST_LABELS
+    ordinary = len(items) <= _MAX_ITEMS and labels <= _MAX_LABEL_BYTES
     return (_plan_of if ordinary else _plan_of.__wrapped__)(items, utf8, uid_only)
 
 
 @lru_cache(512)
 def _plan_of(items: tuple[FetchItem, ...], utf8: bool, uid_only: bool) -> Plan:
-    kinds = dict.fromkeys(_KINDS[item] for item in items if isinstance(item, Attribute) and item in _KINDS)
+    needed = dict.fromkeys(_CACHED[item] for item in items if isinstance(item, Attribute) and item in _CACHED)
     if any(isinstance(item, Preview) for item in items):
-        kinds[Kind.PREVIEW] = None
-    wanted = tuple(kinds)
-    steps = tuple(_step(item, wanted, utf8) for item in items)
+        needed[CachedAttribute.PREVIEW] = None
+    attributes = tuple(needed)
+    steps = tuple(_step(item, attributes, utf8) for item in items)
     contents = sum(isinstance(item, CONTENT) for item in items)
-    return Plan(steps, wanted, contents, form.row_format([step.format for step in steps], uid_only=uid_only))
+    return Plan(steps, attributes, contents, form.row_format([step.format for step in steps], uid_only=uid_only))
 
 
-def _step(item: FetchItem, kinds: Sequence[Kind], utf8: bool) -> Step:
+def _step(item: FetchItem, attributes: Sequence[CachedAttribute], utf8: bool) -> Step:
     if isinstance(item, CONTENT):
         if isinstance(item, BinarySize):
             return Step(item, item.label + b" %d", _sizes(item))
         return Step(item, form.section(item.label) + b"%b", _literals(item))
     if isinstance(item, Preview):
-        place = kinds.index(Kind.PREVIEW)
+        place = attributes.index(CachedAttribute.PREVIEW)
         return Step(
-            item, form.PREVIEW, lambda block, _: ([string(cast("bytes", p), utf8) for p in block.pieces[place]],)
+            item, form.PREVIEW, lambda block, _: ([string(cast("bytes", p), utf8) for p in block.attributes[place]],)
         )
-    if item in _KINDS:
-        place = kinds.index(_KINDS[item])
-        return Step(item, _FORMATS[item], lambda block, _: (cast("Sequence[bytes]", block.pieces[place]),))
+    if item in _CACHED:
+        place = attributes.index(_CACHED[item])
+        return Step(item, _FORMATS[item], lambda block, _: (cast("Sequence[bytes]", block.attributes[place]),))
     return Step(item, _FORMATS[item], _FILL[item])
 
 
 def _flags(block: Block) -> Iterable[bytes]:
-    masks, flags = block.of(block.state.columns.masks), block.state.flags
+    masks, flags = block.of(block.folder.columns.masks), block.folder.flags
     if block.view is None:
         return map(flags.encoded.__getitem__, masks)
     return block.view.encoded_flags(block.uids, masks, flags)
@@ -159,10 +160,10 @@ def _flags(block: Block) -> Iterable[bytes]:
 _FILL: Final[dict[Attribute, Fill]] = {
     Attribute.UID: lambda block, _: (block.uids,),
     Attribute.FLAGS: lambda block, _: (_flags(block),),
-    Attribute.INTERNALDATE: lambda block, _: (map(form.date_time, block.of(block.state.columns.internal_dates)),),
-    Attribute.SAVEDATE: lambda block, _: (map(form.date_time, block.of(block.state.columns.save_dates)),),
-    Attribute.RFC822_SIZE: lambda block, _: (block.of(block.state.columns.sizes),),
-    Attribute.MODSEQ: lambda block, _: (block.of(block.state.columns.modseqs),),
+    Attribute.INTERNALDATE: lambda block, _: (map(form.date_time, block.of(block.folder.columns.internal_dates)),),
+    Attribute.SAVEDATE: lambda block, _: (map(form.date_time, block.of(block.folder.columns.save_dates)),),
+    Attribute.RFC822_SIZE: lambda block, _: (block.of(block.folder.columns.sizes),),
+    Attribute.MODSEQ: lambda block, _: (block.of(block.folder.columns.modseqs),),
 }
 
 
@@ -170,7 +171,7 @@ _FILL: Final[dict[Attribute, Fill]] = {
 
 
 def contents_of(item: Content, block: Block, undecodable: list[int]) -> Sequence[bytes | None]:
-    """The octets of an item for each of these small messages; None where there is no such part."""
+    """Return the octets of an item for each of these small messages; None where there is no such part."""
     if isinstance(item, BodyPart) and item.section == _WHOLE:
         values: list[bytes | None] = [_text(message) for message in block.messages]
     else:

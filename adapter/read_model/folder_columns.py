@@ -1,7 +1,7 @@
-"""The columns of a folder, and how committed effects change them.
+"""Columns of a folder in memory, and the effects that change them.
 
-Columns are immutable. A :class:`Draft` takes a batch of effects and gives the columns after them: what no effect
-touches is shared with the columns before, what is touched is copied.
+Columns are immutable. A :class:`ColumnsBuilder` takes a batch of effects and returns the columns after them: those that
+no effect changes are shared with the columns before, the others are copied.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 
 from adapter.store.effects import Project, RemoveFolder, SetFlags, Unproject
 from adapter.store.flags import parse_uids
+from adapter.store.queries.messages import FolderRow
 from adapter.transport.apply.state import masks as state_masks
 from protocol.errors import MailError
 from protocol.imap.flags import DRAFT, FlagTable
@@ -22,18 +23,18 @@ from protocol.imap.session_view import FolderChange, Uids
 Numbers: TypeAlias = "array[int]"
 #: Effects on the messages of one folder; each has a mod-sequence.
 MessageEffect: TypeAlias = Project | Unproject | SetFlags
-#: Effects that a folder in memory follows.
+#: Effects that change a cached folder.
 FolderEffect: TypeAlias = MessageEffect | RemoveFolder
 
 #: Octets per message, for the memory budget: a UID and five values of 64 bits.
-ROW_COST = 44
+ROW_COST_BYTES = 44
 
-# The store's bits of the system flags are those of the table; what lies above (archived) is not shown.
+# The store's bits of the system flags are those of the table; higher ones (archived) are not shown.
 _SYSTEM_BITS = 2 * DRAFT - 1
 
 
-class Columns(NamedTuple):
-    """One value per message, by ascending UID. Nothing of it is ever modified."""
+class FolderColumns(NamedTuple):
+    """One value per message, by ascending UID. Never modified."""
 
     uids: Uids
     masks: list[int]  # of the folder's FlagTable; equal ones are one object
@@ -46,38 +47,34 @@ class Columns(NamedTuple):
 class Keywords:
     """The flag table of a folder, and the masks of the store's keyword strings in it."""
 
-    __slots__ = ("_known", "table")
+    __slots__ = ("_masks", "table")
 
     def __init__(self) -> None:
         self.table = FlagTable()
-        self._known: dict[tuple[int, str], int] = {}
+        self._masks: dict[tuple[int, str], int] = {}
 
     def mask(self, flags: int, keywords: str) -> int:
-        found = self._known.get((flags, keywords))
-        if found is None:
-            found = self._known[flags, keywords] = flags & _SYSTEM_BITS | self.bits(keywords.split())
-        return found
+        mask = self._masks.get((flags, keywords))
+        if mask is None:
+            mask = self._masks[flags, keywords] = flags & _SYSTEM_BITS | self.bits(keywords.split())
+        return mask
 
     def bits(self, keywords: Iterable[str]) -> int:
-        found = 0
+        mask = 0
         for keyword in keywords:
             try:
-                found |= self.table.mask((keyword,))
+                mask |= self.table.mask((keyword,))
             except MailError:  # beyond the limit of the table: kept in the store, but not shown
                 continue
-        return found
+        return mask
 
 
-#: uid, flags, keywords, modseq, internal date, saved at, size
-Row: TypeAlias = tuple[int, int, str, int, int, int, int]
-
-
-def columns_of(rows: Sequence[Row], keywords: Keywords) -> Columns:
-    """Columns of rows by ascending UID."""
+def columns_of(rows: Sequence[FolderRow], keywords: Keywords) -> FolderColumns:
+    """Return the columns of rows by ascending UID."""
     if not rows:
-        return Columns(array("I"), [], array("Q"), array("q"), array("q"), array("Q"))
+        return FolderColumns(array("I"), [], array("Q"), array("q"), array("q"), array("Q"))
     uids, flags, words, modseqs, internal, saved, sizes = zip(*rows)
-    return Columns(
+    return FolderColumns(
         array("I", uids),
         list(map(keywords.mask, flags, words)),
         array("Q", modseqs),
@@ -87,19 +84,19 @@ def columns_of(rows: Sequence[Row], keywords: Keywords) -> Columns:
     )
 
 
-class Draft:
-    """Columns under change, and the changes to tell."""
+class ColumnsBuilder:
+    """Applies effects to columns, and collects the changes for the listeners."""
 
-    def __init__(self, columns: Columns, keywords: Keywords, modseq: int, uidnext: int) -> None:
+    def __init__(self, columns: FolderColumns, keywords: Keywords, modseq: int, uidnext: int) -> None:
         self._columns = columns
         self._keywords = keywords
         self.modseq = modseq
         self.uidnext = uidnext
         self._new: list[tuple[int, int, int, int, int, int]] = []  # rows not yet appended
-        self._told: list[tuple[int, Sequence[int], Sequence[int]]] = []  # modseq, expunged, flagged
+        self._changes: list[tuple[int, Sequence[int], Sequence[int]]] = []  # modseq, expunged, flagged
 
     def apply(self, effect: MessageEffect, sizes: Mapping[str, int]) -> None:
-        """Apply the next effect; ``sizes`` knows the messages that are projected."""
+        """Apply the next effect; ``sizes``: of the messages that are projected."""
         self.modseq = effect.modseq
         match effect:
             case Project():
@@ -113,9 +110,9 @@ class Draft:
             case _:
                 assert_never(effect)
 
-    def finish(self) -> tuple[Columns, list[FolderChange]]:
+    def finish(self) -> tuple[FolderColumns, list[FolderChange]]:
         self._append()
-        return self._columns, [FolderChange(self._columns.uids, *told) for told in self._told]
+        return self._columns, [FolderChange(self._columns.uids, *change) for change in self._changes]
 
     def _project(self, effect: Project, sizes: Mapping[str, int]) -> None:
         modseq, mask = effect.modseq, self._keywords.mask
@@ -124,16 +121,16 @@ class Draft:
             for row in effect.rows
         ]
         self.uidnext = max(self.uidnext, self._new[-1][0] + 1)
-        if self._told and self._told[-1][1:] == ((), ()):
-            self._told.pop()  # messages that came one after another are one change
-        self._told.append((modseq, (), ()))
+        if self._changes and self._changes[-1][1:] == ((), ()):
+            self._changes.pop()  # consecutive arrivals are one change
+        self._changes.append((modseq, (), ()))
 
     def _append(self) -> None:
         if self._new:
             old = self._columns
             uids, masks, modseqs, internal, saved, sizes = zip(*self._new)
             self._new = []
-            self._columns = Columns(
+            self._columns = FolderColumns(
                 old.uids + array("I", uids),
                 [*old.masks, *masks],
                 old.modseqs + array("Q", modseqs),
@@ -142,13 +139,13 @@ class Draft:
                 old.sizes + array("Q", sizes),
             )
 
-    def _unproject(self, gone: list[int]) -> None:
-        kept = _kept(self._columns.uids, gone)
+    def _unproject(self, expunged: list[int]) -> None:
+        kept = _slices_without(self._columns.uids, expunged)
         masks: list[int] = []
         for part in kept:
             masks += self._columns.masks[part]
         old = self._columns
-        self._columns = Columns(
+        self._columns = FolderColumns(
             _join(old.uids, kept),
             masks,
             _join(old.modseqs, kept),
@@ -156,13 +153,13 @@ class Draft:
             _join(old.save_dates, kept),
             _join(old.sizes, kept),
         )
-        self._told.append((self.modseq, gone, ()))
+        self._changes.append((self.modseq, expunged, ()))
 
     def _flag(self, effect: SetFlags) -> None:
         how = effect.how
         keep, give = state_masks(how, effect.flags)
         keywords = self._keywords.bits(effect.keywords)
-        # Of keywords "add" keeps all, "remove" all others, "set" none.
+        # "add" keeps all keywords, "remove" all others, "set" none.
         keep &= _SYSTEM_BITS
         if how != "set":
             keep |= ~_SYSTEM_BITS & ~(keywords if how == "remove" else 0)
@@ -181,19 +178,19 @@ class Draft:
             modseqs[where] = array("Q", (self.modseq,)) * len(part)
             flagged += old.uids[where]
         self._columns = old._replace(masks=masks, modseqs=modseqs)
-        self._told.append((self.modseq, (), flagged))
+        self._changes.append((self.modseq, (), flagged))
 
 
 def is_complete(effect: MessageEffect, sizes: Mapping[str, int]) -> bool:
-    """Whether the sizes of all messages that the effect shows are known."""
+    """Return True if ``sizes`` has every message that the effect projects."""
     return not isinstance(effect, Project) or all(row.message_id in sizes for row in effect.rows)
 
 
-def _kept(uids: Uids, gone: Sequence[int]) -> list[slice]:
-    """The stretches of ``uids`` without those that are gone (ascending)."""
+def _slices_without(uids: Uids, expunged: Sequence[int]) -> list[slice]:
+    """Return slices that cover ``uids`` without the expunged ones (ascending)."""
     kept = []
     start = 0
-    for uid in gone:
+    for uid in expunged:
         place = bisect_left(uids, uid, start)
         if place < len(uids) and uids[place] == uid:
             if place > start:
@@ -210,19 +207,21 @@ def _join(column: Numbers, kept: Sequence[slice]) -> Numbers:
     return out
 
 
-def differences(before: Columns, after: Columns, since: int, modseq: int) -> list[FolderChange]:
-    """What changed between two states of a folder, from one mod-sequence to another, when it is not known how."""
+def differences(before: FolderColumns, after: FolderColumns, since: int, modseq: int) -> list[FolderChange]:
+    """Compute the changes between two states of a folder, from one mod-sequence to another, whose effects were missed."""
     uids = after.uids
-    gone = sorted(set(before.uids).difference(uids))
-    known = bisect_right(uids, before.uids[-1]) if before.uids else 0
-    flagged = [uid for uid, changed in zip(uids[:known], after.modseqs[:known]) if changed > since]
-    expunges = [FolderChange(uids, since + 1, gone)] if gone else []
+    expunged = sorted(set(before.uids).difference(uids))
+    old_count = bisect_right(uids, before.uids[-1]) if before.uids else 0
+    flagged = [uid for uid, changed in zip(uids[:old_count], after.modseqs[:old_count]) if changed > since]
+    expunges = [FolderChange(uids, since + 1, expunged)] if expunged else []
     return [*expunges, FolderChange(uids, modseq, (), flagged)]
 
 
-def places_among(known: Uids, uids: Sequence[int]) -> list[int]:
-    """Where these UIDs (ascending, as ``known``) are; -1 for one that is not there."""
-    if len(uids) * 16 > len(known):
-        return list(map({uid: place for place, uid in enumerate(known)}.get, uids, [-1] * len(uids)))
-    found = [bisect_left(known, uid) for uid in uids]
-    return [place if place < len(known) and known[place] == uid else -1 for uid, place in zip(uids, found, strict=True)]
+def places_among(column: Uids, uids: Sequence[int]) -> list[int]:
+    """Return the places of these UIDs in a column of UIDs, both ascending; -1 for one that is missing."""
+    if len(uids) * 16 > len(column):
+        return list(map({uid: place for place, uid in enumerate(column)}.get, uids, [-1] * len(uids)))
+    places = [bisect_left(column, uid) for uid in uids]
+    return [
+        place if place < len(column) and column[place] == uid else -1 for uid, place in zip(uids, places, strict=True)
+    ]

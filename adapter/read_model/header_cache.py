@@ -1,7 +1,7 @@
-"""What SEARCH, SORT and THREAD want to know of a message's header, made once and kept.
+"""Header values for SEARCH, SORT and THREAD, decoded once and cached.
 
-The address fields and the subject are searched as the envelope has them (RFC 3501 6.4.4). Values belong to a UID and
-never change; they are made for the messages somebody asks about. Used from threads, one at a time for each folder.
+Address fields and subjects are searched as the envelope has them (RFC 3501 6.4.4). A value belongs to a UID and never
+changes; it is decoded when a search first needs it. Used from threads, one at a time for each folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from adapter.read_model.encoded_attributes import BATCH, Kind, PieceReader
+from adapter.read_model.encoded_attributes import BATCH_MESSAGES, AttributeLoader, CachedAttribute
 from protocol.imap.responses.envelope_decode import EncodedEnvelope, addresses, split_envelope, string
 from protocol.imap.search import sort
 from protocol.imap.search.collation import fold
@@ -23,7 +23,7 @@ from protocol.mime.addresses import Address
 from protocol.mime.dates import parse_date
 from protocol.mime.headers import decode_words
 
-_ENTRY_COST = 140
+_ENTRY_COST_BYTES = 140
 
 
 def _decoded(field: bytes) -> str | None:
@@ -36,14 +36,14 @@ def _folded(field: bytes) -> str | None:
     return None if text is None else fold(text)
 
 
-def _people(field: bytes) -> str | None:
-    """Addresses as they are written: ``Ada Lovelace <ada@example.test>, bob@example.test``."""
-    people = addresses(field)
-    return fold(", ".join(map(_person, people))) if people else None
+def _addresses(field: bytes) -> str | None:
+    """Return addresses as a header shows them: ``Ada Lovelace <ada@example.test>, bob@example.test``."""
+    parsed = addresses(field)
+    return fold(", ".join(map(_address, parsed))) if parsed else None
 
 
-def _person(person: Address) -> str:
-    name, _, mailbox, host = person
+def _address(parsed: Address) -> str:
+    name, _, mailbox, host = parsed
     if mailbox is None:
         return ";"  # RFC 3501 7.4.2: the end of a group
     if host is None:
@@ -63,18 +63,18 @@ def _sent(field: bytes) -> int | None:
 
 
 def _base(field: bytes) -> tuple[str, bool]:
-    """The base subject, ready to compare, and whether the message is a reply (RFC 5256 2.1, 3)."""
+    """Return the base subject, ready to compare, and whether the message is a reply (RFC 5256 2.1, 3)."""
     subject = _decoded(field) or ""
     return sort.subject_sort_value(subject), base_subject(subject).reply
 
 
 def _header_id(field: bytes) -> str | None:
-    found = message_ids(_decoded(field) or "")
-    return found[0] if found else None
+    ids = message_ids(_decoded(field) or "")
+    return ids[0] if ids else None
 
 
-class Value(Enum):
-    """A column. Those with a header field's name are what a search for that field looks through."""
+class HeaderValue(Enum):
+    """A column. Those named like a header field answer a search for that field."""
 
     SUBJECT = "subject"
     FROM = "from"
@@ -93,76 +93,76 @@ class Value(Enum):
     DISPLAY_FROM = 7
     DISPLAY_TO = 8
     HEADER_ID = 9  # Message-ID, as threads compare it
-    PARENTS = 10  # In-Reply-To, as it came
-    REFERENCES = 11  # the messages it names, the oldest first; not from the envelope
+    PARENTS = 10  # In-Reply-To, as received
+    REFERENCES = 11  # ids of the ancestors, the oldest first; not from the envelope
 
 
-_MAKE: dict[Value, Callable[[EncodedEnvelope], Any]] = {
-    Value.SUBJECT: lambda e: _folded(e.subject),
-    Value.FROM: lambda e: _people(e.from_),
-    Value.TO: lambda e: _people(e.to),
-    Value.CC: lambda e: _people(e.cc),
-    Value.BCC: lambda e: _people(e.bcc),
-    Value.DATE: lambda e: _folded(e.date),
-    Value.MESSAGE_ID: lambda e: _folded(e.message_id),
-    Value.IN_REPLY_TO: lambda e: _folded(e.in_reply_to),
-    Value.SENT_DAY: lambda e: _sent_day(e.date),
-    Value.SENT: lambda e: _sent(e.date),
-    Value.BASE_SUBJECT: lambda e: _base(e.subject),
-    Value.SORT_FROM: lambda e: sort.address_sort_value(addresses(e.from_)),
-    Value.SORT_TO: lambda e: sort.address_sort_value(addresses(e.to)),
-    Value.SORT_CC: lambda e: sort.address_sort_value(addresses(e.cc)),
-    Value.DISPLAY_FROM: lambda e: sort.display_sort_value(addresses(e.from_)),
-    Value.DISPLAY_TO: lambda e: sort.display_sort_value(addresses(e.to)),
-    Value.HEADER_ID: lambda e: _header_id(e.message_id),
-    Value.PARENTS: lambda e: _decoded(e.in_reply_to) or "",
+_CONVERT: dict[HeaderValue, Callable[[EncodedEnvelope], Any]] = {
+    HeaderValue.SUBJECT: lambda e: _folded(e.subject),
+    HeaderValue.FROM: lambda e: _addresses(e.from_),
+    HeaderValue.TO: lambda e: _addresses(e.to),
+    HeaderValue.CC: lambda e: _addresses(e.cc),
+    HeaderValue.BCC: lambda e: _addresses(e.bcc),
+    HeaderValue.DATE: lambda e: _folded(e.date),
+    HeaderValue.MESSAGE_ID: lambda e: _folded(e.message_id),
+    HeaderValue.IN_REPLY_TO: lambda e: _folded(e.in_reply_to),
+    HeaderValue.SENT_DAY: lambda e: _sent_day(e.date),
+    HeaderValue.SENT: lambda e: _sent(e.date),
+    HeaderValue.BASE_SUBJECT: lambda e: _base(e.subject),
+    HeaderValue.SORT_FROM: lambda e: sort.address_sort_value(addresses(e.from_)),
+    HeaderValue.SORT_TO: lambda e: sort.address_sort_value(addresses(e.to)),
+    HeaderValue.SORT_CC: lambda e: sort.address_sort_value(addresses(e.cc)),
+    HeaderValue.DISPLAY_FROM: lambda e: sort.display_sort_value(addresses(e.from_)),
+    HeaderValue.DISPLAY_TO: lambda e: sort.display_sort_value(addresses(e.to)),
+    HeaderValue.HEADER_ID: lambda e: _header_id(e.message_id),
+    HeaderValue.PARENTS: lambda e: _decoded(e.in_reply_to) or "",
 }
-# Of a message that cannot be read.
-_NOTHING = EncodedEnvelope(*[b"NIL"] * 10)
-FIELDS = {value.value: value for value in Value if isinstance(value.value, str)}
+# Of a message that is gone or unreadable.
+_EMPTY = EncodedEnvelope(*[b"NIL"] * 10)
+FIELDS = {value.value: value for value in HeaderValue if isinstance(value.value, str)}
 
 
-class HeaderValues:
+class HeaderCache:
     """The columns of one folder."""
 
     __slots__ = ("_columns", "_mutex", "cost", "used_at")
 
     def __init__(self) -> None:
-        self._columns: dict[Value, dict[int, Any]] = {}
+        self._columns: dict[HeaderValue, dict[int, Any]] = {}
         self._mutex = threading.Lock()
         self.cost = 0
         self.used_at = 0.0
 
-    def read(self, value: Value, uids: Sequence[int], make: Callable[[Sequence[int]], Iterable[Any]]) -> list[Any]:
-        """The value for each of these messages; ``make`` gives those that are not known. Blocks."""
+    def get(self, value: HeaderValue, uids: Sequence[int], load: Callable[[Sequence[int]], Iterable[Any]]) -> list[Any]:
+        """Return the value of each message; ``load`` gives those that are missing. Blocking."""
         with self._mutex:
             self.used_at = time.monotonic()
             column = self._columns.setdefault(value, {})
-            lacking = [uid for uid in uids if uid not in column]
-            for start in range(0, len(lacking), BATCH):
-                batch = lacking[start : start + BATCH]
-                self._add(column, batch, make(batch))
+            missing = [uid for uid in uids if uid not in column]
+            for start in range(0, len(missing), BATCH_MESSAGES):
+                batch = missing[start : start + BATCH_MESSAGES]
+                self._add(column, batch, load(batch))
             return list(map(column.__getitem__, uids))
 
     def _add(self, column: dict[int, Any], uids: Sequence[int], values: Iterable[Any]) -> None:
-        same: dict[Any, Any] = {}  # equal values become one object
-        for uid, made in zip(uids, values, strict=True):
-            column[uid] = same.setdefault(made, made)
-        self.cost += _ENTRY_COST * len(uids) + sum(map(sys.getsizeof, same))
+        shared: dict[Any, Any] = {}  # equal values become one object
+        for uid, value in zip(uids, values, strict=True):
+            column[uid] = shared.setdefault(value, value)
+        self.cost += _ENTRY_COST_BYTES * len(uids) + sum(map(sys.getsizeof, shared))
 
     def drop(self) -> None:
-        """From any thread, without waiting for one that reads: it goes on with what it has."""
+        """From any thread, without waiting: a thread that is reading goes on with what it has."""
         self._columns = {}
         self.cost = 0
 
 
-def envelope_values(reader: PieceReader, folder_id: int, value: Value, uids: Sequence[int]) -> Iterator[Any]:
-    """A column from the envelopes of these messages. Blocks. Raises MailError."""
-    envelopes = reader.query(folder_id, [Kind.ENVELOPE], uids).get(Kind.ENVELOPE, {})
-    make = _MAKE[value]
+def envelope_values(loader: AttributeLoader, folder_id: int, value: HeaderValue, uids: Sequence[int]) -> Iterator[Any]:
+    """Yield a column from the envelopes of messages. Blocking. Raises MailError."""
+    envelopes = loader.query(folder_id, [CachedAttribute.ENVELOPE], uids).get(CachedAttribute.ENVELOPE, {})
+    convert = _CONVERT[value]
     for uid in uids:
         try:
             envelope = split_envelope(envelopes[uid])
-        except (KeyError, ValueError):  # gone, or not to be read
-            envelope = _NOTHING
-        yield make(envelope)
+        except (KeyError, ValueError):  # gone, or unreadable
+            envelope = _EMPTY
+        yield convert(envelope)

@@ -1,7 +1,6 @@
-"""Work that blocks, done on threads, with errors as callers expect them.
+"""Thread pool for blocking work, with errors as the callers of the read model expect them.
 
-A pool of our own: an executor would cost more than most of what is done here, and its threads would keep for ever what
-their connections to the index hold.
+An executor would cost more than most jobs here, and its threads would keep the memory of their database connections.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ _Job = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 _libc = ctypes.CDLL(None)
 
 
-def give_back_memory() -> None:
-    """Return what was freed to the system, where the C library can do that (malloc_trim(3))."""
+def trim_memory() -> None:
+    """Return freed memory to the system where the C library can do that (malloc_trim(3))."""
     with contextlib.suppress(AttributeError):
         _libc.malloc_trim(0)
 
 
-class Threads:
-    def __init__(self, name: str, most: int, when_idle: Callable[[], None], idle: float) -> None:
-        """At most ``most`` threads. One without work for ``idle`` seconds calls ``when_idle``, once."""
+class ThreadPool:
+    def __init__(self, name: str, max_threads: int, on_idle: Callable[[], None], idle_seconds: float) -> None:
+        """Start threads on demand. One without work for ``idle_seconds`` calls ``on_idle`` once."""
         self._name = name
-        self._most = most
-        self._when_idle = when_idle
-        self.idle = idle
+        self._max_threads = max_threads
+        self._on_idle = on_idle
+        self.idle_seconds = idle_seconds
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unfinished = 0  # jobs; known to the loop's thread alone
+        self._unfinished = 0  # jobs; used by the loop's thread alone
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function that blocks. Raises MailError, whatever goes wrong with files or index."""
+        """Return the result of a blocking function. Raises MailError for any failure of files or index."""
         return await self.start(function, *arguments)
 
     def start(self, function: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        """The same, on its way. Call it on the loop's thread; what was begun is finished even if nobody waits."""
+        """Queue the function, from the loop's thread. It is finished even if the future is cancelled."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._unfinished += 1
-        if len(self._threads) < min(self._unfinished, self._most):
+        if len(self._threads) < min(self._unfinished, self._max_threads):
             name = f"markpost-{self._name}-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
@@ -61,37 +60,37 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Blocks until what was begun is finished."""
+        """Block until all queued jobs are finished."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
-        patience: float | None = self.idle
+        timeout: float | None = self.idle_seconds
         while True:
             try:
-                job = self._jobs.get(timeout=patience)
+                job = self._jobs.get(timeout=timeout)
             except queue.Empty:
-                self._when_idle()
-                patience = None
+                self._on_idle()
+                timeout = None
                 continue
             if job is None:
                 return
-            patience = self.idle
+            timeout = self.idle_seconds
             future, function, arguments = job
             result: Any = None
             error: BaseException | None = None
             try:
                 result = function(*arguments)
-            except (OSError, sqlite3.Error) as trouble:
+            except (OSError, sqlite3.Error) as cause:
                 _log.exception("reading the store failed")
-                error = MailError(Reason.UNKNOWN, f"{type(trouble).__name__}: {trouble}")
-            except Exception as trouble:
-                error = trouble
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                error = MailError(Reason.UNKNOWN, f"{type(cause).__name__}: {cause}")
+            except Exception as cause:
+                error = cause
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 future.get_loop().call_soon_threadsafe(self._finish, future, result, error)
-            del job, future, function, arguments, result, error  # not kept while waiting
+            del job, future, function, arguments, result, error  # not kept alive while waiting
 
     def _finish(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._unfinished -= 1

@@ -1,8 +1,7 @@
-"""Fills the text index in the background, one thread for each process.
+"""Text indexer: fills the text index in the background, one thread for each process.
 
-Messages that came, and those that somebody looked for, go first; then everything that is older, the newest first. The
-thread takes its time: while mail comes in it waits, since it would slow that down, and it lets others run between two
-messages. What it has not got to yet, searches read for themselves.
+New messages, and those that a search needed, come first; then all older ones, the newest first. The thread has low
+priority: it waits while mail comes in and pauses between two messages. Searches read what is not indexed yet.
 """
 
 from __future__ import annotations
@@ -16,49 +15,35 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
-import orjson
-
-from adapter.search.text_index import LONGEST, NewText, TextIndex
+from adapter.search.text_index import MAX_INDEXED_CHARACTERS, NewText, TextIndex
 from adapter.search.text_source import TextReader
+from adapter.store.queries import messages
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
 
-# Messages of one transaction.
-_BATCH = 128
-# Seconds without new mail before it begins, unless so many messages wait that a search would take long.
-_CALM = 1.0
-_MANY = 2000
-# Between two transactions and between two messages.
-_PAUSE = 0.05
-_BREATH = 0.0002
-# Messages that are looked up at once, when looking for those that lack.
-_PAGE = 1000
-# Beyond so many that wait, older ones are found again by going through all.
-_MOST_WAITING = 20_000
+_BATCH_MESSAGES = 128  # of one transaction
+# Without new mail for so long it begins, unless so many messages are queued that a search would take long.
+_CALM_SECONDS = 1.0
+_LONG_QUEUE = 2000
+_BATCH_PAUSE_SECONDS = 0.05
+_MESSAGE_PAUSE_SECONDS = 0.0002
+_PAGE_MESSAGES = 1000  # looked up at once when going through older messages
+_MAX_QUEUE = 20_000  # messages beyond it are found when going through older ones
 _NICENESS = 10
 
-_OLDER = """
-SELECT message_id FROM messages WHERE message_id < ? AND file_sha256 <> '' AND unlinked_at IS NULL
-ORDER BY message_id DESC LIMIT ?
-"""
-_OWNERS = """
-SELECT p.message_id, min(f.registration_id) FROM mailbox_projections p JOIN folders f USING (folder_id)
-WHERE p.message_id IN (SELECT value FROM json_each(?)) GROUP BY p.message_id
-"""
 
-
-class TextFiller:
+class TextIndexer:
     def __init__(self, transport: Transport, index: TextIndex, reader: TextReader) -> None:
         self._transport = transport
         self._index = index
         self._reader = reader
         self._mutex = threading.Lock()
-        self._waiting: dict[str, None] = {}  # in the order of their coming
-        self._gone: list[str] = []
-        self._last_came = 0.0
-        self._before: str | None = "~"  # all newer messages were looked up; sorts after every id. None: all were
+        self._queue: dict[str, None] = {}  # message ids in order of arrival
+        self._removed: list[str] = []
+        self._last_added = 0.0
+        self._before: str | None = messages.AFTER_ALL_MESSAGES  # all newer ones were checked; None: all were
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="markpost-text-index", daemon=True)
@@ -73,18 +58,18 @@ class TextFiller:
             self._thread.join()
 
     def add(self, message_ids: Collection[str]) -> None:
-        """These lack, or may lack, in the index."""
+        """Queue messages that the index may lack."""
         with self._mutex:
-            if len(self._waiting) < _MOST_WAITING:
-                self._waiting.update(dict.fromkeys(message_ids))
+            if len(self._queue) < _MAX_QUEUE:
+                self._queue.update(dict.fromkeys(message_ids))
         if message_ids:
-            self._last_came = time.monotonic()
+            self._last_added = time.monotonic()
             self._wake.set()
 
     def remove(self, message_ids: Collection[str]) -> None:
-        """The content of these is no more."""
+        """Queue messages for removal: their content is gone."""
         with self._mutex:
-            self._gone += message_ids
+            self._removed += message_ids
         if message_ids:
             self._wake.set()
 
@@ -96,51 +81,51 @@ class TextFiller:
         while not self._stopping.is_set():
             self._wait_for_calm()
             try:
-                if self._fill_waiting() or self._fill_older():
+                if self._index_queued() or self._queue_older():
                     continue
             except (MailError, OSError, sqlite3.Error):
-                _log.exception("filling the text index failed; it will go on")
+                _log.exception("text index: filling failed; retrying with the next message")
             self._index.shrink()
             self._wake.wait()
             self._wake.clear()
 
     def _wait_for_calm(self) -> None:
-        while len(self._waiting) < _MANY and (left := self._last_came + _CALM - time.monotonic()) > 0:
+        while len(self._queue) < _LONG_QUEUE and (left := self._last_added + _CALM_SECONDS - time.monotonic()) > 0:
             if self._stopping.wait(left):
                 return
 
-    def _fill_waiting(self) -> bool:
-        """Index some of those that wait; False if none do."""
+    def _index_queued(self) -> bool:
+        """Index a batch of the queue; False if the queue is empty."""
         with self._mutex:
-            gone, self._gone = self._gone, []
-            batch = list(islice(self._waiting, _BATCH))
+            removed, self._removed = self._removed, []
+            batch = list(islice(self._queue, _BATCH_MESSAGES))
             for message_id in batch:
-                del self._waiting[message_id]
-        if gone:
-            self._index.remove(gone)
+                del self._queue[message_id]
+        if removed:
+            self._index.remove(removed)
         if batch:
-            self._fill(batch)
-        return bool(batch or gone)
+            self._index_batch(batch)
+        return bool(batch or removed)
 
-    def _fill_older(self) -> bool:
-        """Index what lacks of the next older messages; False if there are none."""
+    def _queue_older(self) -> bool:
+        """Queue those of the next older messages that are not indexed; False if there are no older ones."""
         if self._before is None:
             return False
-        page = [row[0] for row in self._transport.index.query(_OLDER, (self._before, _PAGE))]
+        page = self._transport.index.ask(messages.older, self._before, _PAGE_MESSAGES)
         self._before = page[-1] if page else None
-        known = self._index.rows(page)
-        self.add([message_id for message_id in page if message_id not in known])
+        indexed = self._index.rows(page)
+        self.add([message_id for message_id in page if message_id not in indexed])
         return self._before is not None
 
-    def _fill(self, message_ids: Sequence[str]) -> None:
-        self._index.add(message_ids, self._make)
-        self._stopping.wait(_PAUSE)
+    def _index_batch(self, message_ids: Sequence[str]) -> None:
+        self._index.add(message_ids, self._extract)
+        self._stopping.wait(_BATCH_PAUSE_SECONDS)
 
-    def _make(self, message_ids: list[str]) -> Iterator[NewText]:
-        owners = dict(self._transport.index.query(_OWNERS, (orjson.dumps(message_ids).decode(),)))
+    def _extract(self, message_ids: list[str]) -> Iterator[NewText]:
+        owners = self._transport.index.ask(messages.owners, message_ids)
         for message_id in message_ids:
             if message_id not in owners or self._stopping.is_set():
                 continue
-            for text in self._reader.extract([message_id], longest=LONGEST).values():
+            for text in self._reader.extract([message_id], longest=MAX_INDEXED_CHARACTERS).values():
                 yield NewText(message_id, owners[message_id], text)
-            time.sleep(_BREATH)
+            time.sleep(_MESSAGE_PAUSE_SECONDS)

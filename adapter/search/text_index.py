@@ -1,7 +1,7 @@
-"""The text index as searches and the filler use it, from any thread.
+"""The text index for searches and the indexer, usable from any thread.
 
-It knows some of the messages, and of those everything: a search that it answers needs no text. It never fails a
-search: if it cannot be read, it knows nothing; if it is damaged, it is dropped and filled again.
+It has the complete text of the messages it has, and not yet all messages. It never fails a search: an index that
+cannot be read answers as if it were empty, and one that is damaged is dropped and filled again.
 """
 
 from __future__ import annotations
@@ -10,35 +10,22 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
-
-import orjson
+from typing import NamedTuple, TypeVar
 
 from adapter.search.searchable_text import SearchText
-from adapter.store.queries import text_index
+from adapter.store.queries import text_index, text_search
+from adapter.store.queries.text_search import ACCOUNT_SHIFT, IndexedText
 
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-#: Characters of a message beyond which it is not indexed but read for every search.
-LONGEST = 512 << 10
-# Trigrams of a needle that are looked up: more would not narrow the choice.
-_TRIGRAMS = 24
-_ACCOUNT_SHIFT = 32
-# Accounts among whose rows a needle is looked for one by one.
-_RANGES = 16
-
-# Both are answered by an index alone: a row of the table has a whole text in it.
-_ROWS = "SELECT message_id, row FROM texts WHERE message_id IN (SELECT value FROM json_each(?))"
-_TOO_LONG = "SELECT row FROM texts WHERE indexed = 0 AND row BETWEEN ? AND ?"
-_TEXTS = """
-SELECT message_id, header, body, refs FROM texts
-WHERE message_id IN (SELECT value FROM json_each(?)) AND indexed
-"""
-_REFERENCES = "SELECT message_id, refs FROM texts WHERE message_id IN (SELECT value FROM json_each(?))"
-_CANDIDATES = "SELECT rowid FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ?"
-_FIND = "SELECT row FROM texts WHERE row IN ({candidates}) AND instr({column}, ?)"
+#: A message with more characters is not indexed but read for every search.
+MAX_INDEXED_CHARACTERS = 512 << 10
+# Shorter needles have no trigram.
+_MIN_NEEDLE_CHARACTERS = 3
+# Beyond so many accounts one range from the first row to the last is searched.
+_MAX_RANGES = 16
 
 
 class NewText(NamedTuple):
@@ -55,7 +42,7 @@ class TextIndex:
         self._local = threading.local()
         self._mutex = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
-        self._epoch = 0  # grows when the index is dropped: connections of before are of no use
+        self._epoch = 0  # incremented when the index is dropped: older connections are useless
 
     def close(self) -> None:
         with self._mutex:
@@ -64,104 +51,90 @@ class TextIndex:
             self._connections.clear()
 
     def shrink(self) -> None:
-        """Let go of the memory that this thread's connection holds, if it has one."""
+        """Free memory of this thread's connection, if it has one."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is not None:
-            connection.execute("PRAGMA shrink_memory")
+            text_search.shrink_memory(connection)
 
     # --- searching -------------------------------------------------------------------------------------------------
 
     def generation(self) -> str:
-        """Another value means that rows have other numbers now."""
-        return self._ask(lambda c: str(c.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]), "")
+        """Return a value that changes when the rows are numbered again."""
+        return self._ask(text_search.generation, "")
 
     def rows(self, message_ids: Sequence[str]) -> dict[str, int]:
-        """Those of the messages that are known."""
-        asked = _json(message_ids)
-        return self._ask(lambda c: dict(c.execute(_ROWS, (asked,)).fetchall()), {})
+        """Return the rows of those messages that are indexed."""
+        return self._ask(lambda c: text_search.rows(c, message_ids), {})
 
     def too_long(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
-        """The rows within the ranges that are not indexed: their messages have to be read."""
-        return self._ask(lambda c: {row for ends in ranges for (row,) in c.execute(_TOO_LONG, ends).fetchall()}, set())
+        """Return the rows within the ranges whose texts are not indexed and have to be read."""
+        return self._ask(lambda c: text_search.too_long(c, ranges), set())
 
     def find(self, needle: str, ranges: Sequence[tuple[int, int]], *, header: bool, body: bool) -> set[int] | None:
-        """The rows within the ranges whose header or body has a folded needle; None if the index cannot tell."""
-        if len(needle) < 3 or "\0" in needle:
+        """Return the rows within the ranges whose header or body contains a folded needle.
+
+        None if the index cannot answer.
+        """
+        if len(needle) < _MIN_NEEDLE_CHARACTERS or "\0" in needle:
             return None
-        parts = [name for name, wanted in (("header", header), ("body", body)) if wanted]
+        parts = [name for name, included in (("header", header), ("body", body)) if included]
 
         def ask(connection: sqlite3.Connection) -> set[int] | None:
-            found: set[int] = set()
+            rows: set[int] = set()
             for part in parts:
                 for first, last in ranges:
-                    found.update(row for (row,) in _find(connection, part, needle, first, last))
-            return found
+                    rows.update(text_search.find(connection, part, needle, first, last))
+            return rows
 
         return self._ask(ask, None)
 
     def texts(self, message_ids: Sequence[str]) -> dict[str, SearchText]:
-        """The texts of those that are indexed."""
-        asked = _json(message_ids)
-        rows: list[Any] = self._ask(lambda c: c.execute(_TEXTS, (asked,)).fetchall(), [])
+        """Return the texts of those messages that are indexed."""
+        rows: list[tuple[str, str, str, str]] = self._ask(lambda c: text_search.texts(c, message_ids), [])
         return {message_id: SearchText(header, body, refs) for message_id, header, body, refs in rows}
 
     def references(self, message_ids: Sequence[str]) -> dict[str, str]:
-        asked = _json(message_ids)
-        return dict(self._ask(lambda c: c.execute(_REFERENCES, (asked,)).fetchall(), []))
+        return self._ask(lambda c: text_search.references(c, message_ids), {})
 
     # --- filling ---------------------------------------------------------------------------------------------------
 
-    def add(self, message_ids: Sequence[str], make: Callable[[list[str]], Iterable[NewText]]) -> int:
-        """Index those of the messages that are not known, with the texts that ``make`` gives; returns how many came.
+    def add(self, message_ids: Sequence[str], extract: Callable[[list[str]], Iterable[NewText]]) -> int:
+        """Index those messages that are missing, with the texts from ``extract``; return how many were added.
 
-        Other processes wait meanwhile and then find them known, so no text is made twice.
+        Other processes wait for the transaction and then find the messages indexed, so no text is extracted twice.
         """
 
         def write(connection: sqlite3.Connection) -> int:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                known = dict(connection.execute(_ROWS, (_json(message_ids),)).fetchall())
-                unknown = [message_id for message_id in message_ids if message_id not in known]
-                made = list(make(unknown)) if unknown else []
-                _insert(connection, made)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            return len(made)
+            with text_search.writing(connection):
+                indexed = text_search.rows(connection, message_ids)
+                missing = [message_id for message_id in message_ids if message_id not in indexed]
+                added = [_entry(new) for new in extract(missing)] if missing else []
+                text_search.insert(connection, added)
+            return len(added)
 
         return self._ask(write, 0)
 
     def remove(self, message_ids: Sequence[str]) -> None:
-        """These messages are no more."""
-
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                _delete(connection, _json(message_ids))
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            with text_search.writing(connection):
+                text_search.delete(connection, message_ids)
 
         self._ask(write, None)
 
     # --- the database ----------------------------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[sqlite3.Connection], Result], unknown: Result) -> Result:
-        """The answer, or ``unknown`` if there is none to be had."""
+    def _ask(self, question: Callable[[sqlite3.Connection], Result], unavailable: Result) -> Result:
+        """Return the answer, or ``unavailable`` if the index cannot be used."""
         epoch = self._epoch
         try:
             return question(self._connection())
         except sqlite3.OperationalError as error:
-            _log.warning("the text index cannot be used: %s", error)
+            _log.warning("text index: not usable (%s); searching without it", error)
         except sqlite3.DatabaseError as error:
-            self._dropped(epoch, error)
+            self._drop(epoch, error)
         except UnicodeEncodeError:
             pass  # a needle that is no text
-        return unknown
+        return unavailable
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -172,77 +145,34 @@ class TextIndex:
                 self._local.connection, self._local.epoch = connection, self._epoch
         return connection
 
-    def _dropped(self, epoch: int, error: sqlite3.DatabaseError) -> None:
+    def _drop(self, epoch: int, error: sqlite3.DatabaseError) -> None:
+        """Remove a damaged index, unless another thread already did."""
         with self._mutex:
             if epoch == self._epoch:
-                _log.error("the text index can not be read and will be made anew: %s", error)
+                _log.error("text index: damaged (%s); dropped, filling it again", error)
                 text_index.drop(self._root)
                 self._epoch += 1
 
 
-def _json(values: Sequence[str]) -> str:
-    return orjson.dumps(list(values)).decode()
-
-
-def _find(connection: sqlite3.Connection, part: str, needle: str, first: int, last: int) -> list[Any]:
-    table = "headers" if part == "header" else "bodies"
-    candidates = _CANDIDATES.format(table=table)
-    trigrams = list(dict.fromkeys(needle[at : at + 3] for at in range(len(needle) - 2)))
-    if len(trigrams) > _TRIGRAMS:
-        trigrams = trigrams[:: len(trigrams) // _TRIGRAMS + 1]
-    match = " AND ".join('"' + trigram.replace('"', '""') + '"' for trigram in trigrams)
-    if len(needle) == 3:
-        return connection.execute(candidates, (match, first, last)).fetchall()
-    sql = _FIND.format(candidates=candidates, column=part)
-    return connection.execute(sql, (match, first, last, needle)).fetchall()
-
-
-def _insert(connection: sqlite3.Connection, made: Sequence[NewText]) -> None:
-    next_rows: dict[str, int] = {}
-    rows = []
-    for message_id, registration, text in made:
-        if registration not in next_rows:
-            next_rows[registration] = _next_row(connection, registration)
-        row = next_rows[registration]
-        next_rows[registration] += 1
-        indexed = text.is_whole and len(text.header) + len(text.body) <= LONGEST
-        header, body = (text.header, text.body) if indexed else ("", "")
-        rows.append((row, message_id, indexed, text.references, header, body))
-    connection.executemany("INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?)", rows)
-    connection.executemany("INSERT INTO headers (rowid, header) VALUES (?, ?)", [(row[0], row[4]) for row in rows])
-    connection.executemany("INSERT INTO bodies (rowid, body) VALUES (?, ?)", [(row[0], row[5]) for row in rows])
-
-
-def _next_row(connection: sqlite3.Connection, registration: str) -> int:
-    connection.execute("INSERT OR IGNORE INTO accounts (registration_id) VALUES (?)", (registration,))
-    number = connection.execute("SELECT number FROM accounts WHERE registration_id = ?", (registration,)).fetchone()[0]
-    first, beyond = number << _ACCOUNT_SHIFT, (number + 1) << _ACCOUNT_SHIFT
-    last = connection.execute("SELECT max(row) FROM texts WHERE row >= ? AND row < ?", (first, beyond)).fetchone()[0]
-    return first + 1 if last is None else int(last) + 1
-
-
-def _delete(connection: sqlite3.Connection, message_ids: str) -> None:
-    going = connection.execute(
-        "SELECT row, header, body FROM texts WHERE message_id IN (SELECT value FROM json_each(?))", (message_ids,)
-    ).fetchall()
-    forget = "INSERT INTO {0} ({0}, rowid, {1}) VALUES ('delete', ?, ?)"
-    connection.executemany(forget.format("headers", "header"), [(row, header) for row, header, _ in going])
-    connection.executemany(forget.format("bodies", "body"), [(row, body) for row, _, body in going])
-    connection.executemany("DELETE FROM texts WHERE row = ?", [(row,) for row, _, _ in going])
+def _entry(new: NewText) -> IndexedText:
+    text = new.text
+    indexed = text.is_whole and len(text.header) + len(text.body) <= MAX_INDEXED_CHARACTERS
+    header, body = (text.header, text.body) if indexed else ("", "")
+    return IndexedText(new.message_id, new.registration, indexed, text.references, header, body)
 
 
 def ranges_of(rows: Collection[int]) -> list[tuple[int, int]]:
-    """From the first to the last of the rows of each account among these."""
+    """Return, for each account, the range from its first to its last row among these."""
     if not rows:
         return []
     first, last = min(rows), max(rows)
-    if first >> _ACCOUNT_SHIFT == last >> _ACCOUNT_SHIFT:
+    if first >> ACCOUNT_SHIFT == last >> ACCOUNT_SHIFT:
         return [(first, last)]  # nearly always
     ends: dict[int, tuple[int, int]] = {}
     for row in rows:
-        account = row >> _ACCOUNT_SHIFT
+        account = row >> ACCOUNT_SHIFT
         first, last = ends.get(account, (row, row))
         ends[account] = min(first, row), max(last, row)
-    if len(ends) > _RANGES:
+    if len(ends) > _MAX_RANGES:
         return [(min(first for first, _ in ends.values()), max(last for _, last in ends.values()))]
     return sorted(ends.values())

@@ -16,14 +16,17 @@ import importlib.resources
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from adapter.store import disk, index_schema, layout, store_id
 from adapter.store.disk import Directories
 from adapter.store.read_gate import Turns
 from adapter.store.segments import BEGINNING
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 SCHEMA_VERSION = 1
 FOREIGN_SCHEMA = "its schema is not ours: "
@@ -197,6 +200,16 @@ class Index:
         """Run one read-only query on this thread's connection and fetch all of it."""
         with self._turns.turn():
             return self._reader().execute(sql, parameters).fetchall()
+
+    def ask(
+        self,
+        question: Callable[Concatenate[sqlite3.Connection, Params], Result],
+        *arguments: Params.args,
+        **options: Params.kwargs,
+    ) -> Result:
+        """Run one function of :mod:`adapter.store.queries` on this thread's connection."""
+        with self._turns.turn():
+            return question(self._reader(), *arguments, **options)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

@@ -1,13 +1,13 @@
-"""Commands that copy and remove messages: COPY, MOVE, EXPUNGE; each is one commit, whole or not at all."""
+"""COPY, MOVE and EXPUNGE. Each is one commit: it applies to all its messages or to none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from adapter.imap.commands.fetch import limit
+from adapter.imap.commands.fetch import apply_limit
 from adapter.imap.commands.store import READ_ONLY
 from adapter.imap.handlers import TaggedResponse, handles, no
-from adapter.transport import operations as op
+from adapter.read_model.interface import Copied
 from protocol.imap.commands import model
 from protocol.imap.responses import codes, status
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from adapter.imap.session import Session
 
-# RFC 2180 4.4.1: all or nothing, and some are not there. A UID that does not exist is ignored (RFC 3501 6.4.8).
-_GONE: Final = no("Some messages are gone", codes.EXPUNGEISSUED)
+# RFC 2180 4.4.1: the command applies to all messages or none. A missing UID is ignored (RFC 3501 6.4.8).
+_GONE: Final = no("Some messages no longer exist", codes.EXPUNGEISSUED)
 
 
 # RFC 3501 6.4.7, RFC 4315 3; RFC 9738 3.1: all or none of them
@@ -26,15 +26,12 @@ async def copy(session: Session, command: model.Copy) -> TaggedResponse:
     rows = session.mailbox.rows(command.messages, uid=command.uid)
     if rows.has_expunged and not command.uid:
         return _GONE
-    rows, limited = limit(session, rows)
+    rows, limited = apply_limit(session, rows)
     if limited:
         return no("Too many messages in one command", limited)
     if not rows.uids:
         return TaggedResponse("No messages to copy")
-    quota = session.server.quotas.of(session.account)
-    copied = await session.mailboxes.commit(
-        op.Copy(session.account, session.mailbox.state.id, rows.uids, command.mailbox, quota if quota.limited else None)
-    )
+    copied = await session.writer.copy(session.mailbox.folder.id, rows.uids, command.mailbox)
     return TaggedResponse("Copy completed", _copyuid(copied))
 
 
@@ -47,17 +44,17 @@ async def move(session: Session, command: model.Move) -> TaggedResponse:
     rows = box.rows(command.messages, uid=command.uid)
     if rows.has_expunged and not command.uid:
         return _GONE
-    rows, limited = limit(session, rows)
+    rows, limited = apply_limit(session, rows)
     if not rows.uids:
         return TaggedResponse("No messages to move")
-    moved = await session.mailboxes.commit(op.Move(session.account, box.state.id, rows.uids, command.mailbox))
+    moved = await session.writer.move(box.folder.id, rows.uids, command.mailbox)
     if not moved.uids:
-        return TaggedResponse("No message is left to move")
+        return TaggedResponse("No messages to move")
     session.send(status.ok(None, "Moved", _copyuid(moved)))
-    return TaggedResponse("Move completed", highest(session), limited=limited)
+    return TaggedResponse("Move completed", highest_modseq(session), limited=limited)
 
 
-def _copyuid(copied: op.Copied) -> bytes:
+def _copyuid(copied: Copied) -> bytes:
     if not copied.uids:
         return b""
     source, destination = zip(*copied.uids, strict=True)
@@ -73,13 +70,13 @@ async def expunge(session: Session, command: model.Expunge) -> TaggedResponse:
     uids: Sequence[int] | None = None
     limited = b""
     if command.uids is not None:
-        rows, limited = limit(session, box.view.by_uid(command.uids))
+        rows, limited = apply_limit(session, box.view.by_uid(command.uids))
         uids = rows.uids
-    done = await session.mailboxes.commit(op.Expunge(session.account, box.state.id, uids))
-    return TaggedResponse("Expunge completed", highest(session) if done.uids else b"", limited=limited)
+    expunged = await session.writer.expunge(box.folder.id, uids)
+    return TaggedResponse("Expunge completed", highest_modseq(session) if expunged.uids else b"", limited=limited)
 
 
 # RFC 7162 3.2.7, 3.2.9; RFC 6851 4.4
-def highest(session: Session) -> bytes:
-    """What a client that resynchronises learns when it has removed messages: the answer tells all up to there."""
-    return codes.highestmodseq(session.mailbox.state.modseq) if session.dialect.qresync else b""
+def highest_modseq(session: Session) -> bytes:
+    """Return HIGHESTMODSEQ for clients that resynchronise: the response announces every change up to there."""
+    return codes.highestmodseq(session.mailbox.folder.modseq) if session.dialect.qresync else b""

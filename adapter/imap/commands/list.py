@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from adapter.store.names import DELIMITER, INBOX, MAX_FOLDER_NAME
-from adapter.store.queries.mailboxes import Folder
+from adapter.read_model.interface import DELIMITER, INBOX, MAX_FOLDER_NAME, Folder
 from protocol.errors import MailError, Reason
 from protocol.imap.commands.model import List, ListReturn, ListSelect
 

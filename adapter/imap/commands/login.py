@@ -56,7 +56,7 @@ async def authenticate(session: Session, command: model.Authenticate) -> TaggedR
             return Failure(FailureCause.MALFORMED)
         return Failure(FailureCause.CANCELLED) if response is None else response
 
-    authenticator = session.backend.store.authenticator
+    authenticator = session.backend.authenticator
     outcome = await authenticator.authenticate(command.mechanism, command.initial, ask, session.peer)
     return await _settle(session, outcome)
 
@@ -70,7 +70,7 @@ async def login(session: Session, command: model.Login) -> TaggedResponse:
         password = command.password.decode("utf-8")
     except UnicodeDecodeError:
         password = command.password.decode("latin-1")  # an old client; right or wrong, the check will tell
-    outcome = await session.backend.store.authenticator.check_password(command.user, password, session.peer)
+    outcome = await session.backend.authenticator.check_password(command.user, password, session.peer)
     return await _settle(session, outcome)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adapter.imap.session import Session
 
 
-# RFC 3501 6.4.4; RFC 9051 6.4.4: always the extended answer
+# RFC 3501 6.4.4; RFC 9051 6.4.4: always the extended response
 @handles(model.Search)
 async def search(session: Session, command: model.Search) -> TaggedResponse:
     returns = command.returns or (SearchReturn(all=True) if session.dialect.rev2 else None)
@@ -37,7 +37,7 @@ async def search(session: Session, command: model.Search) -> TaggedResponse:
 async def sort(session: Session, command: model.Sort) -> TaggedResponse:
     with _nothing_saved_after_no(session, command.returns):
         program, uids = await _find(session, command)
-        ordered = await session.mailboxes.sort(session.mailbox.state, command.criteria, uids)
+        ordered = await session.reader.sort(session.mailbox.folder, command.criteria, uids)
     if command.returns is None:
         _send_numbers(session, command, ordered)
     else:
@@ -52,7 +52,7 @@ async def thread(session: Session, command: model.Thread) -> TaggedResponse:
     box = session.mailbox
     numbers = uids if command.uid else box.view.numbers(uids)
     algorithm = command.algorithm.value.encode("ascii")
-    session.send(thread_response(await session.mailboxes.thread(box.state, algorithm, uids, numbers)))
+    session.send(thread_response(await session.reader.thread(box.folder, algorithm, uids, numbers)))
     return TaggedResponse("Thread completed", uses_numbers=program.uses_numbers)
 
 
@@ -73,14 +73,14 @@ def _nothing_saved_after_no(session: Session, returns: SearchReturn | None) -> I
 async def _find(session: Session, command: model.Search | model.Sort | model.Thread) -> tuple[Program, Sequence[int]]:
     box = session.mailbox
     program = compile_search(command.key, box.view, int(time.time()))
-    found = await session.mailboxes.search(box.state, program, session.report_progress)
-    return program, box.view.visible(found)
+    uids = await session.reader.search(box.folder, program, session.report_progress)
+    return program, box.view.visible(uids)
 
 
 def _send_numbers(session: Session, command: model.Search | model.Sort, uids: Sequence[int]) -> None:
     box = session.mailbox
     # RFC 7162 3.1.6
-    modseq = max(box.state.modseqs(uids), default=None) if command.uses_modseq else None
+    modseq = max(box.folder.modseqs(uids), default=None) if command.uses_modseq else None
     numbers = uids if command.uid else box.view.numbers(uids)
     if isinstance(command, model.Sort):
         session.send(search_response.sort_response(numbers, modseq))
@@ -103,7 +103,7 @@ def _send_extended(
         uids,
         uid_command=command.uid,
         number_of=box.view.numbers,
-        modseq_of=box.state.modseqs if command.uses_modseq else None,
+        modseq_of=box.folder.modseqs if command.uses_modseq else None,
         ordered=ordered,
     )
     session.send(answer.response)

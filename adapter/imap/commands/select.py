@@ -6,32 +6,28 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from adapter.imap.handlers import TaggedResponse, handles
-from adapter.store import names
-from adapter.store.flags import parse_uids
-from adapter.transport import ids
-from adapter.transport import operations as op
+from adapter.read_model.interface import Folder, mailbox_id, normalise_folder
 from protocol.errors import MailError, Reason
 from protocol.imap.commands import model
 from protocol.imap.commands.fetch_items import Attribute
 from protocol.imap.commands.model import QResync
 from protocol.imap.responses import codes, status
 from protocol.imap.responses.status import SelectedFolder
-from protocol.imap.sequence_set import LARGEST, Spans, contains, intersect, merge, missing
+from protocol.imap.sequence_set import LARGEST, Spans, contains, intersect, missing
 from protocol.imap.session_view import Rows
 from protocol.imap.states import StateEvent
 
 if TYPE_CHECKING:
     from adapter.imap.selected_mailbox import SelectedMailbox
     from adapter.imap.session import Session
-    from adapter.store.queries.mailboxes import Folder
 
 _RESYNC_ITEMS: Final = (Attribute.UID, Attribute.FLAGS, Attribute.MODSEQ)
 
 
 async def find_folder(session: Session, name: str) -> Folder:
     """A folder of the account that is logged in. Raises ``NO_SUCH_FOLDER``, ``BAD_FOLDER_NAME``."""
-    name = names.normalise_folder(name)
-    account = await session.mailboxes.account(session.account)
+    name = normalise_folder(name)
+    account = await session.reader.account(session.account)
     folder = account.folders.get(name)
     if folder is None:
         raise MailError(Reason.NO_SUCH_FOLDER)
@@ -54,26 +50,26 @@ async def select(session: Session, command: model.Select) -> TaggedResponse:
 
 async def _open(session: Session, command: model.Select) -> TaggedResponse:
     folder = await find_folder(session, command.mailbox)
-    state = await session.mailboxes.folder(folder.id)
-    box = session.open_mailbox(state, read_only=command.read_only)
+    opened = await session.reader.folder(folder.id)
+    box = session.open_mailbox(opened, read_only=command.read_only)
     session.send(
         status.selected(
             SelectedFolder(
                 folder.name,
                 len(box.view),
-                state.flags,
-                state.uidvalidity,
-                state.uidnext,
-                state.modseq,
-                ids.folder_label(folder.id),
-                state.first_unseen() or None,
+                opened.flags,
+                opened.uidvalidity,
+                opened.uidnext,
+                opened.modseq,
+                mailbox_id(folder.id),
+                opened.first_unseen() or None,
                 command.read_only,
                 box.view.announce_recent(),
             ),
             session.dialect,
         )
     )
-    if command.qresync is not None and command.qresync.uid_validity == state.uidvalidity:
+    if command.qresync is not None and command.qresync.uid_validity == opened.uidvalidity:
         await _resynchronise(session, box, command.qresync)
     what = "Examine" if command.read_only else "Select"
     # What happened since the mailbox was described is told with the next command.
@@ -86,13 +82,13 @@ async def _open(session: Session, command: model.Select) -> TaggedResponse:
 # ever forgotten here
 async def _resynchronise(session: Session, box: SelectedMailbox, known: QResync) -> None:
     wanted: Spans = [(1, LARGEST)] if known.known_uids is None else known.known_uids.resolve(LARGEST)
-    changed = [uid for uid in box.state.flagged_since(known.modseq) if contains(wanted, uid)]
+    changed = [uid for uid in box.folder.changed_since(known.modseq) if contains(wanted, uid)]
     await send_vanished(session, box, known.modseq, wanted)
     rows = Rows(box.view.numbers(changed), changed, False)
     if changed:
         # RFC 9586 3.3: the response begins with the UID
         items = _RESYNC_ITEMS[1:] if session.dialect.uid_only else _RESYNC_ITEMS
-        async for chunk in session.mailboxes.fetch(box.state, rows, items, session.dialect, box.view).chunks():
+        async for chunk in session.reader.fetch(box.folder, rows, items, session.dialect, box.view).chunks():
             session.send(chunk)
             await session.connection.drain()
 
@@ -100,10 +96,9 @@ async def _resynchronise(session: Session, box: SelectedMailbox, known: QResync)
 # RFC 7162 3.2.10.1
 async def send_vanished(session: Session, box: SelectedMailbox, modseq: int, wanted: Spans) -> None:
     """``VANISHED (EARLIER)`` for what was expunged after a mod-sequence, of those that are wanted."""
-    if modseq >= box.state.modseq:
+    if modseq >= box.folder.modseq:
         return
-    sets = await session.mailboxes.vanished(box.state.id, modseq)
-    expunged = merge(span for text in sets for span in parse_uids(text))
+    expunged = await session.reader.vanished(box.folder.id, modseq)
     # What the client was just told of is not gone for it, even if it is by now.
     gone = list(_numbers(missing(intersect(expunged, wanted), box.view.uids)))
     if gone:
@@ -122,7 +117,7 @@ async def close(session: Session, command: model.Close) -> TaggedResponse:
     session.apply(StateEvent.DESELECTED)  # first: nothing of what follows is reported
     if not box.read_only:
         try:
-            await session.mailboxes.commit(op.Expunge(session.account, box.state.id))
+            await session.writer.expunge(box.folder.id)
         except MailError as error:
             if error.reason is not Reason.NO_SUCH_FOLDER:  # another session has deleted it: closed it is all the same
                 raise

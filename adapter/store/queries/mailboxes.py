@@ -158,6 +158,17 @@ def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: i
     return list(map(Row._make, found.fetchall()))
 
 
+_ROWS_SAVED_SINCE = f"{_ROWS} AND p.uid >= ? AND p.saved_at >= ? ORDER BY p.uid LIMIT ?"
+
+
+def rows_since(
+    connection: sqlite3.Connection, folder_id: int, first: int, saved_since: int = 0, limit: int | None = None
+) -> list[Row]:
+    """Messages of a folder from a UID on that were saved at this time (seconds) or later, ascending."""
+    values = (folder_id, first, saved_since, -1 if limit is None else limit)
+    return list(map(Row._make, connection.execute(_ROWS_SAVED_SINCE, values).fetchall()))
+
+
 def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[int]) -> list[Row]:
     """The messages of a folder with these UIDs, ascending; UIDs that are not there are passed over."""
     if len(uids) < _MANY:

@@ -166,7 +166,7 @@ async def test_binary_is_decoded(store: Transport, size: int) -> None:
                     if value is not None and partial is not None:
                         value = value[partial[0] : partial[0] + partial[1]]
                     written = literal(value, binary=True)
-                    if value is not None and len(octets) > bodies.SMALL:
+                    if value is not None and len(octets) > bodies.MAX_WHOLE_BYTES:
                         written = b"~{%d}\r\n%b" % (len(value), value)
                     expected += response(number, b"BINARY" + name + b" " + written, b"BINARY.SIZE%b %d" % (name, whole))
                 assert answer == expected, (path, partial)
@@ -227,18 +227,18 @@ async def test_attributes_are_those_of_the_octets_with_and_without_cache_rows(st
         assert (await fetched(mailboxes, state, ATTRIBUTES))[0] == expected
         assert store.index.query("SELECT * FROM cache_messages ORDER BY message_id") == cached
         _empty_cache(store)
-        mailboxes._bodies.let_go(time.monotonic() + 1)
+        mailboxes._bodies.drop_unused(time.monotonic() + 1)
         answer, _ = await fetched(mailboxes, state, [body_part(b"")])
         assert answer == b"".join(response(n, b"BODY[] " + literal(octets)) for n, octets in enumerate(sent, 1))
         assert store.index.query("SELECT * FROM cache_messages ORDER BY message_id") == cached
 
 
 async def test_nul_in_a_large_message_never_leaves_in_a_literal(store: Transport) -> None:
-    octets = b"A: b\r\n\r\n" + b"x\0y" * bodies.SMALL
+    octets = b"A: b\r\n\r\n" + b"x\0y" * bodies.MAX_WHOLE_BYTES
     append(store, "INBOX", octets)
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
-        for partial in (None, (bodies.CHUNK - 5, 12)):
+        for partial in (None, (bodies.CHUNK_BYTES - 5, 12)):
             answer, _ = await fetched(mailboxes, state, [BodyPart(b"BODY[]", parse_section(b""), partial, peek=True)])
             start, count = partial or (0, len(octets))
             assert answer == response(1, b"BODY[] " + literal(octets[start : start + count]))
@@ -247,7 +247,7 @@ async def test_nul_in_a_large_message_never_leaves_in_a_literal(store: Transport
         assert answer == response(1, b"BINARY[] " + literal(octets, binary=True))
 
 
-@pytest.mark.parametrize("size", [10, bodies.SMALL + 1])
+@pytest.mark.parametrize("size", [10, bodies.MAX_WHOLE_BYTES + 1])
 async def test_keyword_set_while_content_is_sent_is_announced_before_it_is_seen(store: Transport, size: int) -> None:
     append(store, "INBOX", *(message(f"Letter {number}", "x" * size) for number in range(20)))
     async with open_mailboxes(store) as mailboxes:
@@ -355,9 +355,9 @@ async def test_bodies_are_kept_within_their_budget(store: Transport) -> None:
         for _ in range(2):
             answer, _ = await fetched(mailboxes, state, [body_part(b"")])
             assert answer == b"".join(response(n, b"BODY[] " + literal(octets)) for n, octets in enumerate(sent, 1))
-            assert 0 < mailboxes._bodies._used <= 20_000
-        mailboxes._bodies.let_go(time.monotonic() + 1)
-        assert mailboxes._bodies._used == 0
+            assert 0 < mailboxes._bodies._used_bytes <= 20_000
+        mailboxes._bodies.drop_unused(time.monotonic() + 1)
+        assert mailboxes._bodies._used_bytes == 0
 
 
 async def test_one_message_after_another_is_read_ahead(store: Transport) -> None:
@@ -375,11 +375,11 @@ async def test_one_message_after_another_is_read_ahead(store: Transport) -> None
                 answer = b"".join([chunk async for chunk in fetch.chunks()])
             assert answer == response(number, b"BODY[] " + literal(octets))
         assert at_once > 60
-        mailboxes._bodies.let_go(time.monotonic() + 1)
+        mailboxes._bodies.drop_unused(time.monotonic() + 1)
         for number in (40, 7, 60, 3):  # here and there: nothing else is read
             one = Rows([number], [number], False)
             await fetched(mailboxes, state, [body_part(b"")], one)
-        assert len(mailboxes._bodies._kept) == 4
+        assert len(mailboxes._bodies._cached) == 4
 
 
 async def test_what_is_not_at_hand_or_too_much_is_not_answered_at_once(store: Transport) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from adapter.content import wire
 from adapter.search import searchable_text
-from adapter.search.indexer import TextFiller
-from adapter.search.text_index import LONGEST, TextIndex
+from adapter.search.indexer import TextIndexer
+from adapter.search.text_index import MAX_INDEXED_CHARACTERS, TextIndex
 from adapter.search.text_source import TextReader
 from adapter.transport.content import ContentReader
 from adapter.transport.transport import Transport
@@ -116,8 +116,8 @@ def test_text_index_reads_no_more_than_it_can_keep(store: Transport, octets: byt
         with store.reading() as connection:
             (message_id,) = connection.execute("SELECT message_id FROM messages").fetchone()
         cost.files = cost.built = cost.blobs = 0
-        TextFiller(store, index, reader)._fill([message_id])
-        assert_one_pass(cost, LONGEST + len(octets) // PARTS)
+        TextIndexer(store, index, reader)._index_batch([message_id])
+        assert_one_pass(cost, MAX_INDEXED_CHARACTERS + len(octets) // PARTS)
         (row,) = index.rows([message_id]).values()
         assert index.too_long([(row, row)]) == {row}  # searches read the message itself
         assert index.texts([message_id]) == {}
@@ -137,7 +137,7 @@ async def test_search_finds_the_last_part_of_a_message_that_is_not_indexed(start
 async def test_fetch_of_every_part_reads_the_file_once(store: Transport, octets: bytes, cost: Cost) -> None:
     append(store, "INBOX", octets)
     async with open_mailboxes(store) as mailboxes:
-        await asyncio.to_thread(mailboxes._filler.close)  # it reads the message, too, sooner or later
+        await asyncio.to_thread(mailboxes._indexer.close)  # it reads the message, too, sooner or later
         state = await open_folder(mailboxes)
         await mailboxes.fetch(state, all_rows(state), [Attribute.BODYSTRUCTURE], PLAIN).chunks().__anext__()
         wanted = [
@@ -148,7 +148,7 @@ async def test_fetch_of_every_part_reads_the_file_once(store: Transport, octets:
         # Before the first literal a look at every blob, then the octets.
         assert_one_pass(cost, len(octets))
         assert re.findall(rb"number-(\d+)-", answer) == [b"%d" % number for number in range(PARTS)]
-        (message,) = mailboxes._bodies._kept.values()
+        (message,) = mailboxes._bodies._cached.values()
         assert message.reader is None  # the file is not kept
 
 

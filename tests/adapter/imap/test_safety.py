@@ -406,14 +406,14 @@ async def test_caches_keep_to_the_settings(start: Start) -> None:
         await client.ok("SEARCH BODY nothing")
         mailboxes = server.session.mailboxes
         state = server.session.mailbox.state
-        assert 0 < mailboxes._bodies._used <= 20_000
-        assert mailboxes._texts._used <= 1000
+        assert 0 < mailboxes._bodies._used_bytes <= 20_000
+        assert mailboxes._texts._used_bytes <= 1000
         assert state.cost + state.derived <= 6000
         _reload(server, cache_folders=1 << 20)
         await client.ok("FETCH 1:* (ENVELOPE)")
         assert state.derived > 6000
         _reload(server, cache_time=0.1)
-        await until(lambda: mailboxes._bodies._used + state.derived == 0)
+        await until(lambda: mailboxes._bodies._used_bytes + state.derived == 0)
         await client.close()
 
 

@@ -193,7 +193,7 @@ async def test_changes_while_a_folder_is_read_are_not_lost(store: Transport) -> 
         account = await mailboxes.account(ADA)
         inbox = account.folders["INBOX"].id
         for turn in range(20):
-            mailboxes._folders.let_go(time.monotonic() + 1)
+            mailboxes._folders.drop_unused(time.monotonic() + 1)
             change = op.ChangeFlags(ADA, inbox, [turn + 1], "add", FLAGGED)
             committed = asyncio.wrap_future(store.submit(change))
             await asyncio.sleep(0.0005 * (turn % 5))
@@ -242,7 +242,7 @@ async def test_memory_is_bounded_and_watched_folders_stay_true(store: Transport)
         assert_fresh(store, watched)
         again = await open_folder(mailboxes, names[1])
         assert_fresh(store, again)
-        mailboxes._folders.let_go(time.monotonic() + 1)
+        mailboxes._folders.drop_unused(time.monotonic() + 1)
         assert len(mailboxes._folders) == 1
 
 

@@ -148,7 +148,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        self.mailboxes._folders.let_go(float("inf"))
+        self.mailboxes._folders.drop_unused(float("inf"))
 
     # --- what must hold --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adapter.read_model.folder_cache import FolderState
 from adapter.read_model.folder_columns import Columns, Keywords, columns_of, differences
 from adapter.read_model.mailboxes import CacheLimits
-from adapter.read_model.thread_pool import Threads
+from adapter.read_model.thread_pool import ThreadPool
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport import cache_fill
 from adapter.transport import operations as op
@@ -69,7 +69,7 @@ def test_differences_of_two_states(before: list[int], gone: set[int], touched: s
 
 async def test_threads_are_few_report_errors_and_notice_that_they_are_idle() -> None:
     idle = threading.Semaphore(0)
-    threads = Threads("test", 2, idle.release, 0.05)
+    threads = ThreadPool("test", 2, idle.release, 0.05)
     try:
         names = await asyncio.gather(*[threads.run(_slow_name) for _ in range(6)])
         assert len(set(names)) == 2

@@ -20,7 +20,7 @@ from adapter.read_model import search_engine
 from adapter.read_model.mailboxes import CacheLimits, Mailboxes
 from adapter.search import indexer
 from adapter.search.searchable_text import SearchText, field_of
-from adapter.search.text_index import LONGEST, NewText, TextIndex, ranges_of
+from adapter.search.text_index import MAX_INDEXED_CHARACTERS, NewText, TextIndex, ranges_of
 from adapter.store import layout
 from adapter.store.queries import text_index
 from adapter.transport import operations as op
@@ -51,11 +51,11 @@ from tests.support.waiting import until
 
 
 def stop_filling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer.TextFiller, "start", lambda self: None)
+    monkeypatch.setattr(indexer.TextIndexer, "start", lambda self: None)
 
 
 def fill(mailboxes: Mailboxes, message_ids: Sequence[str]) -> None:
-    mailboxes._filler._fill(message_ids)
+    mailboxes._indexer._index_batch(message_ids)
 
 
 # --- the texts -----------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Tr
 
 
 async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_engine, "_TURN", 0.0)
+    monkeypatch.setattr(search_engine, "_SLICE_SECONDS", 0.0)
     monkeypatch.setattr(mailboxes_module, "_SEARCH_THREADS", 1)
     append(store, "INBOX", message(body="needle\r\n"), message())
     async with open_mailboxes(store) as mailboxes:
@@ -252,7 +252,7 @@ async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyP
 
 async def test_a_long_search_tells_how_far_it_is(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_filling(monkeypatch)
-    monkeypatch.setattr(search_engine, "_TURN", 0.0)
+    monkeypatch.setattr(search_engine, "_SLICE_SECONDS", 0.0)
     append(store, "INBOX", *[message(str(number)) for number in range(600)])
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -264,7 +264,7 @@ async def test_a_long_search_tells_how_far_it_is(store: Transport, monkeypatch: 
 
 async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_filling(monkeypatch)
-    long = message(body="word " * (LONGEST // 4) + "needle\r\n")
+    long = message(body="word " * (MAX_INDEXED_CHARACTERS // 4) + "needle\r\n")
     append(store, "INBOX", long, message(body="needle\r\n"), message())
     async with open_mailboxes(store, CacheLimits(texts=1000)) as mailboxes:
         state = await open_folder(mailboxes)
@@ -272,7 +272,7 @@ async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkey
         assert len(indexed_messages(store)) == 3
         for _ in range(2):
             assert await search(mailboxes, state, keys.BodyKey("needle")) == [1, 2]
-            assert mailboxes._texts._used <= 1000
+            assert mailboxes._texts._used_bytes <= 1000
 
 
 def _damage(path: str, kind: str) -> None:

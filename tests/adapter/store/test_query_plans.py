@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from adapter.api import Store
-from adapter.read_model.encoded_attributes import Kind, PieceReader
 from adapter.store import index
 from adapter.store.queries import recent_marks, text_index
+from adapter.store.queries.messages import CachedAttribute
 from tests.support.imapd import make_store, serving
 from tests.support.messages import message
 from tests.support.store.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
@@ -64,7 +64,7 @@ SCANS = {
         "compares the schema when a store is opened",
     ),
     ("adapter/store/index_schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
-    ("adapter/read_model/recent.py", "SELECT folder_id, uidvalidity, uidnext FROM folders"): (
+    ("adapter/store/queries/messages.py", "SELECT folder_id, uidvalidity, uidnext FROM folders"): (
         "folders",
         "once at the start of a process",
     ),
@@ -102,32 +102,18 @@ SCANS = {
 }
 
 
-def _summaries(module: Any) -> list[str]:
-    """``_SUMMARY`` and what its callers add to it."""
-    added = _constants(module, re.compile(r"WHERE "))
-    listed = "WHERE p.folder_id = ? ORDER BY p.uid DESC LIMIT ?"
-    unread = "WHERE p.folder_id = ? AND s.flags & 1 = 0 ORDER BY p.uid DESC LIMIT ?"
-    return [module._SUMMARY + rest for rest in [*added, listed, unread]]
-
-
-def _pieces(_: Any) -> list[str]:
-    statements: list[str] = []
-
-    class Recorder:
-        @property
-        def index(self) -> Recorder:
-            return self
-
-        def query(self, sql: str, _: Sequence[object]) -> list[Any]:
-            statements.append(sql)
-            return []
-
-    reader = PieceReader.__new__(PieceReader)
-    reader._transport = Recorder()  # type: ignore[assignment]
-    for kinds in ([Kind.ENVELOPE], [Kind.THREAD_ID], [Kind.ENVELOPE, Kind.THREAD_ID], list(Kind)):
-        for uids in ([1, 2], [1, 1000]):
-            reader._rows(1, kinds, uids)
-    return statements
+def _attributes(module: Any) -> list[str]:
+    combinations = (
+        [CachedAttribute.ENVELOPE],
+        [CachedAttribute.THREAD_ID],
+        [CachedAttribute.ENVELOPE, CachedAttribute.THREAD_ID],
+        list(CachedAttribute),
+    )
+    return [
+        module.attributes_statement(attributes, by_range=by_range)
+        for attributes in combinations
+        for by_range in (True, False)
+    ]
 
 
 def _text_index(module: Any) -> list[str]:
@@ -141,9 +127,8 @@ def _text_index(module: Any) -> list[str]:
 
 #: Statements that are not written down as one string.
 BUILT = {
-    "adapter/api/mailbox.py": _summaries,
-    "adapter/read_model/encoded_attributes.py": _pieces,
-    "adapter/search/text_index.py": _text_index,
+    "adapter/store/queries/messages.py": _attributes,
+    "adapter/store/queries/text_search.py": _text_index,
     "adapter/transport/apply/state.py": lambda module: [*module._ON_RANGE, *module._ON_LIST],
 }
 #: Local names in f-strings.
@@ -176,7 +161,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sq
     texts = text_index.connect(str(place))
     made = {
         "": index.create(str(place / "index.sqlite"), STORE),
-        "adapter/search/text_index.py": texts,
+        "adapter/store/queries/text_search.py": texts,
         "adapter/store/queries/text_index.py": texts,
         "adapter/store/queries/recent_marks.py": recent_marks.open_marks(str(place), list),
     }
