@@ -8,9 +8,9 @@
         for new in ada.watch():
             print(ada.read(new).text)
 
-Everything goes through :class:`~adapter.transport.transport.Transport`, which is there as ``Store.transport`` for what
-this small interface leaves out. Calls block: from asyncio use ``asyncio.to_thread``, and ``watch_async`` to wait for
-mail. Trouble is a :class:`~protocol.errors.MailError`, whose reason tells what kind.
+Mail is read and changed through :mod:`adapter.read_model.interface`, as by the IMAP server. ``Store.transport`` offers
+what this small interface leaves out. Calls are blocking: from asyncio use ``asyncio.to_thread``, and ``watch_async`` to
+wait for mail. Errors are :class:`~protocol.errors.MailError`, with a reason.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from types import TracebackType
 from adapter.api.mailbox import Mailbox, Sent, new_message_id
 from adapter.api.messages import Attachment, FolderInfo, Mail, Summary
 from adapter.api.watch import AsyncWatch, Watch
+from adapter.read_model.blocking import BlockingCalls
+from adapter.read_model.mailboxes import MailboxCache
 from adapter.store import names
-from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from protocol.mime.addresses import Mailbox as Person
@@ -47,6 +48,8 @@ class Store:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        cache = MailboxCache(transport)
+        self._calls = BlockingCalls(cache, cache.close)
 
     @classmethod
     def open(cls, root: str | os.PathLike[str]) -> Store:
@@ -54,11 +57,12 @@ class Store:
 
     @classmethod
     def create(cls, root: str | os.PathLike[str]) -> Store:
-        """Make an empty store in a new or empty directory, and open it."""
+        """Create an empty store in a new or empty directory, and open it."""
         create_store(os.fspath(root))
         return cls.open(root)
 
     def close(self) -> None:
+        self._calls.close()
         self.transport.close()
 
     def __enter__(self) -> Store:
@@ -70,15 +74,15 @@ class Store:
         self.close()
 
     def addresses(self) -> list[str]:
-        """Every address that has a mailbox here."""
-        with self.transport.reading() as connection:
-            return [each.address for each in mailboxes.registrations(connection) if each.status == "active"]
+        """Return every address with a mailbox in this store."""
+        registrations = self._calls.run(self._calls.reader.registrations())
+        return [each.address for each in registrations if each.status == "active"]
 
     def mailbox(self, address: str) -> Mailbox:
-        """The account of an address. Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
-        return Mailbox(self.transport, address)
+        """Open the account of an address. Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
+        return Mailbox(self._calls, address)
 
     def add_mailbox(self, address: str) -> Mailbox:
-        """Register an address, without a password: programs that open the store need none."""
+        """Register an address without a password: programs that open the store need none."""
         self.transport.run(op.Register(names.normalise_address(address)))
         return self.mailbox(address)

@@ -1,4 +1,4 @@
-"""Waiting for new mail: the arrivals in one folder, from the change feed, whoever delivered them."""
+"""Waiting for new mail: the arrivals in one folder, from the change feed, of any process."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from adapter.store.journal import Record
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.changes import ChangeFeed, new_mail
 
-Look = Callable[[int], Summary | None]
-#: UIDs from one on, ascending.
-Uids = Callable[[int], list[int]]
+LookUp = Callable[[int], Summary | None]
+#: Returns the UIDs from this one on, ascending.
+UidsFrom = Callable[[int], list[int]]
 
 
 def arrivals(records: list[Record], folder_id: int) -> list[int]:
-    """The UIDs that came into a folder; copies and moves of mail that was here before are none."""
+    """Return the UIDs of new mail in a folder, without copies and moves of older mail."""
     return [arrival.uid for record in records for arrival in new_mail(record) if arrival.folder == folder_id]
 
 
 class _Arrivals(ABC):
-    """What both kinds of watch hear of; they differ in how they wait for it."""
+    """The part that both kinds of watch share; they differ in how they wait."""
 
-    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
-        self._look = look
-        self._uids = uids
-        self._next = folder.uidnext  # the first UID not yet heard of
+    def __init__(
+        self, changes: ChangeFeed, folder: Folder, look_up: LookUp, uids_from: UidsFrom, timeout: float | None
+    ) -> None:
+        self._look_up = look_up
+        self._uids_from = uids_from
+        self._next = folder.uidnext  # the first UID that has not arrived
         self._timeout = timeout
         self._closed = False
         self._folder_id = folder.id
-        self._subscription = changes.subscribe(self._hear, None, self._miss)
+        self._subscription = changes.subscribe(self._on_records, None, self._on_gap)
 
-    def _hear(self, records: list[Record]) -> None:
+    def _on_records(self, records: list[Record]) -> None:
         self._pass_on(arrivals(records, self._folder_id))
 
-    def _miss(self, after: int, upto: int) -> None:
-        """Records were lost to us: what lies in the folder tells as well."""
-        self._pass_on(self._uids(self._next))
+    def _on_gap(self, after: int, upto: int) -> None:
+        """Read the folder instead: records were removed before they were read."""
+        self._pass_on(self._uids_from(self._next))
 
     def _pass_on(self, uids: list[int]) -> None:
         for uid in uids:
@@ -51,7 +53,7 @@ class _Arrivals(ABC):
 
     @abstractmethod
     def _put(self, uid: int | None) -> None:
-        """Called on the feed's thread; None wakes whoever waits."""
+        """Called on the feed's thread; None wakes the waiting caller."""
 
     def close(self) -> None:
         self._closed = True
@@ -60,12 +62,14 @@ class _Arrivals(ABC):
 
 
 class Watch(_Arrivals):
-    """Messages as they arrive, from the moment it is made. Iterating ends after ``timeout`` seconds without one; the
-    watch goes on, and what arrives meanwhile is what the next iteration starts with. ``close`` ends it for good."""
+    """Messages as they arrive from now on. Iterating ends after ``timeout`` seconds without one; the watch continues,
+    and the next iteration starts with what has arrived since. ``close`` ends it."""
 
-    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
+    def __init__(
+        self, changes: ChangeFeed, folder: Folder, look_up: LookUp, uids_from: UidsFrom, timeout: float | None
+    ) -> None:
         self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        super().__init__(changes, folder, look, uids, timeout)
+        super().__init__(changes, folder, look_up, uids_from, timeout)
 
     def _put(self, uid: int | None) -> None:
         self._arrived.put(uid)
@@ -80,8 +84,8 @@ class Watch(_Arrivals):
                 uid = self._arrived.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if uid is not None and (found := self._look(uid)) is not None:
-                return found
+            if uid is not None and (summary := self._look_up(uid)) is not None:
+                return summary
         raise StopIteration
 
     def __enter__(self) -> Watch:
@@ -96,14 +100,18 @@ class Watch(_Arrivals):
 class AsyncWatch(_Arrivals):
     """The same for asyncio: ``async with mailbox.watch_async() as watch: async for mail in watch: …``."""
 
-    def __init__(self, changes: ChangeFeed, folder: Folder, look: Look, uids: Uids, timeout: float | None) -> None:
+    def __init__(
+        self, changes: ChangeFeed, folder: Folder, look_up: LookUp, uids_from: UidsFrom, timeout: float | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[int | None] = asyncio.Queue()
-        self._taken: int | None = None  # from the queue, and not told of yet: whoever waited may give up meanwhile
-        super().__init__(changes, folder, look, uids, timeout)
+        self._taken: int | None = (
+            None  # from the queue, but not returned yet: the caller may cancel while it is looked up
+        )
+        super().__init__(changes, folder, look_up, uids_from, timeout)
 
     def _put(self, uid: int | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, uid)
 
     def __aiter__(self) -> AsyncWatch:
@@ -116,10 +124,10 @@ class AsyncWatch(_Arrivals):
                     if self._taken is None:
                         self._taken = await self._arrived.get()
                     if self._taken is not None:
-                        found = await asyncio.to_thread(self._look, self._taken)
+                        summary = await asyncio.to_thread(self._look_up, self._taken)
                         self._taken = None
-                        if found is not None:
-                            return found
+                        if summary is not None:
+                            return summary
         raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncWatch:

@@ -50,6 +50,18 @@ class Attachment(NamedTuple):
     data: bytes
 
 
+class Headers(NamedTuple):
+    """The header values of a message to compose. An empty subject becomes the first heading of the text."""
+
+    author: Person | None = None  # None: the sender
+    to: Sequence[Person] = ()
+    cc: Sequence[Person] = ()
+    reply_to: Sequence[Person] = ()
+    subject: str = ""
+    in_reply_to: str = ""
+    references: Sequence[str] = ()
+
+
 def compose(
     markdown_file: bytes | str,
     *,
@@ -59,7 +71,7 @@ def compose(
     message_id: str,
     attachments: Sequence[tuple[str, str, bytes]] = (),
 ) -> bytes:
-    """Compose the octets of a message; raises MailError(BAD_CONTENT or BAD_ADDRESS).
+    """Compose the octets of a Markdown file; raises MailError(BAD_CONTENT or BAD_ADDRESS).
 
     Optional front matter sets ``from``, ``to``, ``cc``, ``reply_to``, ``subject``, ``in_reply_to`` and ``references``.
     Without ``to`` and ``cc`` the To header lists ``recipients``; otherwise the headers list only the named people.
@@ -68,6 +80,23 @@ def compose(
     """
     values, text = _read(markdown_file)
     _check_keys(values)
+    headers = _headers_of(values)
+    if not headers.to and not headers.cc:
+        headers = headers._replace(to=list(recipients))
+    return compose_message(headers, text, sender=sender, now=now, message_id=message_id, attachments=attachments)
+
+
+def compose_message(
+    headers: Headers,
+    text: str,
+    *,
+    sender: Person,
+    now: datetime,
+    message_id: str,
+    attachments: Sequence[tuple[str, str, bytes]] = (),
+) -> bytes:
+    """Compose the octets of a Markdown text; raises MailError(BAD_CONTENT or BAD_ADDRESS)."""
+    text = _normal_text(text)
     if not _MESSAGE_ID.fullmatch(message_id):
         raise MailError(Reason.BAD_CONTENT, f"bad message id {message_id[:80]!r}")
     parts = _alternative(text)
@@ -75,11 +104,11 @@ def compose(
     if attachments:
         files = [_file(Attachment(*attachment)) for attachment in attachments]
         octets = _multipart("mixed", [octets, *files])
-    return "".join(_headers(values, text, sender, recipients, now, message_id)).encode() + octets
+    return "".join(_header_lines(headers, text, sender, now, message_id)).encode() + octets
 
 
 def _read(markdown_file: bytes | str) -> tuple[dict[str, Any], str]:
-    """Split a Markdown file into front matter (may be empty) and text with LF line endings."""
+    """Split a Markdown file into front matter (may be empty) and text."""
     raw = markdown_file.encode("utf-8", "replace") if isinstance(markdown_file, str) else markdown_file
     raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\x00", b"")
     values: dict[str, Any] = {}
@@ -91,7 +120,26 @@ def _read(markdown_file: bytes | str) -> tuple[dict[str, Any], str]:
         text = raw[start:].decode()
     except UnicodeDecodeError as error:
         raise MailError(Reason.BAD_CONTENT, "the Markdown is not UTF-8") from error
-    return values, text if text.endswith("\n") else text + "\n"
+    return values, text
+
+
+def _normal_text(text: str) -> str:
+    """Return text with LF line endings and a final one, without NUL and lone surrogates."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
+    text = text.encode("utf-8", "replace").decode()
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _headers_of(values: dict[str, Any]) -> Headers:
+    return Headers(
+        next(iter(_people(values.get("from"))), None),
+        _people(values.get("to")),
+        _people(values.get("cc")),
+        _people(values.get("reply_to")),
+        str(values.get("subject") or ""),
+        " ".join(_ids(values.get("in_reply_to"))[:1]),
+        _ids(values.get("references")),
+    )
 
 
 def _check_keys(values: dict[str, Any]) -> None:
@@ -112,34 +160,25 @@ def _check_keys(values: dict[str, Any]) -> None:
 # -- headers ------------------------------------------------------------------------------------------------------
 
 
-def _headers(
-    values: dict[str, Any],
-    text: str,
-    sender: Person,
-    recipients: Iterable[Person],
-    now: datetime,
-    message_id: str,
-) -> list[str]:
+def _header_lines(headers: Headers, text: str, sender: Person, now: datetime, message_id: str) -> list[str]:
     envelope_sender = _person(sender)
-    author = (_people(values.get("from")) or [envelope_sender])[0]
+    author = envelope_sender if headers.author is None else _person(headers.author)
     if not author.name and author.address == envelope_sender.address:
         author = envelope_sender
-    to, cc = _people(values.get("to")), _people(values.get("cc"))
-    if not to and not cc:
-        to = [_person(recipient) for recipient in recipients]
+    to, cc, reply_to = ([_person(each) for each in people] for people in (headers.to, headers.cc, headers.reply_to))
     lines = [f"From: {_mailbox(author)}\r\n"]
     if author.address != envelope_sender.address:
         lines.append(f"Sender: {_mailbox(envelope_sender)}\r\n")
     lines.append(_address_list("To", to) if to or cc else "To: undisclosed-recipients:;\r\n")
     lines.append(_address_list("Cc", cc))
-    lines.append(_address_list("Reply-To", _people(values.get("reply_to"))))
-    subject = _CONTROLS.sub(" ", str(values.get("subject") or _title(text)))[:_MAX_SUBJECT_CHARACTERS].strip()
+    lines.append(_address_list("Reply-To", reply_to))
+    subject = _CONTROLS.sub(" ", headers.subject or _title(text))[:_MAX_SUBJECT_CHARACTERS].strip()
     if subject:
         lines.append(f"Subject: {_unstructured(subject)}\r\n")
     lines.append(f"Date: {format_datetime(now if now.tzinfo is not None else now.replace(tzinfo=UTC))}\r\n")
     lines.append(f"Message-ID: {message_id}\r\n")
-    parents = _ids(values.get("in_reply_to"))[:1]
-    references = _ids(values.get("references")) or parents
+    parents = _ids(headers.in_reply_to)[:1]
+    references = _ids(list(headers.references)) or parents
     for name, ids in (("In-Reply-To", parents), ("References", references)):
         if ids:
             lines.append(f"{name}: " + "\r\n ".join(ids) + "\r\n")

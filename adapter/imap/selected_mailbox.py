@@ -69,9 +69,7 @@ class SelectedMailbox:
         """Handle the deletion of the folder. Its messages were reported as expunged before; later changes fail."""
         self._listener.mailbox_deleted()
 
-    async def commit_silently(
-        self, change: Awaitable[Result], modseq_of: Callable[[Result], int | None]
-    ) -> Result:
+    async def commit_silently(self, change: Awaitable[Result], modseq_of: Callable[[Result], int | None]) -> Result:
         """Commit a change of flags that is not announced. ``modseq_of``: of the result's change, if there was one."""
         self._held = []
         own: int | None = None
@@ -81,8 +79,8 @@ class SelectedMailbox:
         finally:
             held, self._held = self._held, None
             self._has_updates = True
-            for change in held:
-                self.view.apply(change, Report.SILENT if change.modseq == own else Report.FLAGS)
+            for committed in held:
+                self.view.apply(committed, Report.SILENT if committed.modseq == own else Report.FLAGS)
         return result
 
     # --- updates for the client ------------------------------------------------------------------------------------
@@ -105,7 +103,9 @@ class SelectedMailbox:
             return b""
         if self.view.last_new_uid:
             self._claim_recent(self.view.last_new_uid)
-        updates = self.view.flush(point, self.folder, modseq_sent=modseq_sent, exists_first=exists_first, exists_overlooked=exists_overlooked)
+        updates = self.view.flush(
+            point, self.folder, modseq_sent=modseq_sent, exists_first=exists_first, exists_overlooked=exists_overlooked
+        )
         self._has_updates = self.view.pending
         return updates
 

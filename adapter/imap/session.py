@@ -315,7 +315,11 @@ class Session:
         self._spec = spec = None
         try:
             self._spec = spec = permit(line.name, self._machine)
-            command = spec.parse(line, self.dialect) if self.pending_append is None else self.pending_append.parser.finish(line)
+            command = (
+                spec.parse(line, self.dialect)
+                if self.pending_append is None
+                else self.pending_append.parser.finish(line)
+            )
             if not self.dialect.condstore and enables_condstore(command) and not isinstance(command, Enable):
                 self.enable(replace(self.dialect, condstore=True))
             if line.name != "LOGOUT":

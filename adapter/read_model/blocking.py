@@ -12,21 +12,25 @@ from typing import Any, Generic, TypeVar
 
 from adapter.read_model.interface import MailboxReader
 
-Reader = TypeVar("Reader", bound=MailboxReader)
+Reader = TypeVar("Reader", bound=MailboxReader, covariant=True)
 Result = TypeVar("Result")
 
 _END = object()
 
 
 class BlockingCalls(Generic[Reader]):
-    """Runs coroutines from any thread but that of its loop. Every change acknowledged before a call is visible in it."""
+    """Runs coroutines for any thread but that of its loop. A call sees every change acknowledged before it."""
 
     def __init__(self, reader: Reader, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.reader = reader
+        self._reader = reader
         self._close = close
         self._mutex = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def reader(self) -> Reader:
+        return self._reader
 
     def run(self, call: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine and return its result."""
@@ -34,7 +38,7 @@ class BlockingCalls(Generic[Reader]):
 
     def iterate(self, items: AsyncIterator[Result]) -> Iterator[Result]:
         while (item := self.run(_next(items))) is not _END:
-            yield item  # type: ignore[misc]
+            yield item
 
     def close(self) -> None:
         """Stop the loop, if it was started, and close the reader."""
@@ -48,8 +52,8 @@ class BlockingCalls(Generic[Reader]):
         loop.close()
 
     async def _current(self, call: Coroutine[Any, Any, Result]) -> Result:
-        if self.reader.is_behind:
-            await self.reader.catch_up()
+        if self._reader.is_behind:
+            await self._reader.catch_up()
         return await call
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

@@ -118,6 +118,7 @@ class ChangeFollower:
         published = self._transport.published_seq()
         if self._feed is None:
             if self._shown_seq < published:
+                self._folders.forget_unwatched()
                 self._distrust_caches()
                 self._shown_seq = published
         else:
@@ -184,7 +185,7 @@ class ChangeFollower:
             try:
                 sizes |= self._read_sizes(missing)
             except sqlite3.Error as error:
-                _log.error("index: sizes of new messages unreadable (%s); comparing their folders with the index", error)
+                _log.error("index: message sizes unreadable (%s); comparing folders with the index", error)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._apply, effects, sizes, records[-1].seq)
 

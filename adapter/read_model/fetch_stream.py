@@ -48,8 +48,8 @@ class Fetch:
     __slots__ = (
         "_attributes",
         "_bodies",
-        "_plan",
         "_folder",
+        "_plan",
         "_reader",
         "_rows",
         "_uid_only",

@@ -159,10 +159,13 @@ class FolderCache:
         return not self._stale and self._comparison is None
 
     def distrust(self) -> None:
-        """Mark all folders as stale: they may have missed changes. Those without listeners are loaded again."""
+        """Mark all folders as stale: they may have missed changes."""
+        self._stale |= self.wanted
+
+    def forget_unwatched(self) -> None:
+        """Drop all folders without listeners."""
         for folder in [folder for folder in self._folders.values() if not folder.subscriptions]:
             self._forget(folder)
-        self._stale |= self.wanted
 
     async def settle(self) -> None:
         """Compare stale folders with the index. Raises MailError if it cannot be read: they stay stale."""

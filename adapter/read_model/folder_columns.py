@@ -208,7 +208,7 @@ def _join(column: Numbers, kept: Sequence[slice]) -> Numbers:
 
 
 def differences(before: FolderColumns, after: FolderColumns, since: int, modseq: int) -> list[FolderChange]:
-    """Compute the changes between two states of a folder, from one mod-sequence to another, whose effects were missed."""
+    """Compute the changes from one mod-sequence to another, of which the effects were missed."""
     uids = after.uids
     expunged = sorted(set(before.uids).difference(uids))
     old_count = bisect_right(uids, before.uids[-1]) if before.uids else 0

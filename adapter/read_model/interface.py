@@ -16,8 +16,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from adapter.store.effects import FlagChange
-from adapter.store.flags import Flag
-from adapter.store.names import DELIMITER, INBOX, MAX_FOLDER_NAME, STANDARD_FOLDERS, normalise_folder
+from adapter.store.flags import KEYWORD, Flag
+from adapter.store.flags import SETTABLE as SETTABLE_FLAGS
+from adapter.store.names import (
+    DELIMITER,
+    INBOX,
+    MAX_FOLDER_NAME,
+    STANDARD_FOLDERS,
+    normalise_address,
+    normalise_folder,
+)
 from adapter.store.queries.mailboxes import Folder, Registration, Row
 from adapter.store.queries.messages import ListedMessage, MessageHeader
 from adapter.transport.ids import folder_label as mailbox_id
@@ -34,7 +42,9 @@ from protocol.imap.wire.lexer import Dialect
 __all__ = [
     "DELIMITER",
     "INBOX",
+    "KEYWORD",
     "MAX_FOLDER_NAME",
+    "SETTABLE_FLAGS",
     "STANDARD_FOLDERS",
     "Account",
     "Copied",
@@ -59,6 +69,7 @@ __all__ = [
     "Subscription",
     "Upload",
     "mailbox_id",
+    "normalise_address",
     "normalise_folder",
 ]
 

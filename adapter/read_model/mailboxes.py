@@ -242,9 +242,7 @@ class MailboxCache(StoredMessages):
         self._folders.shrink()
         return ordered
 
-    async def thread(
-        self, folder: OpenFolder, algorithm: bytes, uids: Sequence[int], numbers: Sequence[int]
-    ) -> Forest:
+    async def thread(self, folder: OpenFolder, algorithm: bytes, uids: Sequence[int], numbers: Sequence[int]) -> Forest:
         forest = await self._search_threads.run(self._engine.thread, self._source(folder), algorithm, uids, numbers)
         self._folders.shrink()
         return forest

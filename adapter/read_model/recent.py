@@ -55,7 +55,11 @@ class RecentMarks:
         return self._ask(recent_marks.peek, folder_id, uidvalidity, before)
 
     def _ask(
-        self, question: Callable[[sqlite3.Connection, int, int, int], int], folder_id: int, uidvalidity: int, before: int
+        self,
+        question: Callable[[sqlite3.Connection, int, int, int], int],
+        folder_id: int,
+        uidvalidity: int,
+        before: int,
     ) -> int:
         if self._connection is None:
             return before

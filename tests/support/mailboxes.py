@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from adapter.read_model.mailboxes import CacheLimits, Fetch, FolderState, Mailboxes
+from adapter.read_model.cached_folder import CachedFolder
+from adapter.read_model.fetch_stream import Fetch
+from adapter.read_model.mailboxes import CacheLimits, MailboxCache
 from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.transport import Transport
 from protocol.imap.commands.fetch_items import FetchItem
@@ -17,9 +19,9 @@ from tests.support.waiting import PATIENCE
 
 
 @contextlib.asynccontextmanager
-async def open_mailboxes(transport: Transport, limits: CacheLimits | None = None) -> AsyncIterator[Mailboxes]:
+async def open_mailboxes(transport: Transport, limits: CacheLimits | None = None) -> AsyncIterator[MailboxCache]:
     commits = CommitQueue(transport, 1)
-    mailboxes = Mailboxes(transport, commits, limits)
+    mailboxes = MailboxCache(transport, commits, limits)
     await mailboxes.start()
     try:
         yield mailboxes
@@ -51,18 +53,18 @@ class Listener:
         self._told.clear()
 
 
-async def open_folder(mailboxes: Mailboxes, name: str = "INBOX", address: str = ADA) -> FolderState:
+async def open_folder(mailboxes: MailboxCache, name: str = "INBOX", address: str = ADA) -> CachedFolder:
     account = await mailboxes.account(address)
     return await mailboxes.folder(account.folders[name].id)
 
 
-def all_rows(state: FolderState) -> Rows:
+def all_rows(state: CachedFolder) -> Rows:
     return Rows(range(1, len(state.uids) + 1), state.uids, False)
 
 
 async def fetched(
-    mailboxes: Mailboxes,
-    state: FolderState,
+    mailboxes: MailboxCache,
+    state: CachedFolder,
     items: Sequence[FetchItem],
     rows: Rows | None = None,
     dialect: Dialect = PLAIN,

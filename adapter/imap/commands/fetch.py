@@ -136,7 +136,9 @@ def _response(rows: Rows, items: Sequence[FetchItem], responses: FetchResponses,
     modseq_sent = Attribute.MODSEQ in items
     if responses.undecodable:
         # RFC 3516 4.3
-        return TaggedResponse("Some parts have an unknown encoding", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited)
+        return TaggedResponse(
+            "Some parts have an unknown encoding", codes.UNKNOWN_CTE, b"NO", modseq_sent, limited=limited
+        )
     if rows.has_expunged or responses.failed:
         # RFC 2180 4.1, RFC 5530 3
         text = "Fetch completed; some messages no longer exist"

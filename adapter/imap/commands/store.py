@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from adapter.config.schema import ImapSettings
     from adapter.imap.session import Session
 
-_CHANGES: Final[dict[StoreMode, FlagChange]] = {StoreMode.ADD: "add", StoreMode.REMOVE: "remove", StoreMode.REPLACE: "set"}
+_CHANGES: Final[dict[StoreMode, FlagChange]] = {
+    StoreMode.ADD: "add",
+    StoreMode.REMOVE: "remove",
+    StoreMode.REPLACE: "set",
+}
 _SYSTEM: Final = {
     "\\Seen": Flag.READ,
     "\\Answered": Flag.ANSWERED,

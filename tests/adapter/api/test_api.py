@@ -265,14 +265,14 @@ async def test_a_message_is_not_missed_by_one_who_gives_up_while_it_is_looked_fo
     ada: Mailbox, bob: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, go_on = threading.Event(), threading.Event()
-    look = Mailbox._look
+    look = Mailbox._look_up
 
     def slowly(mailbox: Mailbox, folder_id: int, uid: int) -> Summary | None:
         looking.set()
         assert go_on.wait(PATIENCE)
         return look(mailbox, folder_id, uid)
 
-    monkeypatch.setattr(Mailbox, "_look", slowly)
+    monkeypatch.setattr(Mailbox, "_look_up", slowly)
     async with bob.watch_async(timeout=PATIENCE) as watch:
         await asyncio.to_thread(ada.send, "x", to=BOB, subject="one")
         waiting = asyncio.ensure_future(anext(watch, None))

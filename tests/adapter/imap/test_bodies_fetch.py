@@ -220,7 +220,7 @@ async def test_attributes_are_those_of_the_octets_with_and_without_cache_rows(st
         assert (await fetched(mailboxes, state, ATTRIBUTES))[0] == expected
         assert (await fetched(mailboxes, state, ATTRIBUTES))[0] == expected
         _empty_cache(store)
-        state.drop()
+        state.drop_derived()
         answer, fetch = await fetched(mailboxes, state, [*ATTRIBUTES, Preview()])
         assert answer.replace(b" PREVIEW", b"\0").count(b"\0") == len(sent)
         assert not fetch.failed

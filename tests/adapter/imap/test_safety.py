@@ -19,6 +19,8 @@ import pytest
 
 from adapter.accounts.credentials import Credentials
 from adapter.net import networks
+from adapter.read_model.cached_folder import cached
+from adapter.read_model.mailboxes import MailboxCache
 from adapter.transport import operations as op
 from adapter.transport.staging import Spool
 from adapter.transport.transport import Transport
@@ -343,7 +345,7 @@ async def test_append_in_flight_is_completed_before_shutdown(tmp_path: Path) -> 
     async with serving(root) as server:
         client = await server.login(ADA)
         client.send(b"a APPEND INBOX {20+}\r\nSubject: x\r\n")
-        await until(lambda: server.session.upload is not None)
+        await until(lambda: server.session.pending_append is not None)
         closing = asyncio.create_task(server.keeper.close())
         await asyncio.sleep(0.1)
         assert not closing.done()
@@ -404,16 +406,17 @@ async def test_caches_keep_to_the_settings(start: Start) -> None:
         await client.ok("SELECT INBOX")
         await client.ok("FETCH 1:* (ENVELOPE BODY.PEEK[])")
         await client.ok("SEARCH BODY nothing")
-        mailboxes = server.session.mailboxes
-        state = server.session.mailbox.state
+        mailboxes = server.session.reader
+        assert isinstance(mailboxes, MailboxCache)
+        state = cached(server.session.mailbox.folder)
         assert 0 < mailboxes._bodies._used_bytes <= 20_000
         assert mailboxes._texts._used_bytes <= 1000
-        assert state.cost + state.derived <= 6000
+        assert state.cost + state.derived_cost <= 6000
         _reload(server, cache_folders=1 << 20)
         await client.ok("FETCH 1:* (ENVELOPE)")
-        assert state.derived > 6000
+        assert state.derived_cost > 6000
         _reload(server, cache_time=0.1)
-        await until(lambda: mailboxes._bodies._used_bytes + state.derived == 0)
+        await until(lambda: mailboxes._bodies._used_bytes + state.derived_cost == 0)
         await client.close()
 
 

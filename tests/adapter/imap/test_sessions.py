@@ -12,7 +12,7 @@ from adapter.imap import connection
 from adapter.imap.connection import Connection
 from adapter.imap.handlers import TaggedResponse, failure
 from adapter.read_model.bodies import Bodies, Span
-from adapter.read_model.mailboxes import Mailboxes
+from adapter.read_model.mailboxes import MailboxCache
 from protocol.errors import MailError, Reason
 from tests.support.imapd import ImapClient, Running, Start
 from tests.support.mail.corpus import varied_message
@@ -27,12 +27,14 @@ AfterIdle = Callable[[Callable[[Running], Awaitable[object]]], AbstractAsyncCont
 async def test_long_command_sends_inprogress(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     enough = asyncio.Event()
 
-    async def slow(self: Mailboxes, state: object, program: object, advanced: Callable[[int], None]) -> Sequence[int]:
+    async def slow(
+        self: MailboxCache, state: object, program: object, advanced: Callable[[int], None]
+    ) -> Sequence[int]:
         advanced(7)
         await enough.wait()
         return []
 
-    monkeypatch.setattr(Mailboxes, "search", slow)
+    monkeypatch.setattr(MailboxCache, "search", slow)
     async with start(imap={"progress": 0.2}) as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
@@ -88,11 +90,11 @@ async def test_disconnect_during_a_search_logs_no_error(
 ) -> None:
     searching = asyncio.Event()
 
-    async def endless(self: Mailboxes, *arguments: object) -> Sequence[int]:
+    async def endless(self: MailboxCache, *arguments: object) -> Sequence[int]:
         searching.set()
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(Mailboxes, "search", endless)
+    monkeypatch.setattr(MailboxCache, "search", endless)
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.read_model import mailboxes as caches
+from adapter.read_model import change_follower
 from adapter.transport import operations as op
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.transport import Transport
@@ -143,7 +143,7 @@ async def test_caches_are_compared_with_the_index_if_the_feed_cannot_go_on(
         client = await running.login(ADA)
         await client.ok("SELECT INBOX")
         await client.ok("STATUS INBOX (MESSAGES)")
-        monkeypatch.setattr(caches, "_PATIENCE", 0.05)
+        monkeypatch.setattr(change_follower, "_FEED_TIMEOUT_SECONDS", 0.05)
         feed = running.transport.changes
         with paused(feed):
             if failure == "failing":
@@ -182,7 +182,7 @@ async def test_command_fails_while_a_stale_folder_cannot_be_read(
             assert raised.value.reason is Reason.UNKNOWN
             assert mailboxes.is_behind
         await mailboxes.catch_up()
-        assert not state.removed
+        assert not state.is_removed
         assert not mailboxes.is_behind
         assert list(state.uids) == [1, 2]
 

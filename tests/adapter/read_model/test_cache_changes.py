@@ -8,7 +8,8 @@ from array import array
 
 import pytest
 
-from adapter.read_model.mailboxes import CacheLimits, FolderState, Mailboxes
+from adapter.read_model.cached_folder import CachedFolder
+from adapter.read_model.mailboxes import CacheLimits, MailboxCache
 from adapter.store.queries import mailboxes as queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -22,7 +23,7 @@ from tests.support.stores import ADA, BOB, append, deliver, placed, rows
 from tests.support.waiting import PATIENCE, until
 
 
-def assert_fresh(transport: Transport, state: FolderState) -> None:
+def assert_fresh(transport: Transport, state: CachedFolder) -> None:
     """The state is what a look into the index shows."""
     with transport.reading() as connection:
         found = queries.folder_by_id(connection, state.id)
@@ -144,7 +145,7 @@ async def test_a_folder_that_goes_says_so(store: Transport) -> None:
         await mailboxes.commit(op.DeleteFolder(ADA, "Short"))
         assert listener.removed == 1
         assert [list(change.expunged) for change in listener.changes] == [[1]]
-        assert state.removed
+        assert state.is_removed
         assert "Short" not in (await mailboxes.account(ADA)).folders
         with pytest.raises(MailError) as caught:
             await mailboxes.folder(state.id)
@@ -200,9 +201,9 @@ async def test_changes_while_a_folder_is_read_are_not_lost(store: Transport) -> 
             state = await mailboxes.folder(inbox)
             state.subscribe(Listener())
             done = await committed
-            await state.reached(done.modseq)
+            await state.wait_for(done.modseq)
             assert_fresh(store, state)
-            state.watches.clear()
+            state.subscriptions.clear()
 
 
 async def test_a_gap_in_the_changes_is_mended(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,10 +255,10 @@ async def test_unseen_modseq_and_vanished(store: Transport) -> None:
         assert state.first_unseen() == 4
         before = state.modseq
         await mailboxes.commit(op.ChangeFlags(ADA, state.id, [2], "set", DELETED))
-        assert state.flagged_since(before) == [2]
+        assert state.changed_since(before) == [2]
         assert state.first_unseen() == 2
         await mailboxes.commit(op.Expunge(ADA, state.id, [2]))
-        assert await mailboxes.vanished(state.id, before) == ["2"]
+        assert await mailboxes.vanished(state.id, before) == [(2, 2)]
         assert list(state.masks([1, 2, 3])) == [SEEN, 0, SEEN]
         assert state.modseqs([2, 4])[0] == 0
 
@@ -288,7 +289,7 @@ async def test_a_failed_operation_changes_nothing(store: Transport) -> None:
         assert_fresh(store, state)
 
 
-async def _commits(mailboxes: Mailboxes, state: FolderState, bits: int) -> None:
+async def _commits(mailboxes: MailboxCache, state: CachedFolder, bits: int) -> None:
     for uid in range(1, 11):
         await mailboxes.commit(op.ChangeFlags(ADA, state.id, [uid], "add", bits))
         assert state.masks([uid])[0] & bits

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from adapter.read_model.folder_columns import Columns, Keywords, columns_of
-from adapter.read_model.mailboxes import FolderState, Mailboxes
+from adapter.read_model.cached_folder import CachedFolder
+from adapter.read_model.folder_columns import FolderColumns, Keywords, columns_of
+from adapter.read_model.mailboxes import MailboxCache
 from adapter.store.effects import FlagChange
 from adapter.store.queries import mailboxes
 from adapter.transport import operations as op
@@ -39,7 +40,7 @@ some_folder = st.sampled_from(FOLDERS)
 class Client:
     """Knows a folder by what it is told alone."""
 
-    def __init__(self, state: FolderState) -> None:
+    def __init__(self, state: CachedFolder) -> None:
         self.state = state
         self.view = View(state.uids, state.modseq, state.flags, Dialect(condstore=True, qresync=True))
         self.masks = dict(zip(state.uids, state.columns.masks))
@@ -80,7 +81,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.runner.run(self._open())
 
     async def _open(self) -> None:
-        self.mailboxes: Mailboxes = await self.edge.enter_async_context(open_mailboxes(self.transport))
+        self.mailboxes: MailboxCache = await self.edge.enter_async_context(open_mailboxes(self.transport))
         account = await self.mailboxes.account(ADA)
         self.ids = {name: account.folders[name].id for name in FOLDERS}
         self.clients = {name: Client(await self.mailboxes.folder(self.ids[name])) for name in ("INBOX", "Archive")}
@@ -164,7 +165,7 @@ class CacheMachine(RuleBasedStateMachine):
             rows = mailboxes.rows(connection, self.ids[name])
         assert folder is not None
         state = client.state
-        assert await state.reached(folder.highestmodseq)
+        assert await state.wait_for(folder.highestmodseq)
         assert await self.mailboxes.folder(state.id) is state
         table = Keywords()
         for keyword in state.flags.keywords:
@@ -176,7 +177,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert (state.uidnext, state.modseq) == (folder.uidnext, folder.highestmodseq)
         self._check_client(client, state.columns)
 
-    def _check_client(self, client: Client, columns: Columns) -> None:
+    def _check_client(self, client: Client, columns: FolderColumns) -> None:
         assert client.masks == dict(zip(columns.uids, columns.masks))
         assert client.modseq == client.state.modseq
         client.view.flush(Emission.ALL, client.state)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.read_model.folder_cache import FolderState
-from adapter.read_model.folder_columns import Columns, Keywords, columns_of, differences
+from adapter.read_model.cached_folder import CachedFolder
+from adapter.read_model.folder_columns import FolderColumns, Keywords, columns_of, differences
 from adapter.read_model.mailboxes import CacheLimits
 from adapter.read_model.thread_pool import ThreadPool
 from adapter.store.queries.mailboxes import Folder
@@ -30,11 +30,11 @@ from tests.support.waiting import until
 uid_lists = st.lists(st.integers(1, 60), unique=True, max_size=40).map(sorted)
 
 
-def state_of(uids: list[int]) -> FolderState:
+def state_of(uids: list[int]) -> CachedFolder:
     keywords = Keywords()
     columns = columns_of([(uid, uid % 4, "", uid * 10, 0, 0, uid) for uid in uids], keywords)
     folder = Folder(1, "r", "d", "INBOX", "", 1, uidnext=61, highestmodseq=600)
-    return FolderState(folder, columns, keywords)
+    return CachedFolder(folder, columns, keywords)
 
 
 @given(uid_lists, uid_lists)
@@ -44,7 +44,7 @@ def test_values_of_messages_there_and_gone(there: list[int], asked: list[int]) -
     assert list(state.masks(asked)) == [uid % 4 if uid in known else 0 for uid in asked]
     assert list(state.modseqs(array("I", asked))) == [uid * 10 if uid in known else 0 for uid in asked]
     assert list(state.masks(state.uids)) == [uid % 4 for uid in there]
-    assert state.flagged_since(300) == [uid for uid in there if uid > 30]
+    assert state.changed_since(300) == [uid for uid in there if uid > 30]
 
 
 @given(uid_lists, st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.integers(0, 5))
@@ -52,7 +52,7 @@ def test_differences_of_two_states(before: list[int], gone: set[int], touched: s
     top = before[-1] if before else 0
     after = [uid for uid in before if uid not in gone] + [top + 1 + number for number in range(new)]
 
-    def columns(uids: list[int], modseqs: list[int]) -> Columns:
+    def columns(uids: list[int], modseqs: list[int]) -> FolderColumns:
         return columns_of([(uid, 0, "", seq, 0, 0, 0) for uid, seq in zip(uids, modseqs, strict=True)], Keywords())
 
     old = columns(before, [5] * len(before))
@@ -101,8 +101,8 @@ async def test_what_nobody_uses_is_let_go(store: Transport) -> None:
     async with open_mailboxes(store, CacheLimits(idle=0.2)) as mailboxes:
         state = await open_folder(mailboxes)
         before, _ = await fetched(mailboxes, state, [Attribute.ENVELOPE])
-        assert state.derived > 0
-        await until(lambda: state.derived == 0)
+        assert state.derived_cost > 0
+        await until(lambda: state.derived_cost == 0)
         await until(lambda: len(mailboxes._folders) == 0)
         again = await open_folder(mailboxes)
         assert (await fetched(mailboxes, again, [Attribute.ENVELOPE]))[0] == before
@@ -113,11 +113,11 @@ async def test_pieces_of_expunged_messages_are_forgotten(store: Transport) -> No
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
         await fetched(mailboxes, state, [Attribute.ENVELOPE, Attribute.BODYSTRUCTURE])
-        full = state.derived
+        full = state.derived_cost
         await mailboxes.commit(op.Move(ADA, state.id, [1], "Trash"))
-        assert 0 < state.derived < full
+        assert 0 < state.derived_cost < full
         await mailboxes.commit(op.Move(ADA, state.id, [2], "Trash"))
-        assert state.derived == 0
+        assert state.derived_cost == 0
 
 
 def test_cache_rows_are_kept_only_of_content_that_is_there(store: Transport) -> None:

@@ -54,7 +54,7 @@ def stop_filling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexer.TextIndexer, "start", lambda self: None)
 
 
-def fill(mailboxes: Mailboxes, message_ids: Sequence[str]) -> None:
+def fill(mailboxes: MailboxCache, message_ids: Sequence[str]) -> None:
     mailboxes._indexer._index_batch(message_ids)
 
 
