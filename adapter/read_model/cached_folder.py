@@ -12,7 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from adapter.read_model.encoded_attributes import AttributeCache
+from adapter.read_model.fetch.encoded_attributes import AttributeCache
 from adapter.read_model.folder_columns import ROW_COST_BYTES, FolderColumns, Keywords, Numbers, places_among
 from adapter.read_model.header_cache import HeaderCache
 from adapter.read_model.interface import FolderListener, OpenFolder

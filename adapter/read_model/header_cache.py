@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from adapter.read_model.encoded_attributes import BATCH_MESSAGES, AttributeLoader, CachedAttribute
+from adapter.read_model.fetch.encoded_attributes import BATCH_MESSAGES, AttributeLoader, CachedAttribute
 from protocol.imap.responses.envelope_decode import EncodedEnvelope, addresses, split_envelope, string
 from protocol.imap.search import sort
 from protocol.imap.search.collation import fold

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from adapter.read_model.account_cache import AccountCache
-from adapter.read_model.bodies import Bodies
 from adapter.read_model.cached_folder import CachedFolder, cached
 from adapter.read_model.change_follower import ChangeFollower, ObservedOperation
-from adapter.read_model.encoded_attributes import AttributeLoader
-from adapter.read_model.fetch_stream import Fetch
+from adapter.read_model.fetch.bodies import Bodies
+from adapter.read_model.fetch.encoded_attributes import AttributeLoader
+from adapter.read_model.fetch.stream import Fetch
 from adapter.read_model.folder_cache import FolderCache
 from adapter.read_model.interface import Account, OpenFolder, StorageUse
 from adapter.read_model.recent import RecentMarks
@@ -43,7 +43,7 @@ from adapter.search.text_index import TextIndex
 from adapter.search.text_source import TextReader
 from adapter.store.effects import Actor
 from adapter.store.flags import parse_uids
-from adapter.store.queries import mailboxes, messages
+from adapter.store.queries import mailboxes, messages, text_search
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.quotas import Quotas, usage
 from adapter.transport.commit_queue import CommitQueue
@@ -139,7 +139,7 @@ class MailboxCache(StoredMessages):
     def _on_idle_thread(self) -> None:
         """Free the memory of a thread's database connections."""
         with contextlib.suppress(sqlite3.Error):
-            self._transport.index.query("PRAGMA shrink_memory")
+            self._transport.index.ask(text_search.shrink_memory)
             self._text_index.shrink()
         trim_memory()
 

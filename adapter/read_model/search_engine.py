@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adapter.read_model.encoded_attributes import AttributeLoader, CachedAttribute
+from adapter.read_model.fetch.encoded_attributes import AttributeLoader, CachedAttribute
 from adapter.read_model.header_cache import FIELDS, HeaderValue, envelope_values
 from adapter.search.indexer import TextIndexer
 from adapter.search.searchable_text import SearchText, field_of

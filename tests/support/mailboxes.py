@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from adapter.read_model.cached_folder import CachedFolder
-from adapter.read_model.fetch_stream import Fetch
+from adapter.read_model.fetch.stream import Fetch
 from adapter.read_model.mailboxes import CacheLimits, MailboxCache
 from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.transport import Transport

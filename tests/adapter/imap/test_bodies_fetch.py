@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.read_model import bodies, transfer_stream
-from adapter.read_model.fetch_plan import plan_of
+from adapter.read_model.fetch import bodies, transfer_stream
+from adapter.read_model.fetch.plan import plan_of
 from adapter.read_model.mailboxes import CacheLimits
 from adapter.store import layout
 from adapter.store.flags import Flag

@@ -11,7 +11,7 @@ import pytest
 from adapter.imap import connection
 from adapter.imap.connection import Connection
 from adapter.imap.handlers import TaggedResponse, failure
-from adapter.read_model.bodies import Bodies, Span
+from adapter.read_model.fetch.bodies import Bodies, Span
 from adapter.read_model.mailboxes import MailboxCache
 from protocol.errors import MailError, Reason
 from tests.support.imapd import ImapClient, Running, Start

@@ -96,7 +96,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-async def test_what_nobody_uses_is_let_go(store: Transport) -> None:
+async def test_what_nobody_uses_is_drop_unused(store: Transport) -> None:
     append(store, "INBOX", message(), message())
     async with open_mailboxes(store, CacheLimits(idle=0.2)) as mailboxes:
         state = await open_folder(mailboxes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from adapter.read_model import mailboxes as mailboxes_module
 from adapter.read_model import search_engine
-from adapter.read_model.mailboxes import CacheLimits, Mailboxes
+from adapter.read_model.mailboxes import CacheLimits, MailboxCache
 from adapter.search import indexer
 from adapter.search.searchable_text import SearchText, field_of
 from adapter.search.text_index import MAX_INDEXED_CHARACTERS, NewText, TextIndex, ranges_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from adapter.read_model.mailboxes import FolderState, Mailboxes
+from adapter.read_model.cached_folder import CachedFolder
+from adapter.read_model.mailboxes import MailboxCache
 from adapter.search.searchable_text import SearchText, field_of, search_text
 from adapter.search.text_index import TextIndex
 from adapter.transport.transport import Transport
@@ -20,7 +21,7 @@ from tests.support.messages import message
 NOW = 1_800_000_000
 
 
-async def search(mailboxes: Mailboxes, state: FolderState, *criteria: keys.SearchKey) -> list[int]:
+async def search(mailboxes: MailboxCache, state: CachedFolder, *criteria: keys.SearchKey) -> list[int]:
     view = View(state.uids, state.modseq, state.flags, PLAIN)
     return list(await mailboxes.search(state, compile_search(keys.And(criteria), view, NOW)))
 
@@ -71,7 +72,7 @@ def uids_with(sent: Sequence[bytes], word: str, *where: Callable[[SearchText], s
     return matching_uids(sent, lambda text: any(needle in (part(text) or "") for part in where))
 
 
-async def check_text_search(mailboxes: Mailboxes, state: FolderState, sent: Sequence[bytes]) -> None:
+async def check_text_search(mailboxes: MailboxCache, state: CachedFolder, sent: Sequence[bytes]) -> None:
     for word in NEEDLES:
         in_body = uids_with(sent, word, lambda text: text.body)
         assert await search(mailboxes, state, keys.BodyKey(word)) == in_body, word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from adapter.read_model.mailboxes import FolderState
+from adapter.read_model.cached_folder import CachedFolder
 from adapter.store.queries import mailboxes as queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
@@ -16,7 +16,7 @@ from tests.support.stores import ADA, append, deliver, folder
 from tests.support.waiting import until
 
 
-def assert_fresh(transport: Transport, state: FolderState) -> None:
+def assert_fresh(transport: Transport, state: CachedFolder) -> None:
     """The state is what a look into the index shows."""
     with transport.reading() as connection:
         found = queries.folder_by_id(connection, state.id)

@@ -18,9 +18,9 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from adapter.read_model.bodies import CHUNK_BYTES, MAX_WHOLE_BYTES, Bodies, Message, Span, UnknownEncodingError
-from adapter.read_model.encoded_attributes import BATCH_MESSAGES, AttributeLoader
-from adapter.read_model.fetch_plan import CONTENT, Block, Content, contents_of, plan_of
+from adapter.read_model.fetch.bodies import CHUNK_BYTES, MAX_WHOLE_BYTES, Bodies, Message, Span, UnknownEncodingError
+from adapter.read_model.fetch.encoded_attributes import BATCH_MESSAGES, AttributeLoader
+from adapter.read_model.fetch.plan import CONTENT, Block, Content, contents_of, plan_of
 from protocol.errors import MailError, Reason
 from protocol.imap.commands.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem
 from protocol.imap.responses import fetch as form

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
-from adapter.read_model.bodies import Message, UnknownEncodingError, binary_of, section_of
-from adapter.read_model.encoded_attributes import CachedAttribute
+from adapter.read_model.fetch.bodies import Message, UnknownEncodingError, binary_of, section_of
+from adapter.read_model.fetch.encoded_attributes import CachedAttribute
 from adapter.read_model.folder_columns import Numbers
 from protocol.imap.commands.fetch_items import Attribute, BinaryPart, BinarySize, BodyPart, FetchItem, Preview
 from protocol.imap.responses import fetch as form

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from adapter.content.parts import decode_outline
 from adapter.content.wire import RangeReader, Recipe
-from adapter.read_model import transfer_stream
+from adapter.read_model.fetch import transfer_stream
 from adapter.read_model.thread_pool import ThreadPool
 from adapter.store.queries import messages
 from adapter.transport import cache_fill
