@@ -16,14 +16,13 @@ from adapter.maintenance import processes, spark, workspace
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.diff.inspection import TORN, Inspection, journal_size, run_inspection
 from adapter.maintenance.diff.recheck import ConfirmedFindings
-from adapter.maintenance.expected.recorded_losses import recorded_losses
 from adapter.maintenance.expected.replay import BASE
 from adapter.maintenance.expected.replay_process import ReplayProcess
 from adapter.maintenance.findings import URGENT, Finding, Outcome
 from adapter.maintenance.repair import decisions
 from adapter.maintenance.repair.apply import Apply
 from adapter.maintenance.repair.predict import DryRun
-from adapter.maintenance.report import OPEN_SEVERITIES, Report
+from adapter.maintenance.report import OPEN_SEVERITIES, Report, recorded_losses
 from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexDiverged, IndexMissing, IndexUnreadable

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from adapter.store.disk import Directories
 
 SCHEMA = 1
 _MAX_SHOWN = 20  # items of each kind in the table
+_MAX_RECORDED_SHOWN = 100  # recorded losses of each kind in the JSON
 OPEN_SEVERITIES = ("conflict", "unreadable")  # left to a person: the verifying inspection finds these again
 
 
@@ -183,3 +185,29 @@ def _item(outcome: Outcome) -> dict[str, Any]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# --- recorded losses: a known state, listed but not findings ------------------------------------------------
+
+_DAMAGED_PARTS = """
+SELECT d.message_id, d.part, m.header_from, m.subject FROM damaged_parts d JOIN messages m USING (message_id)
+WHERE m.file_sha256 <> '' ORDER BY 1, 2 LIMIT ?
+"""
+_LOST_MESSAGES = """
+SELECT message_id, '', header_from, subject FROM messages m
+WHERE message_id IN (SELECT message_id FROM lost_places) ORDER BY 1 LIMIT ?
+"""
+
+
+def recorded_losses(path: str) -> dict[str, Any]:
+    """Losses recorded by earlier repairs: the counts in the tables at ``path``, and the first of each kind."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(tables.connect(path)) as connection:
+        (parts,) = connection.execute("SELECT count(*) FROM damaged_parts").fetchone()
+        (messages,) = connection.execute("SELECT count(DISTINCT message_id) FROM lost_places").fetchone()
+        shown = [
+            {"what": what, "message": row[0], "part": row[1], "from": row[2], "subject": row[3]}
+            for what, sql in (("damaged", _DAMAGED_PARTS), ("lost", _LOST_MESSAGES))
+            for row in connection.execute(sql, (_MAX_RECORDED_SHOWN,))
+        ]
+        return {"parts": parts, "messages": messages, "shown": shown}
+    return {"parts": 0, "messages": 0, "shown": []}

@@ -20,10 +20,9 @@ from adapter.maintenance import progress, workspace
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import BASE, COPY
-from adapter.maintenance.expected.replay_process import ReplayProcess
-from adapter.maintenance.expected.store_facts import Facts
-from adapter.maintenance.findings import Finding
-from adapter.maintenance.scan import executor, fingerprint, partition, rows, tree_audit, unreadable
+from adapter.maintenance.expected.replay_process import Facts, ReplayProcess
+from adapter.maintenance.findings import Finding, unreadable_cause, unreadable_finding
+from adapter.maintenance.scan import executor, fingerprint, partition, rows, tree_audit
 from adapter.maintenance.scan.index_tables import ScanOptions
 from adapter.maintenance.scan.partition import Assignment, Partitions
 from adapter.maintenance.scan.rows import RowWriter, parquet_rows
@@ -200,14 +199,14 @@ class _InspectionRun:
         inspection = self._inspection
         began = time.monotonic()
         differing = fingerprint.differing_domains(fingerprint.merge_sums(self._sums))
-        if inspection.facts.index_trouble:
+        if inspection.facts.index_problem:
             differing.discard(fingerprint.CACHE)
         if fingerprint.MESSAGE in differing and inspection.facts.source in ("salvage", "nothing"):
             self._describe_messages()
         if differing:
             self._join(differing)
         inspection._driver_findings = [
-            *(unreadable.finding(where, why) for where, why in sorted(inspection.unlistable.items())),
+            *(unreadable_finding(where, why) for where, why in sorted(inspection.unlistable.items())),
             *_identity_findings(inspection),
             *_history_findings(inspection.facts),
             *_staging_findings(inspection.root),
@@ -222,7 +221,7 @@ class _InspectionRun:
         """Report the files that must be made readable first: without the journal nothing can be decided."""
         inspection = self._inspection
         inspection._driver_findings = [
-            *(unreadable.finding(where, why) for where, why in sorted(inspection.unlistable.items())),
+            *(unreadable_finding(where, why) for where, why in sorted(inspection.unlistable.items())),
             *_history_findings(inspection.facts),
         ]
         inspection.kinds.update(finding.kind for finding in inspection._driver_findings)
@@ -257,7 +256,7 @@ class _InspectionRun:
             inspection.counts.get("message", 0),
             detail=detail,
             has_base_sums=has_base_sums,
-            has_index=not inspection.facts.index_trouble,
+            has_index=not inspection.facts.index_problem,
         )
 
     def _run(self, paths: list[str], pool: str | None = None) -> list[fingerprint.Sums]:
@@ -353,7 +352,7 @@ def _staging_findings(root: str) -> Iterator[Finding]:
             with directories.open(layout.STAGING) as staging:
                 entries = sorted(os.listdir(staging))
         except PermissionError as error:
-            yield unreadable.finding(layout.STAGING, unreadable.cause(error))
+            yield unreadable_finding(layout.STAGING, unreadable_cause(error))
             return
         for name in entries:
             if layout.DROPPED[-1] == name or not names.is_text(name):  # the audit reports other names as strays
@@ -365,8 +364,8 @@ def _staging_findings(root: str) -> Iterator[Finding]:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if why := unreadable.cause(error):
-                    yield unreadable.finding(layout.staging_directory(name), why)
+                if why := unreadable_cause(error):
+                    yield unreadable_finding(layout.staging_directory(name), why)
                     continue
             yield Finding("staging-leftover", name, place=layout.STAGING[0], name=name)
 
@@ -380,8 +379,8 @@ def _credentials_findings(root: str, base: str) -> Iterator[Finding]:
             with directories.open(layout.CREDENTIALS) as directory:
                 data = disk.read_file(directory, layout.CREDENTIALS_FILE)
         except OSError as error:
-            if why := unreadable.cause(error):
-                yield unreadable.finding((*layout.CREDENTIALS, layout.CREDENTIALS_FILE), why)
+            if why := unreadable_cause(error):
+                yield unreadable_finding((*layout.CREDENTIALS, layout.CREDENTIALS_FILE), why)
         for line in data.decode("utf-8", "replace").splitlines():
             with contextlib.suppress(MailError):
                 if ":" in line and not line.startswith("#"):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.journal_segments import header_of
-from adapter.maintenance.scan import unreadable
+from adapter.maintenance.findings import unreadable_cause
 from adapter.store import disk, folder_identity, index, layout, snapshots, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal
@@ -35,7 +35,7 @@ def resolve_store_id(directories: Directories) -> StoreIdentity:
     try:
         root_id = store_id.read(directories)
     except OSError as error:
-        root_id, cause = None, unreadable.cause(error)
+        root_id, cause = None, unreadable_cause(error)
     others = [most for votes in _state_votes(directories) if (most := _majority(votes))]
     if root_id in others:
         return StoreIdentity(root_id or "", "")

@@ -1,11 +1,11 @@
-"""Deliveries of a replay, many at a time: what the effects of each do to the rows, in a few statements for all.
+"""Bulk replay: apply the effects of many deliveries with a few SQL statements.
 
-The outcome is that of :mod:`adapter.transport.apply`, one after the other; every check compares the two, since the
-index was written by those. Whatever is not a delivery waits until what was taken before is done.
+The result equals that of :mod:`adapter.transport.apply`, one effect at a time; every check compares the two, because
+the index was written by the latter. Before any other effect is applied, the buffered deliveries are flushed.
 
-Names of threads and Message-IDs come in no order: each row would touch another page of their trees, and once those do
-not fit into SQLite's cache, every message costs several pages read and written. So summaries of threads are put in
-order, many at a time, and the other two indexes are made of all rows at the end, or when an effect needs them.
+Thread names and Message-IDs arrive in random order: each row would touch a different page of their B-trees, and once
+these exceed SQLite's cache, every message costs several page reads and writes. Thread summaries are therefore sorted
+and written in large batches, and the other two indexes are created at the end, or when an effect needs them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from adapter.store.effects import AddContent, Effect, Project, RequestDsn, Unproject
 from adapter.transport.apply import dsn_requests
 
-_WAITING = 2000  # deliveries
-_WAITING_THREADS = 100_000
-_UNORDERED = ("messages_by_header_id", "messages_by_thread")
+_MAX_BUFFERED_ROWS = 2000
+_MAX_BUFFERED_THREADS = 100_000
+_UNORDERED_INDEXES = ("messages_by_header_id", "messages_by_thread")
 _FOLDER = """
 UPDATE folders SET uidnext = max(uidnext, ?), highestmodseq = max(highestmodseq, ?), messages = messages + ?,
     unseen = unseen + ?, deleted = deleted + ?, size = size + ? WHERE folder_id = ?
@@ -34,25 +34,25 @@ _Row = tuple[Any, ...]
 class Bulk:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._later: list[str] = []  # statements that make indexes
+        self._postponed: list[str] = []  # statements that create indexes
         self._threads: dict[tuple[str, str], list[Any]] = {}
         self._start()
 
     def postpone_indexes(self) -> None:
-        for name in _UNORDERED:
+        for name in _UNORDERED_INDEXES:
             (statement,) = self._connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
             self._connection.execute(f"DROP INDEX {name}")
-            self._later.append(statement)
+            self._postponed.append(statement)
 
     def finish(self) -> None:
-        """Everything is in place."""
+        """Flush all buffers and create the indexes."""
         self.flush()
         self._make_indexes()
 
     def _make_indexes(self) -> None:
-        for statement in self._later:
+        for statement in self._postponed:
             self._connection.execute(statement)
-        self._later.clear()
+        self._postponed.clear()
 
     def _start(self) -> None:
         self._messages: list[_Row] = []
@@ -61,11 +61,11 @@ class Bulk:
         self._projections: list[_Row] = []
         self._states: list[_Row] = []
         self._dsn_requests: list[_Row] = []
-        self._about: dict[str, tuple[str, int]] = {}  # message -> its thread and size
+        self._threads_and_sizes: dict[str, tuple[str, int]] = {}  # message -> thread, size
         self._folders: dict[int, list[int]] = {}
 
     def take(self, effect: Effect) -> bool:
-        """Whether the effect is part of a delivery; if so it happens now or later, else everything before it has."""
+        """Buffer an effect of a delivery and return True; for any other effect, flush the buffers and return False."""
         match effect:
             case AddContent():
                 self._content(effect)
@@ -78,15 +78,15 @@ class Bulk:
                 if isinstance(effect, Unproject):  # the only one that asks for messages by anything but their ids
                     self._make_indexes()
                 return False
-        if len(self._messages) >= _WAITING or len(self._projections) >= _WAITING:
+        if len(self._messages) >= _MAX_BUFFERED_ROWS or len(self._projections) >= _MAX_BUFFERED_ROWS:
             self._flush_rows()
-        if len(self._threads) >= _WAITING_THREADS:
+        if len(self._threads) >= _MAX_BUFFERED_THREADS:
             self._flush_threads()
         return True
 
     def _content(self, effect: AddContent) -> None:
         message_id, thread, size = effect.message_id, effect.thread, effect.size
-        self._about[message_id] = thread, size
+        self._threads_and_sizes[message_id] = thread, size
         self._messages.append(
             (
                 message_id,
@@ -115,7 +115,7 @@ class Bulk:
             message_id, flags = row.message_id, row.flags
             self._projections.append((folder, row.uid, message_id, row.internal_date, row.saved_at))
             self._states.append((folder, row.uid, flags, row.keywords, modseq))
-            thread, size = self._about.get(message_id) or self._look_up(message_id)
+            thread, size = self._threads_and_sizes.get(message_id) or self._look_up(message_id)
             unseen = 1 - (flags & 1)
             counts[2] += 1
             counts[3] += unseen
@@ -131,7 +131,7 @@ class Bulk:
             "SELECT thread_id, size FROM messages WHERE message_id = ?", (message_id,)
         ).fetchone()
         if row is None:
-            raise ValueError(f"{message_id} is not known")
+            raise ValueError(f"{message_id} is not in the tables")
         return row[0], row[1]
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Journal segments as files: whether one can be read at all, its header, its lines, and where its records end."""
+"""Journal segments as files: header, lines, torn tail, and entries that are not regular files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from adapter.store.disk import Directories
 from adapter.store.journal import JournalDamaged
 from adapter.store.segments import Header
 
-_ABORTED = b',"aborted":['  # in text of a message the quotes would be escaped
+_ABORTED = b',"aborted":['  # inside message text the quotes would be escaped
 
 
 def header_of(directories: Directories, first: int) -> Header | None:
     """The header of a segment; None if it is damaged."""
-    if segment_trouble(directories, first):
+    if segment_problem(directories, first):
         return None
     try:
         return store_segments.read_header(directories, first)
@@ -27,11 +27,11 @@ def header_of(directories: Directories, first: int) -> Header | None:
         return None
 
 
-def checksum_at(directories: Directories, found: list[int], seq: int) -> str | None:
-    """The checksum of a record; None if it is not in the segments that were found, or cannot be read."""
-    if seq + 1 in found and (header := header_of(directories, seq + 1)) is not None:
+def checksum_at(directories: Directories, segments: list[int], seq: int) -> str | None:
+    """The checksum of a record; None if the record is not in these segments, or is damaged."""
+    if seq + 1 in segments and (header := header_of(directories, seq + 1)) is not None:
         return header.after
-    first = max((first for first in found if first <= seq), default=0)
+    first = max((first for first in segments if first <= seq), default=0)
     start = b'{"seq":%d,' % seq
     for line in lines(directories, first) if first else ():
         if line.startswith(start):
@@ -42,8 +42,8 @@ def checksum_at(directories: Directories, found: list[int], seq: int) -> str | N
 
 
 def lines(directories: Directories, first: int) -> Iterator[bytes]:
-    """Lines of a segment, header and padding left out; none if it cannot be read at all."""
-    if not segment_trouble(directories, first):
+    """Yield the lines of a segment without header and padding; nothing if it is not a regular file."""
+    if not segment_problem(directories, first):
         with open_segment(directories, first) as file:
             for number, line in enumerate(file):
                 if line.strip(journal.PADDING) and (number or not is_header(line)):
@@ -51,15 +51,15 @@ def lines(directories: Directories, first: int) -> Iterator[bytes]:
 
 
 def is_header(first_line: bytes) -> bool:
-    """Whether the first line of a segment is, or was, its header: everything but a record."""
+    """True if the first line of a segment is not a record, and so a header, perhaps damaged."""
     return not first_line.startswith(b'{"seq":')
 
 
-def segment_trouble(directories: Directories, first: int) -> str:
-    """Why a segment cannot be read at all: a directory or a pipe of that name, perhaps. Empty if it can."""
+def segment_problem(directories: Directories, first: int) -> str:
+    """The reason why a segment cannot be opened, for example a directory or pipe of that name; else ""."""
     with directories.open(layout.JOURNAL) as directory:
-        about = os.stat(layout.journal_segment(first), dir_fd=directory, follow_symlinks=False)
-    return "" if stat.S_ISREG(about.st_mode) else "is not a file"
+        status = os.stat(layout.journal_segment(first), dir_fd=directory, follow_symlinks=False)
+    return "" if stat.S_ISREG(status.st_mode) else "is not a regular file"
 
 
 def open_segment(directories: Directories, first: int) -> BinaryIO:
@@ -68,7 +68,7 @@ def open_segment(directories: Directories, first: int) -> BinaryIO:
 
 
 def is_tail(directories: Directories, first: int, line: bytes) -> bool:
-    """Whether nothing that verifies follows this line."""
+    """True if no intact record follows this line."""
     seen = False
     for other in lines(directories, first):
         if seen:
@@ -80,7 +80,7 @@ def is_tail(directories: Directories, first: int, line: bytes) -> bool:
 
 
 def contains_abort(directories: Directories, first: int) -> bool:
-    """Whether a record of the segment rolls back other records."""
+    """True if a record of the segment rolls back other records."""
     with open_segment(directories, first) as file:
         previous = b""
         while chunk := file.read(1 << 20):

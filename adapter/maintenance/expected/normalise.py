@@ -1,11 +1,22 @@
-"""Making tables agree with themselves where the journal cannot tell: used on a private copy, never on the index."""
+"""Normalise tables from incomplete sources: remove orphaned rows and recompute counters, on a private copy only.
+
+Rows of folders without a message or folder row of their own are removed, but only they have flags, keywords and dates.
+They are set aside first: where repair adopts the message from its file, or the folder from its path, they return under
+the same UID.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from typing import Any
+
+from adapter.maintenance.expected import tables
+from adapter.maintenance.expected.tables import NOTES
+from adapter.store.effects import ProjectedRow
 
 _STATEMENTS = (
-    # folders and messages that other rows hang on
+    # rows without their folder, message or registration
     "DELETE FROM folders WHERE registration_id NOT IN (SELECT registration_id FROM mailbox_registrations)",
     "DELETE FROM mailbox_projections WHERE folder_id NOT IN (SELECT folder_id FROM folders)"
     " OR message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 <> '')",
@@ -25,7 +36,7 @@ _STATEMENTS = (
     "DELETE FROM dsn_requests WHERE message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 <> '')",
     "DELETE FROM damaged_parts WHERE message_id NOT IN (SELECT message_id FROM messages)",
     "DELETE FROM lost_places WHERE message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 = '')",
-    # numbers
+    # counters
     "UPDATE folders SET"
     " uidnext = max(uidnext, 1 + coalesce((SELECT max(uid) FROM mailbox_projections p"
     "   WHERE p.folder_id = folders.folder_id), 0)),"
@@ -50,8 +61,65 @@ _COUNTS = (
 )
 
 
-def settle(connection: sqlite3.Connection) -> None:
+def normalise(connection: sqlite3.Connection) -> None:
+    """Make the tables consistent with themselves."""
     connection.execute("BEGIN")
     for statement in (*_STATEMENTS, *_COUNTS):
         connection.execute(statement)
     connection.execute("COMMIT")
+
+
+# --- rows set aside ------------------------------------------------------------------------------------------------
+
+_SET_ASIDE = """
+CREATE TABLE notes.shown AS
+SELECT p.message_id, p.folder_id, p.uid, p.internal_date, p.saved_at, s.flags, s.keywords
+FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid)
+WHERE p.message_id NOT IN (SELECT message_id FROM messages)
+  OR p.folder_id NOT IN (
+    SELECT folder_id FROM folders WHERE registration_id IN (SELECT registration_id FROM mailbox_registrations))
+"""
+_INDEX = "CREATE UNIQUE INDEX notes.shown_by_message ON shown (message_id, folder_id, uid)"
+_ITEM = """
+SELECT uid, message_id, internal_date, saved_at, flags, keywords FROM shown
+WHERE message_id = ? AND folder_id = ? AND uid = ?
+"""
+
+
+def set_aside_orphans(connection: sqlite3.Connection, scratch: str) -> None:
+    """Copy the rows that :func:`normalise` will remove to the notes database."""
+    connection.execute("ATTACH ? AS notes", (f"{scratch}/{NOTES}",))
+    connection.execute("DROP TABLE IF EXISTS notes.shown")
+    connection.execute(_SET_ASIDE)
+    connection.execute(_INDEX)
+    connection.execute("DETACH notes")
+
+
+class SetAsideRows:
+    """The rows set aside by the replay of an inspection; empty if there are none."""
+
+    def __init__(self, scratch: str) -> None:
+        path = f"{scratch}/{NOTES}"
+        self._notes = tables.connect(path) if os.path.exists(path) else None
+        if (
+            self._notes is not None
+            and not self._notes.execute("SELECT 1 FROM sqlite_schema WHERE name = 'shown'").fetchone()
+        ):
+            self.close()
+
+    def close(self) -> None:
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
+
+    def item(self, folder: int, uid: int, message_id: str) -> ProjectedRow | None:
+        """The set-aside row of a message under this UID of a folder."""
+        rows = self._query(_ITEM, message_id, folder, uid)
+        return ProjectedRow(*rows[0]) if rows else None
+
+    def places(self, message_id: str) -> list[tuple[int, int]]:
+        """The folders and UIDs of a message in the set-aside rows."""
+        return self._query("SELECT folder_id, uid FROM shown WHERE message_id = ? ORDER BY 1, 2", message_id)
+
+    def _query(self, sql: str, *values: object) -> list[Any]:
+        return self._notes.execute(sql, values).fetchall() if self._notes is not None else []

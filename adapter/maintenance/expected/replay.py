@@ -1,11 +1,11 @@
-"""What the store should hold: the tables that snapshots and journal lead to, in a SQLite file beside the index.
+"""Expected tables: replay snapshots and journal into a SQLite file next to the index.
 
-Replay is sequential, so it runs in a process of its own (:mod:`adapter.maintenance.expected.record_replay`). It reads,
-never changes, and streams: its memory does not grow with the store. Unlike recovery it goes on where the journal is
-damaged, and says so. Where snapshots and journal do not reach from the beginning to the end without a gap, the index
-is believed if it is whole, else what both can still tell is put together (:mod:`adapter.maintenance.expected.salvage`).
+Replay is sequential, so it runs in its own process (:mod:`adapter.maintenance.expected.replay_process`). It is
+read-only and streams: its memory does not grow with the store. Unlike recovery it continues after journal damage, and
+records it. If snapshots and journal have a gap, an intact index is the source; otherwise the readable rows of all of
+them are merged (:mod:`adapter.maintenance.expected.salvage`).
 
-Files of another store are noted and otherwise passed over, as if they were not there.
+Files of another store are recorded and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from dataclasses import asdict
 import orjson
 
 from adapter.maintenance import workspace
-from adapter.maintenance.diff import index_copy
-from adapter.maintenance.expected import journal_segments, normalise, salvage, set_aside, tables
+from adapter.maintenance.expected import index_copy, journal_segments, normalise, salvage, tables
 from adapter.maintenance.expected.bulk_replay import Bulk
-from adapter.maintenance.expected.store_facts import FACTS, Facts, read_facts
+from adapter.maintenance.expected.replay_process import FACTS, Facts, read_facts
 from adapter.maintenance.expected.tables import NOTES
-from adapter.maintenance.scan import unreadable
+from adapter.maintenance.findings import unreadable_cause
 from adapter.store import index, journal, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.effects import RemoveFolder
@@ -36,49 +35,51 @@ from adapter.transport import apply
 from adapter.transport.recovery import checkpoint
 
 BASE, COPY = "base.sqlite", "index-copy.sqlite"
-AGAIN = "again.sqlite"  # the tables as they were before repair changed anything, for the look after it
-_STARTS = 5
-_BATCH = 2000  # records of one transaction, where it may have to be taken back
-#: What a record that belongs to another state, or is not one of ours, gives.
+UNREPAIRED = "unrepaired.sqlite"  # the tables before repair changed them, from which the next inspection continues
+_MAX_ATTEMPTS = 5
+_BATCH_RECORDS = 2000  # records per transaction when replaying record by record
+#: Errors of a record that belongs to another state, or is malformed.
 _UNREPLAYABLE = (sqlite3.Error, KeyError, TypeError, IndexError, ValueError)
 
 
-class _Blind(Exception):  # noqa: N818 - what happened to us
+class _Blind(Exception):  # noqa: N818 - a state
     """A part of the journal cannot be read now."""
 
 
-class _Overtaken(Exception):  # noqa: N818 - what happened to us
-    """The newest snapshot holds more than the copy of the index."""
+class _Overtaken(Exception):  # noqa: N818 - a state
+    """The newest snapshot is ahead of the copy of the index."""
 
 
 class Replay:
+    """One replay of snapshots and journal."""
+
     def __init__(self, root: str, scratch: str, store: str, earlier: str = "") -> None:
-        """``store``: its id. ``earlier``: the scratch directory of a look whose tables may be gone on from."""
+        """``store``: id of the store. ``earlier``: scratch directory of an inspection to continue from."""
         self.scratch = scratch
         self.store = store
         self.earlier = earlier
         self.directories = Directories(root)
         self.facts = Facts(store=store)
         self.root = root
-        self._applied = -1  # of the index, when it was copied last
-        self._moves = False  # whether that was another number than the time before
-        self._limit: int | None = None  # the record that the index applied last, where the tables are to end
+        self._applied = -1  # last applied record of the copied index
+        self._is_index_in_use = False  # the index advanced since the previous attempt
+        self._limit: int | None = None  # last applied record of the index, where the tables must end
         self._limit_checksum = BEGINNING
 
     def run(self) -> Facts:
-        """Starts over where a snapshot was taken meanwhile and what it makes needless went from under our feet."""
-        for _ in range(_STARTS):
+        """Replay; start over if a concurrent snapshot removed journal segments during the replay."""
+        for _ in range(_MAX_ATTEMPTS):
             with contextlib.suppress(FileNotFoundError, _Overtaken):
-                return self._run_seeing()
+                return self._run_unless_blind()
             self.facts = Facts(store=self.store)
             self._remove_tables()
-        return self._run_seeing()
+        return self._run_unless_blind()
 
     def _remove_tables(self) -> None:
         workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
 
-    def _run_seeing(self) -> Facts:
-        """If a file that decides cannot be read now, nothing is decided."""
+    def _run_unless_blind(self) -> Facts:
+        """Replay; without tables if a file that decides cannot be read now."""
         try:
             return self._run()
         except _Blind:
@@ -88,110 +89,111 @@ class Replay:
 
     def _run(self) -> Facts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
-        # First of all: in a store in use it would get ahead of the copy.
+        # Before the copy: in a store in use, the checkpoint would overtake the copy.
         last = checkpoint.read(self.directories, self.store)
-        found = index_copy.take(self.root, copy, self.store, last.seq if last else 0, self._checksum_at)
-        applied, self.facts.index_kind, self.facts.index_detail, self.facts.index_trouble = found
-        self._moves, self._applied = applied != self._applied, applied
+        copied = index_copy.take(self.root, copy, self.store, last.seq if last else 0, self._checksum_at)
+        applied, self.facts.index_kind, self.facts.index_detail, self.facts.index_problem = copied
+        self._is_index_in_use, self._applied = applied != self._applied, applied
         self._check_snapshots()
         usable = not self.facts.index_kind
-        self._fill(base, applied if usable else None)  # an index in use: the journal may be ahead of the copy
+        self._fill(base, applied if usable else None)  # in a store in use, the journal may be ahead of the copy
         facts = self.facts
         with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
-            known = [applied, last.seq if last else 0, facts.last_seq]
-            known += [int(name) for name in facts.damaged_snapshots]
-            facts.next_seq = max([facts.next_seq, *(seq + 1 for seq in known)])
-            if not facts.gap and max(known) > facts.last_seq:
-                facts.gap = f"records {facts.last_seq + 1} to {max(known)} are missing"
+            recorded = [applied, last.seq if last else 0, facts.last_seq]
+            recorded += [int(name) for name in facts.damaged_snapshots]
+            facts.next_seq = max([facts.next_seq, *(seq + 1 for seq in recorded)])
+            if not facts.gap and max(recorded) > facts.last_seq:
+                facts.gap = f"records {facts.last_seq + 1} to {max(recorded)} are missing"
             if not facts.gap and not facts.last_seq and self._has_mail():
-                facts.gap = "there is neither snapshot nor journal"
+                facts.gap = "no snapshot and no journal"
             if facts.gap and (facts.unreadable or self._is_index_unreadable()):
                 raise _Blind
             if facts.gap:
-                facts.read = {}  # a later look cannot go on from tables that lack something
+                facts.read = {}  # the next inspection cannot continue from incomplete tables
                 facts.source = "salvage" if facts.last_seq or not self._lacks_index() else "nothing"
                 if facts.index_kind == "index-schema-wrong":
-                    salvage.take_tables(copy, connection)
-                elif facts.index_trouble and facts.index_kind not in ("index-missing", "index-foreign"):
-                    salvage.take_over(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)
+                    salvage.salvage_tables(copy, connection)
+                elif facts.index_problem and facts.index_kind not in ("index-missing", "index-foreign"):
+                    salvage.salvage_rows(layout.absolute(self.root, layout.INDEX_FILE), self.scratch, connection)
         if facts.index_kind == "index-diverged" and not facts.gap:
-            facts.index_trouble = facts.index_detail  # snapshots and journal tell everything: they are believed
-        if facts.gap and not facts.index_trouble:
+            facts.index_problem = facts.index_detail  # snapshots and journal are complete: they win
+        if facts.gap and not facts.index_problem:
             facts.source = "index"
-            self._take_index(copy, base)
+            self._copy_index_rows(copy, base)
         if facts.gap:
             with contextlib.closing(tables.private(tables.connect(base, write=True))) as connection:
-                set_aside.keep(connection, self.scratch)
-                normalise.settle(connection)
-        elif not facts.index_trouble:
+                normalise.set_aside_orphans(connection, self.scratch)
+                normalise.normalise(connection)
+        elif not facts.index_problem:
             facts.wrong_meta = tables.differing_meta(base, copy)
         return facts
 
     def _checksum_at(self, seq: int) -> str | None:
-        with contextlib.suppress(OSError):  # what cannot be read is noted when it is replayed
+        with contextlib.suppress(OSError):  # the replay records the error
             return journal_segments.checksum_at(self.directories, self._segments(), seq)
         return None
 
     def _fill(self, base: str, limit: int | None) -> None:
-        """All records in one transaction that cannot be taken back; if one cannot be replayed, all over with care."""
+        """Replay in bulk, in one transaction without rollback; if that fails, start over record by record."""
         try:
-            self._fill_from(base, self._go_on(base), limit, careful=False)
+            self._fill_from(base, self._continue_from(base), limit, careful=False)
         except _UNREPLAYABLE:
-            known = self.facts
+            before = self.facts
             self.facts = Facts(
                 store=self.store,
-                index_kind=known.index_kind,
-                index_detail=known.index_detail,
-                index_trouble=known.index_trouble,
-                damaged_snapshots=known.damaged_snapshots,
-                foreign_snapshots=known.foreign_snapshots,
-                unreadable=known.unreadable,
+                index_kind=before.index_kind,
+                index_detail=before.index_detail,
+                index_problem=before.index_problem,
+                damaged_snapshots=before.damaged_snapshots,
+                foreign_snapshots=before.foreign_snapshots,
+                unreadable=before.unreadable,
             )
             workspace.remove_files(self.scratch, [BASE, NOTES])
             self._fill_from(base, None, limit, careful=True)
 
     def _fill_from(self, base: str, start: int | None, limit: int | None, *, careful: bool) -> None:
+        """Replay from record ``start``, or from the latest snapshot. ``careful``: record by record, with rollback."""
         opened = index.create(base, self.store) if start is None else tables.connect(base, write=True)
-        with contextlib.closing(tables.private(opened, undo=careful)) as connection:
-            known = start
+        with contextlib.closing(tables.private(opened, can_roll_back=careful)) as connection:
+            continued_from = start
             bulk = None if careful else Bulk(connection)
             if start is None:
                 if bulk is not None:
                     bulk.postpone_indexes()
                 start = snapshots.load_latest(self.directories, connection)
             if limit is not None and limit < start:
-                if self._moves:  # a snapshot was taken since the index was copied, unless that stands still
+                if self._is_index_in_use:  # a snapshot was written after the index was copied
                     raise _Overtaken
-                # of a repair that died before its index was in place
-                self.facts.index_trouble, limit = "older than what the journal can bring up to date", None
-                self.facts.index_kind, self.facts.index_detail = "index-outdated", self.facts.index_trouble
+                # a repair crashed before it installed the new index
+                self.facts.index_problem, limit = "older than the oldest record of the journal", None
+                self.facts.index_kind, self.facts.index_detail = "index-outdated", self.facts.index_problem
             self._replay(connection, start, limit, bulk)
-            self.facts.unchanged = self.facts.last_seq == known
+            self.facts.unchanged = self.facts.last_seq == continued_from
 
-    def _go_on(self, base: str) -> int | None:
-        """Take over the tables of the earlier look, if the journal only grew since; returns what they hold."""
-        if not self.earlier or not os.path.exists(f"{self.earlier}/{AGAIN}"):
+    def _continue_from(self, base: str) -> int | None:
+        """Copy the tables of the earlier inspection if the journal only grew since; return their last record."""
+        if not self.earlier or not os.path.exists(f"{self.earlier}/{UNREPAIRED}"):
             return None
-        known = read_facts(self.earlier)
-        segments = list(known.read)
+        earlier = read_facts(self.earlier)
+        segments = list(earlier.read)
         if not segments or segments != [layout.journal_segment(first) for first in self._segments()][: len(segments)]:
             return None
         with self.directories.open(layout.JOURNAL) as directory:
             for name in segments:
-                inode, size = known.read[name]
-                now = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if now.st_ino != inode or now.st_size < size or (name != segments[-1] and now.st_size > size):
+                inode, size = earlier.read[name]
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if status.st_ino != inode or status.st_size < size or (name != segments[-1] and status.st_size > size):
                     return None
-        workspace.copy_file(f"{self.earlier}/{AGAIN}", base)
-        self.facts.read = known.read
-        return known.last_seq
+        workspace.copy_file(f"{self.earlier}/{UNREPAIRED}", base)
+        self.facts.read = earlier.read
+        return earlier.last_seq
 
     def _is_index_unreadable(self) -> bool:
-        """Whether the index cannot be read for want of permission; around bad sectors it is salvaged."""
+        """True if permissions prevent reading the index. An index with bad sectors is salvaged instead."""
         try:
             os.close(os.open(layout.absolute(self.root, layout.INDEX_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except PermissionError as error:
-            self.facts.unreadable[layout.INDEX_FILE] = unreadable.cause(error)
+            self.facts.unreadable[layout.INDEX_FILE] = unreadable_cause(error)
             return True
         except OSError:
             pass
@@ -207,7 +209,7 @@ class Replay:
                     return True
         return False
 
-    def _take_index(self, copy: str, base: str) -> None:
+    def _copy_index_rows(self, copy: str, base: str) -> None:
         with (
             contextlib.closing(tables.connect(copy)) as source,
             contextlib.closing(tables.private(tables.connect(base, write=True))) as to,
@@ -224,7 +226,7 @@ class Replay:
             try:
                 is_whole, why = snapshots.verify_readable(self.directories, seq), ""
             except OSError as error:
-                is_whole, why = False, unreadable.cause(error)
+                is_whole, why = False, unreadable_cause(error)
             if why:
                 self.facts.unreadable[layout.absolute(*layout.snapshot_directory(seq))] = why
             elif not is_whole:
@@ -233,7 +235,7 @@ class Replay:
     # --- the journal -----------------------------------------------------------------------------------------------
 
     def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, bulk: Bulk | None) -> None:
-        """Without ``bulk``, with care."""
+        """Replay all records after ``start`` up to ``limit``, in bulk or record by record."""
         facts = self.facts
         facts.last_seq = start
         facts.last_checksum = before = index.applied(connection)[1]
@@ -249,8 +251,8 @@ class Replay:
                 if bulk is not None:
                     self._apply(connection, notes, record, bulk)
                     continue
-                self._apply_with_care(connection, notes, record)
-                if number % _BATCH == _BATCH - 1:
+                self._apply_or_record_gap(connection, notes, record)
+                if number % _BATCH_RECORDS == _BATCH_RECORDS - 1:
                     connection.execute("COMMIT")
                     connection.execute("BEGIN")
             if bulk is not None:
@@ -275,86 +277,86 @@ class Replay:
             if isinstance(effect, RemoveFolder):
                 notes.execute("INSERT OR IGNORE INTO removed_folders VALUES (?)", (effect.folder,))
 
-    def _apply_with_care(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
+    def _apply_or_record_gap(self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record) -> None:
         connection.execute("SAVEPOINT record")
         try:
             self._apply(connection, notes, record)
         except _UNREPLAYABLE as error:
             connection.execute("ROLLBACK TO record")
-            self._gap(f"record {record.seq} cannot be replayed: {error}")
+            self._record_gap(f"record {record.seq} cannot be replayed: {error}")
         connection.execute("RELEASE record")
 
-    def _gap(self, why: str) -> None:
+    def _record_gap(self, why: str) -> None:
         self.facts.gap = self.facts.gap or why
 
     def _segments(self) -> list[int]:
         try:
             with self.directories.open(layout.JOURNAL) as directory:
-                found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
-                numbers = sorted(int(match.group(1)) for match in found if match)
+                matches = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
+                numbers = sorted(int(match.group(1)) for match in matches if match)
         except FileNotFoundError:
             return []
         except OSError as error:
-            if not (why := unreadable.cause(error)):
+            if not (why := unreadable_cause(error)):
                 raise
             self.facts.unreadable[layout.absolute(*layout.JOURNAL)] = why
             raise _Blind from error
         return [first for first in numbers if not self._is_foreign(first)]
 
     def _is_foreign(self, first: int) -> bool:
-        """Whether a segment belongs to another store; noted if so."""
-        with self._seeing(first):
+        """True if a segment belongs to another store, which is recorded."""
+        with self._raising_blind(first):
             header = journal_segments.header_of(self.directories, first)
         if header is None or header.store == self.store:
             return False
         self.facts.foreign_segments[layout.journal_segment(first)] = header.store
         return True
 
-    def _check_header(self, first: int, before: str | None, *, wanted: bool) -> None:
-        """Note a header that is damaged, or does not follow the record before. ``wanted``: its records matter."""
+    def _check_header(self, first: int, before: str | None, *, is_needed: bool) -> None:
+        """Record a header that is damaged or does not continue the chain. ``is_needed``: the segment is replayed."""
         header = journal_segments.header_of(self.directories, first)
         name = layout.journal_segment(first)
         if header is None:
-            self.facts.damaged_segments[name] = "its header does not verify"
+            self.facts.damaged_segments[name] = "the header does not verify"
         elif before is not None and header.after != before:
-            self.facts.damaged_segments[name] = f"record {first - 1} is not the one that it follows"
-        if wanted and name in self.facts.damaged_segments:
-            self._gap(f"{name}: {self.facts.damaged_segments[name]}")
+            self.facts.damaged_segments[name] = f"the header does not continue record {first - 1}"
+        if is_needed and name in self.facts.damaged_segments:
+            self._record_gap(f"{name}: {self.facts.damaged_segments[name]}")
 
     def _records(self, start: int, before: str) -> Iterator[Record]:
-        """Every record that verifies; what does not is noted. Those up to ``start`` are checked but not given.
+        """Yield the intact records after ``start``. Damage is recorded; records up to ``start`` are only verified.
 
-        ``before``: the checksum of record ``start``.
+        ``before``: checksum of record ``start``.
         """
         facts = self.facts
         segments = self._segments()
         last = checkpoint.read(self.directories, self.store)
         durable = last.seq if last else 0
         expected = start + 1
-        known = dict(facts.read)  # read by the earlier look, up to what is in the tables
+        replayed = dict(facts.read)  # segments read by the earlier inspection: their records are in the tables
         reached = 0
-        read, checksum = (start, before) if known else (0, "")  # the record read last
+        read, checksum = (start, before) if replayed else (0, "")  # the last record read
         for number, first in enumerate(segments):
             name, is_last = layout.journal_segment(first), first == segments[-1]
             reached = max(reached, first - 1)
-            if name in known and name != max(known):
+            if name in replayed and name != max(replayed):
                 continue
-            if name not in known:
+            if name not in replayed:
                 if first > expected and first > start + 1:
-                    self._gap(f"records {expected} to {first - 1} are missing")
+                    self._record_gap(f"records {expected} to {first - 1} are missing")
                 expected = first if number == 0 or first > expected else expected
-            with self._seeing(first):
-                trouble = journal_segments.segment_trouble(self.directories, first)
-            if trouble:
-                facts.damaged_segments[name] = trouble
+            with self._raising_blind(first):
+                problem = journal_segments.segment_problem(self.directories, first)
+            if problem:
+                facts.damaged_segments[name] = problem
                 facts.next_seq = max(facts.next_seq, first)
                 if is_last or segments[number + 1] > start + 1:
-                    self._gap(f"{name} {trouble}")
+                    self._record_gap(f"{name} {problem}")
                 continue
-            if name not in known:
+            if name not in replayed:
                 follows = before if first == start + 1 else checksum if first == read + 1 and read else None
-                wanted = is_last or segments[number + 1] > start + 1
-                self._check_header(first, follows, wanted=wanted)
+                is_needed = is_last or segments[number + 1] > start + 1
+                self._check_header(first, follows, is_needed=is_needed)
             for line in self._lines(first):
                 try:
                     record = journal.decode(line)
@@ -364,25 +366,25 @@ class Replay:
                         break
                     facts.damaged_segments[name] = f"record {expected} does not verify"
                     if expected > start:
-                        self._gap(f"record {expected} does not verify")
+                        self._record_gap(f"record {expected} does not verify")
                     expected += 1
                     continue
                 if record.seq != expected:
                     facts.damaged_segments[name] = f"record {expected} is missing"
                     if record.seq > start + 1:
-                        self._gap(f"record {expected} is missing")
+                        self._record_gap(f"record {expected} is missing")
                 expected = record.seq + 1
                 reached = max(reached, record.seq)
                 read, checksum = record.seq, checksum_of(line)
                 if read == start and checksum != before:
-                    facts.damaged_segments[name] = f"record {start} is not the one that the snapshot ends with"
-                    self._gap(facts.damaged_segments[name])
+                    facts.damaged_segments[name] = f"record {start} differs from the last record of the snapshot"
+                    self._record_gap(facts.damaged_segments[name])
                 if read == self._limit:
                     self._limit_checksum = checksum
                 facts.next_seq = max(facts.next_seq, record.seq + 1)
                 if record.seq > start:
-                    if name in facts.damaged_segments:  # the whole segment will go
-                        self._gap(facts.damaged_segments[name])
+                    if name in facts.damaged_segments:  # repair quarantines the whole segment
+                        self._record_gap(facts.damaged_segments[name])
                     if record.seq > facts.last_seq:
                         facts.last_seq, facts.last_checksum = record.seq, checksum
                     yield record
@@ -391,34 +393,34 @@ class Replay:
                 facts.last_seq, facts.last_checksum = first - 1, header.after if header else BEGINNING
             if is_last:
                 facts.next_seq = max(facts.next_seq, first)
-        facts.behind = reached < start and not known
+        facts.behind = reached < start and not replayed
 
     @contextlib.contextmanager
-    def _seeing(self, first: int) -> Iterator[None]:
-        """Read a segment; one that cannot be read now ends the replay."""
+    def _raising_blind(self, first: int) -> Iterator[None]:
+        """Read a segment in the block; a segment that cannot be read now ends the replay."""
         try:
             yield
         except OSError as error:
-            if not (why := unreadable.cause(error)):
+            if not (why := unreadable_cause(error)):
                 raise
             self.facts.unreadable[layout.absolute(*layout.JOURNAL, layout.journal_segment(first))] = why
             raise _Blind from error
 
     def _has_aborts(self) -> bool:
-        """Whether any batch was taken back: only then records have to wait for those that follow them."""
+        """True if any batch was rolled back: only then are records buffered until the following ones are read."""
         for first in self._segments():
-            with self._seeing(first):
-                if journal_segments.segment_trouble(self.directories, first):
+            with self._raising_blind(first):
+                if journal_segments.segment_problem(self.directories, first):
                     continue
                 if journal_segments.contains_abort(self.directories, first):
                     return True
         return False
 
     def _lines(self, first: int) -> Iterator[bytes]:
-        """Lines of a segment that were not read before; notes how far it was read."""
+        """Yield the lines of a segment not read by the earlier inspection, and record the end of the last line."""
         name = layout.journal_segment(first)
         _, at = self.facts.read.get(name, (0, 0))
-        with self._seeing(first), journal_segments.open_segment(self.directories, first) as file:
+        with self._raising_blind(first), journal_segments.open_segment(self.directories, first) as file:
             inode = os.fstat(file.fileno()).st_ino
             file.seek(at)
             place = at
@@ -433,13 +435,13 @@ class Replay:
 
 
 def main() -> None:
-    """One line of JSON on standard input asks for the tables of a look; an empty one answers that they are there."""
-    gc.disable()  # records hold no cycles
+    """Serve requests: one line of JSON on standard input per replay, answered with an empty line when it is done."""
+    gc.disable()  # records contain no cycles
     for line in sys.stdin.buffer:
-        asked = orjson.loads(line)
-        replay = Replay(**asked)
+        request = orjson.loads(line)
+        replay = Replay(**request)
         with contextlib.closing(replay.directories):
-            workspace.write_file(f"{asked['scratch']}/{FACTS}", orjson.dumps(asdict(replay.run())))
+            workspace.write_file(f"{request['scratch']}/{FACTS}", orjson.dumps(asdict(replay.run())))
         sys.stdout.buffer.write(b"\n")
         sys.stdout.buffer.flush()
 

@@ -1,4 +1,4 @@
-"""The replay process, separate from the driver: started with the run, and asked once for each inspection."""
+"""The replay process, separate from the driver: started with the run, with one request per inspection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,51 @@ import contextlib
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from adapter.maintenance.expected.store_facts import Facts, read_facts
+from adapter.store.segments import BEGINNING
+
+FACTS = "facts.json"
+
+
+@dataclass(slots=True)
+class Facts:
+    """Facts about index, journal and snapshots; ``source`` is the origin of the tables in ``base.sqlite``."""
+
+    source: str = "journal"  # journal, index, salvage or nothing
+    store: str = ""  # id of the store
+    index_kind: str = ""  # kind of the finding about the index as a whole, or ""
+    index_detail: str = ""
+    index_problem: str = ""  # why the index cannot be compared with the tables, or ""
+    last_seq: int = 0  # last record in base.sqlite
+    last_checksum: str = BEGINNING  # checksum of that record
+    next_seq: int = 1  # greater than any record number in use
+    torn: str = ""  # the segment that ends with an incomplete append
+    damaged_segments: dict[str, str] = field(default_factory=dict)
+    damaged_snapshots: list[str] = field(default_factory=list)
+    foreign_segments: dict[str, str] = field(default_factory=dict)  # name -> id of its store
+    foreign_snapshots: dict[str, str] = field(default_factory=dict)
+    behind: bool = False  # the journal ends before its snapshot: a repair crashed while sealing the tables
+    wrong_meta: dict[str, str] = field(default_factory=dict)  # key of the index's meta -> problem
+    gap: str = ""  # why snapshots and journal are incomplete
+    read: dict[str, list[int]] = field(default_factory=dict)  # segment -> inode, octets; empty unless all are intact
+
+    unchanged: bool = False  # the tables equal those of the earlier inspection
+    unreadable: dict[str, str] = field(default_factory=dict)  # path -> cause and remedy
+    is_blind: bool = False  # a file that decides cannot be read: the tables are not valid
+
+    @property
+    def complete(self) -> bool:
+        """True if snapshots and journal have no gap."""
+        return self.source == "journal"
+
+
+def read_facts(scratch: str) -> Facts:
+    with open(f"{scratch}/{FACTS}", "rb") as file:
+        return Facts(**orjson.loads(file.read()))
 
 
 class ReplayProcess:

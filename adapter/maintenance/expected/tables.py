@@ -1,6 +1,6 @@
-"""SQLite files of maintenance: private copies of the index and the tables that journal and snapshots lead to.
+"""SQLite files of maintenance: private copies of the index, and the expected tables.
 
-Nothing here opens the index in place for writing: what is looked at is a copy in the run's scratch directory.
+Nothing here opens the index itself for writing: a run works on a copy in its scratch directory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from adapter.maintenance import workspace
 from adapter.store import index, layout
 
-NOTES = "notes.sqlite"  # what a replay notes besides the tables
-COPY_PAGES = 4096  # of the index, copied before writers are let in
-_RESTARTS = 3
-_LONGEST_DETAIL = 200  # characters
-_LONGEST_TROUBLE = 300  # characters
+NOTES = "notes.sqlite"  # rows that a replay sets aside, and removed folders
+COPY_PAGES = 4096  # pages of the index copied before waiting writers proceed
+_MAX_RESTARTS = 3
+_MAX_DETAIL_CHARACTERS = 200
+_MAX_PROBLEM_CHARACTERS = 300
 
 
-class _TooBusy(Exception):  # noqa: N818 - ends a copy that does not come to an end
-    pass
+class _TooBusy(Exception):  # noqa: N818 - a state
+    """Writers restart the copy again and again."""
 
 
 def connect(path: str, *, write: bool = False) -> sqlite3.Connection:
@@ -31,29 +31,29 @@ def connect(path: str, *, write: bool = False) -> sqlite3.Connection:
 
 
 def create(path: str) -> sqlite3.Connection:
-    """An empty database, for what a run has to remember."""
+    """Create an empty database in the scratch directory."""
     return index.connect(path, "rwc")
 
 
-def private(connection: sqlite3.Connection, *, undo: bool = True) -> sqlite3.Connection:
-    """Settings for a file that nobody else knows of yet: pages may reach it at any time, so memory stays flat.
+def private(connection: sqlite3.Connection, *, can_roll_back: bool = True) -> sqlite3.Connection:
+    """Configure a connection to a private file: pages may be written at any time, so memory use stays constant.
 
-    It is made durable as a whole before it gets the name of the index. Without ``undo`` no transaction can be rolled
-    back: a failure makes the file worthless.
+    The file is made durable as a whole before it becomes the index. Without ``can_roll_back`` a failed transaction
+    leaves the file unusable.
     """
-    connection.execute(f"PRAGMA journal_mode={'MEMORY' if undo else 'OFF'}")
+    connection.execute(f"PRAGMA journal_mode={'MEMORY' if can_roll_back else 'OFF'}")
     connection.execute("PRAGMA cache_spill=ON")
     connection.execute("PRAGMA temp_store=FILE")
     return connection
 
 
 def copy_index(root: str, target: str) -> str:
-    """A consistent copy of the index at ``target``; returns what is wrong with it, empty if nothing is."""
+    """Make a consistent copy of the index at ``target`` and examine it; return its problem, or ""."""
     source = layout.absolute(root, layout.INDEX_FILE)
     if not os.path.lexists(source):
         return "missing"
-    if not is_file(source):  # SQLite would wait for somebody who writes to a pipe
-        return "is not a file"
+    if not is_file(source):  # SQLite would block on a pipe
+        return "is not a regular file"
     try:
         with contextlib.closing(connect(source)) as live, contextlib.closing(private(create(target))) as copy:
             live.execute("PRAGMA busy_timeout=30000")
@@ -61,7 +61,7 @@ def copy_index(root: str, target: str) -> str:
     except sqlite3.Error as error:
         if not os.path.exists(f"{source}-journal"):
             return f"{error}"
-        # A writer died half-way and nobody has opened the store since: only the copy may be put right.
+        # A writer crashed and left a hot rollback journal: roll back in the copy, and leave the index alone.
         workspace.remove_files(os.path.dirname(target), [os.path.basename(target)])
         for suffix in ("-journal", ""):
             workspace.copy_file(f"{source}{suffix}", f"{target}{suffix}")
@@ -73,14 +73,14 @@ def is_file(path: str) -> bool:
 
 
 def _copy(live: sqlite3.Connection, copy: sqlite3.Connection) -> None:
-    """In steps that let writers in between; if they keep it from coming to an end, they have to wait for it once."""
+    """Copy in steps that let writers proceed; if writers restart the copy too often, copy at once and block them."""
     least, restarts = sys.maxsize, 0
 
     def progress(_: int, remaining: int, __: int) -> None:
         nonlocal least, restarts
         restarts += remaining > least
         least = remaining
-        if restarts > _RESTARTS:
+        if restarts > _MAX_RESTARTS:
             raise _TooBusy
 
     try:
@@ -90,26 +90,26 @@ def _copy(live: sqlite3.Connection, copy: sqlite3.Connection) -> None:
 
 
 def examine(path: str) -> str:
-    """What SQLite itself finds wrong with a file."""
+    """The first problem that SQLite's integrity check or a comparison of the schema reports, or ""."""
     try:
         with contextlib.closing(connect(path, write=True)) as connection:
-            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if found != "ok":
-                return str(found)[:200]
+            (integrity,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if integrity != "ok":
+                return str(integrity)[:200]
             index.complete(connection)
             wrong = index.schema_differences(connection)
     except sqlite3.Error as error:
         return str(error)
-    return f"{index.FOREIGN_SCHEMA}{'; '.join(wrong)}"[:_LONGEST_TROUBLE] if wrong else ""
+    return f"{index.FOREIGN_SCHEMA}{'; '.join(wrong)}"[:_MAX_PROBLEM_CHARACTERS] if wrong else ""
 
 
-def has_foreign_schema(trouble: str) -> bool:
-    """Whether it is only the schema that is wrong with an index: SQLite can read every page of it."""
-    return trouble.startswith(index.FOREIGN_SCHEMA)
+def has_foreign_schema(problem: str) -> bool:
+    """True if only the schema of an index is wrong: SQLite can read all of its pages."""
+    return problem.startswith(index.FOREIGN_SCHEMA)
 
 
 def meta(path: str) -> dict[str, object]:
-    """The rows of ``meta``; nothing if they cannot be read."""
+    """The rows of ``meta``; empty if they cannot be read."""
     try:
         with contextlib.closing(connect(path)) as connection:
             return dict(connection.execute("SELECT key, value FROM meta").fetchall())
@@ -118,17 +118,17 @@ def meta(path: str) -> dict[str, object]:
 
 
 def differing_meta(base: str, copy: str) -> dict[str, str]:
-    """Keys of two tables ``meta`` that are not the same, and what they are."""
-    expected, found = meta(base), meta(copy)
+    """The differing keys of two ``meta`` tables, with their actual and expected values."""
+    expected, actual = meta(base), meta(copy)
     return {
-        str(key): f"is {found.get(key)!r}, not {expected.get(key)!r}"[:_LONGEST_DETAIL]
-        for key in sorted(expected.keys() | found.keys(), key=str)
-        if expected.get(key) != found.get(key)
+        str(key): f"is {actual.get(key)!r}, expected {expected.get(key)!r}"[:_MAX_DETAIL_CHARACTERS]
+        for key in sorted(expected.keys() | actual.keys(), key=str)
+        if expected.get(key) != actual.get(key)
     }
 
 
 def applied(path: str) -> tuple[int, str]:
-    """Number and checksum of the record that an index applied last; 0 if it cannot be read."""
+    """Number and checksum of the last record applied to an index; (0, "") if it cannot be read."""
     try:
         with contextlib.closing(connect(path)) as connection:
             return index.applied(connection)
@@ -137,7 +137,7 @@ def applied(path: str) -> tuple[int, str]:
 
 
 def store_of(path: str) -> str:
-    """The id of the store that an index belongs to; empty if it cannot be read."""
+    """The id of the store that an index belongs to; "" if it cannot be read."""
     try:
         with contextlib.closing(connect(path)) as connection:
             return index.store_of(connection)
@@ -146,33 +146,33 @@ def store_of(path: str) -> str:
 
 
 def keys(connection: sqlite3.Connection, table: str) -> list[str]:
-    """The names of a table's primary key, in order."""
-    found = connection.execute(f"PRAGMA table_info({table})").fetchall()
-    return [row[1] for row in sorted((row for row in found if row[5]), key=lambda row: int(row[5]))]
+    """The columns of a table's primary key, in order."""
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    return [row[1] for row in sorted((row for row in columns if row[5]), key=lambda row: int(row[5]))]
 
 
 def ranges(
     connection: sqlite3.Connection, table: str, key: list[str], size: int
 ) -> Iterator[tuple[list[object] | None, list[object] | None, int]]:
-    """Borders ``low < key <= high`` (None: open), and how many rows lie between them: ``size`` at most."""
+    """Divide a table into ranges ``low < key <= high`` (None: open) of at most ``size`` rows, with the row counts."""
     names = ", ".join(key)
     low: list[object] | None = None
     while True:
         where, values = within(table, key, low, None)
-        found = connection.execute(
+        border = connection.execute(
             f"SELECT {names} FROM {table} WHERE {where} ORDER BY {names} LIMIT 1 OFFSET ?",  # noqa: S608 - our schema
             (*values, size - 1),
         ).fetchone()
-        if found is None:
+        if border is None:
             count = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", values).fetchone()[0]  # noqa: S608
             yield low, None, count
             return
-        yield low, list(found), size
-        low = list(found)
+        yield low, list(border), size
+        low = list(border)
 
 
 def within(alias: str, key: list[str], low: list[object] | None, high: list[object] | None) -> tuple[str, list[object]]:
-    """A condition for one of :func:`ranges`, and its parameters."""
+    """The SQL condition for one of the :func:`ranges`, and its parameters."""
     columns = ", ".join(f"{alias}.{name}" for name in key)
     places = ", ".join("?" * len(key))
     conditions, values = ["1"], []

@@ -1,6 +1,6 @@
-"""Mending accounts: the registration, the mailbox's directory and the password, of which any may be missing.
+"""Repair accounts: registration, mailbox directory and password, any of which may be missing.
 
-Each is read again first: who does not know the service lock may have changed it since it was looked at.
+Each is read again first: a process that ignores the service lock may have changed it since the inspection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from adapter.accounts.credentials import Credentials
 from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import decisions
-from adapter.maintenance.repair.folders import Mender
+from adapter.maintenance.repair.folders import FolderRepair
 from adapter.store import disk, layout, names
 from adapter.store.effects import CreateFolder, SetRegistration, Subscribe
 from adapter.store.folder_identity import Identity
@@ -21,100 +21,100 @@ from adapter.transport import ids
 from protocol.errors import MailError
 
 
-def directory(mender: Mender, finding: Finding) -> Outcome:
-    """A directory that no registration owns, or a registration without one."""
+def directory(repair: FolderRepair, finding: Finding) -> Outcome:
+    """Repair a directory without registration, or a registration without directory."""
     entry = finding.mailbox
-    is_owned = bool(mender.owners(entry))
+    is_owned = bool(repair.owners(entry))
     if finding.kind == "registration-directory-missing":
         if not is_owned:
-            return Outcome(finding, "repaired", "nobody's any more")
-        with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
+            return Outcome(finding, "repaired", "the registration is already gone")
+        with repair.target.directories.open(layout.mailbox_directory(entry), create=True):
             pass
-        return Outcome(finding, "repaired", "made the directory")
-    if is_owned or not mender.exists(layout.mailbox_directory(entry)):
-        return Outcome(finding, "repaired", "registered already" if is_owned else "gone already")
-    address, status = _whose(mender, entry)
-    has_password = status == "active" and bool(_password_lines(mender, address))
-    if not has_password and not _has_mail(mender, entry):
-        where = quarantine.move(mender.state.directories, layout.MAILBOXES, entry, "no registration owns it")
+        return Outcome(finding, "repaired", "created the directory")
+    if is_owned or not repair.exists(layout.mailbox_directory(entry)):
+        return Outcome(finding, "repaired", "already registered" if is_owned else "already gone")
+    address, status = _owner(repair, entry)
+    has_password = status == "active" and bool(_password_lines(repair, address))
+    if not has_password and not _has_mail(repair, entry):
+        where = quarantine.move(repair.target.directories, layout.MAILBOXES, entry, "no registration owns it")
         return Outcome(finding, "repaired", f"moved to {where}")
-    registration = _register(mender, address, status, entry)
+    registration = _register(repair, address, status, entry)
     return Outcome(finding, "repaired", f"registered {address} as {registration}, {status}")
 
 
-def _whose(mender: Mender, entry: str) -> tuple[str, str]:
-    """The address a directory tells, and the status that its registration can have."""
-    told = names.owner_of_entry(entry)
+def _owner(repair: FolderRepair, entry: str) -> tuple[str, str]:
+    """The address in the name of a directory, and the status for its registration."""
+    named = names.owner_of_entry(entry)
     try:
-        address = names.normalise_address(told)
+        address = names.normalise_address(named)
     except MailError:
-        return told, "stashed"  # nobody's, but mail all the same
+        return named, "stashed"  # not a valid address, but the mail is kept
     is_own = names.address_entry(address) == entry
-    return address, "active" if is_own and not _is_registered(mender, address) else "stashed"
+    return address, "active" if is_own and not _is_registered(repair, address) else "stashed"
 
 
-def register(mender: Mender, address: str) -> None:
-    """An account that only its mail or its password tells of."""
-    _register(mender, address, "active", names.address_entry(address))
+def register(repair: FolderRepair, address: str) -> None:
+    """Register an account known only from its mail or its password."""
+    _register(repair, address, "active", names.address_entry(address))
 
 
-def _register(mender: Mender, address: str, status: str, entry: str) -> str:
-    """One record gives an account its registration and the standard folders it lacks; those on disk get rows later.
+def _register(repair: FolderRepair, address: str, status: str, entry: str) -> str:
+    """Register an account and create its missing standard folders in one record; existing ones get their rows later.
 
-    What is missing on disk if the process dies now is found by the next run.
+    If the process crashes now, the next run finds the directories that are missing.
     """
-    inside = _identities(mender, entry)
-    taken = {row[0] for row in mender.query("SELECT registration_id FROM mailbox_registrations")}
-    told = {known.registration for known in inside.values() if known is not None}
-    registration = min(told - taken, default="") or ids.registration_id()
-    uses = {known.special_use for known in inside.values() if known is not None}
-    lacking = [
-        Folder(ids.folder_id(), registration, entry, name, use, mender.uidvalidity() + number)
+    inside = _identities(repair, entry)
+    taken = {row[0] for row in repair.query("SELECT registration_id FROM mailbox_registrations")}
+    on_disk = {identity.registration for identity in inside.values() if identity is not None}
+    registration = min(on_disk - taken, default="") or ids.registration_id()
+    uses = {identity.special_use for identity in inside.values() if identity is not None}
+    missing_folders = [
+        Folder(ids.folder_id(), registration, entry, name, use, repair.uidvalidity() + number)
         for number, (name, (its_entry, use)) in enumerate(names.STANDARD_FOLDERS.items())
         if status == "active" and its_entry not in inside and (not use or use not in uses)
     ]
-    subscribed = [Subscribe(registration, folder.name, on=True) for folder in lacking]
-    mender.state.commit(
+    subscribed = [Subscribe(registration, folder.name, on=True) for folder in missing_folders]
+    repair.target.commit(
         [
             SetRegistration(registration, address, status, entry),
-            *(CreateFolder.of(folder) for folder in lacking),
+            *(CreateFolder.of(folder) for folder in missing_folders),
             *subscribed,
         ]
     )
-    with mender.state.directories.open(layout.mailbox_directory(entry), create=True):
+    with repair.target.directories.open(layout.mailbox_directory(entry), create=True):
         pass
-    for folder in lacking:
-        mender.make_path(folder)
+    for folder in missing_folders:
+        repair.make_path(folder)
     return registration
 
 
-def credentials(mender: Mender, finding: Finding) -> Outcome:
-    """A password without a registration. One that was removed must not come back by itself."""
+def credentials(repair: FolderRepair, finding: Finding) -> Outcome:
+    """Repair a password without a registration. A removed account must not come back by itself."""
     address = finding.subject
-    if _is_registered(mender, address):
+    if _is_registered(repair, address):
         return Outcome(finding, "repaired", "registered with its directory")
-    if not _password_lines(mender, address):
-        return Outcome(finding, "repaired", "gone already")
-    decided = mender.decisions.get(f"{finding.kind}:{address}")
+    if not _password_lines(repair, address):
+        return Outcome(finding, "repaired", "already gone")
+    decided = repair.decisions.get(f"{finding.kind}:{address}")
     if decided == decisions.REMOVE:
-        return Outcome(finding, "repaired", f"its line moved to {_set_aside_password(mender, address)}")
-    if decided is None and (why := undecidable(mender, finding)):
+        return Outcome(finding, "repaired", f"password moved to {_quarantine_password(repair, address)}")
+    if decided is None and (why := undecidable(repair, finding)):
         return Outcome(finding, "conflict", why, decisions.offer(finding))
-    register(mender, address)
-    return Outcome(finding, "repaired", f"registered {address}, whose password was there already")
+    register(repair, address)
+    return Outcome(finding, "repaired", f"registered {address} with its existing password")
 
 
-def undecidable(mender: Mender, finding: Finding) -> str:
-    """Why a password without a registration is left to a person; empty if it is not."""
-    known = mender.query("SELECT 1 FROM mailbox_registrations WHERE address = ?", finding.subject)
-    return "the address was removed, its password is still there" if known else ""
+def undecidable(repair: FolderRepair, finding: Finding) -> str:
+    """The reason why a password without a registration is left to a person; "" if repair decides."""
+    was_registered = repair.query("SELECT 1 FROM mailbox_registrations WHERE address = ?", finding.subject)
+    return "the address was removed, but its password still exists" if was_registered else ""
 
 
-def _set_aside_password(mender: Mender, address: str) -> str:
-    """Nothing is deleted: the line goes to quarantine, readable by its owner only."""
-    directories = mender.state.directories
+def _quarantine_password(repair: FolderRepair, address: str) -> str:
+    """Move a password line to quarantine, readable by its owner only; return its path."""
+    directories = repair.target.directories
     kept = f"{os.urandom(6).hex()}-{layout.CREDENTIALS_FILE}"
-    own = _password_lines(mender, address)
+    own = _password_lines(repair, address)
     with directories.open(layout.QUARANTINE, create=True) as target:
         data = "".join(f"{line}\n" for line in own).encode("utf-8", "surrogateescape")
         disk.write_new(target, kept, data, mode=0o600, sync=True)
@@ -123,10 +123,10 @@ def _set_aside_password(mender: Mender, address: str) -> str:
     return layout.absolute(*layout.QUARANTINE, kept)
 
 
-def _password_lines(mender: Mender, address: str) -> list[str]:
-    """What the credentials say of an address."""
+def _password_lines(repair: FolderRepair, address: str) -> list[str]:
+    """The lines of the credentials file for an address."""
     try:
-        with mender.state.directories.open(layout.CREDENTIALS) as directory:
+        with repair.target.directories.open(layout.CREDENTIALS) as directory:
             data = disk.read_file(directory, layout.CREDENTIALS_FILE)
     except OSError:
         return []
@@ -139,24 +139,25 @@ def _user(line: str) -> str:
     return ""
 
 
-def _is_registered(mender: Mender, address: str) -> bool:
-    rows = mender.query(
+def _is_registered(repair: FolderRepair, address: str) -> bool:
+    rows = repair.query(
         "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status IN ('active', 'inactive')", address
     )
     return bool(rows)
 
 
-def _has_mail(mender: Mender, entry: str) -> bool:
-    """Whether any directory in a mailbox is known as a folder, or shows messages."""
+def _has_mail(repair: FolderRepair, entry: str) -> bool:
+    """True if any directory of a mailbox has an identity or shows messages."""
     where = layout.mailbox_directory(entry)
-    return any(known is not None or mender.links((*where, name)) for name, known in _identities(mender, entry).items())
+    identities = _identities(repair, entry)
+    return any(identity is not None or repair.links((*where, name)) for name, identity in identities.items())
 
 
-def _identities(mender: Mender, entry: str) -> dict[str, Identity | None]:
-    """The directories in a mailbox, and whose each is."""
+def _identities(repair: FolderRepair, entry: str) -> dict[str, Identity | None]:
+    """The directories of a mailbox with their identities."""
     try:
-        with mender.state.directories.open(layout.mailbox_directory(entry)) as parent, os.scandir(parent) as found:
-            inside = sorted(each.name for each in found if each.is_dir(follow_symlinks=False))
+        with repair.target.directories.open(layout.mailbox_directory(entry)) as parent, os.scandir(parent) as entries:
+            inside = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
     except OSError:
         return {}
-    return {name: mender.identity_at((*layout.mailbox_directory(entry), name)) for name in inside}
+    return {name: repair.identity_at((*layout.mailbox_directory(entry), name)) for name in inside}

@@ -12,19 +12,19 @@ from itertools import chain
 from typing import Any
 
 from adapter.maintenance import quarantine
-from adapter.maintenance.diff.index import COMPARED
 from adapter.maintenance.diff.inspection import JOINED_FINDINGS, Inspection
 from adapter.maintenance.expected import tables
-from adapter.maintenance.expected.set_aside import SetAside
+from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.expected.tables import NOTES
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import accounts, messages, tree
-from adapter.maintenance.repair.folders import Mender
-from adapter.maintenance.repair.index_state import State
-from adapter.maintenance.repair.links import Placing
-from adapter.maintenance.repair.restore import Wanted
+from adapter.maintenance.repair.folders import FolderRepair
+from adapter.maintenance.repair.links import LinkPlacement
+from adapter.maintenance.repair.message_rows import MessageDescriptions
+from adapter.maintenance.repair.restore import MissingContent
+from adapter.maintenance.repair.target import RepairTarget
 from adapter.maintenance.scan import message_check
-from adapter.maintenance.scan.message_rows import Descriptions
+from adapter.maintenance.scan.index_compare import COMPARED
 from adapter.maintenance.scan.rows import cache_batches, parquet_rows
 from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
@@ -64,11 +64,11 @@ class Apply:
         self._directories = directories
         self._inspection = inspection
         self._add_outcome = add_outcome
-        self._state = State(directories, inspection.facts, inspection.scratch)
-        self._descriptions = Descriptions(inspection.scratch)
-        self._set_aside = SetAside(inspection.scratch)
-        self._mender = Mender(self._state, decisions, self._descriptions, self._set_aside)
-        self._wanted = Wanted(directories, inspection.scratch)
+        self._target = RepairTarget(directories, inspection.facts, inspection.scratch)
+        self._descriptions = MessageDescriptions(inspection.scratch)
+        self._set_aside = SetAsideRows(inspection.scratch)
+        self._folder_repair = FolderRepair(self._target, decisions, self._descriptions, self._set_aside)
+        self._missing_content = MissingContent(directories, inspection.scratch)
         self._adopted: set[str] = set()  # damaged messages that were known only from their files
 
     def run(self) -> None:
@@ -81,15 +81,15 @@ class Apply:
             self._repair_index()
             self._repair_accounts()
             for finding in self._disk_findings(_FOLDERS):
-                self._add_outcome(self._mender.folder(finding))
+                self._add_outcome(self._folder_repair.folder(finding))
             for finding in self._inspection.findings({"folder-name-wrong"}):
-                self._add_outcome(tree.full_name(self._mender, finding))
-            self._mender.raise_uids()
+                self._add_outcome(tree.full_name(self._folder_repair, finding))
+            self._folder_repair.raise_uids()
             self._repair_links()
             self._adopt_messages()
             self._record_losses()
             self._restore_returned()
-            self._state.finish()
+            self._target.finish()
             self._quarantine_history()
             self._quarantine_strays(in_content=True)
             for finding in self._inspection.findings({"unreadable"}):
@@ -97,8 +97,8 @@ class Apply:
         finally:
             self._descriptions.close()
             self._set_aside.close()
-            self._wanted.close()
-            self._state.close()
+            self._missing_content.close()
+            self._target.close()
 
     def _disk_findings(self, kinds: set[str]) -> Iterator[Finding]:
         """The findings about files. Those of the same kind about rows are repaired with the index."""
@@ -106,7 +106,9 @@ class Apply:
 
     def _read_removed_folders(self) -> None:
         with contextlib.closing(tables.connect(f"{self._inspection.scratch}/{NOTES}")) as notes:
-            self._mender.removed_folders = {row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")}
+            self._folder_repair.removed_folders = {
+                row[0] for row in notes.execute("SELECT folder_id FROM removed_folders")
+            }
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
@@ -148,14 +150,14 @@ class Apply:
         if is_wrong or not inspection.facts.complete:
             self._fill_cache()
         if inspection.facts.complete:
-            self._state.open_journal(replace=is_wrong)
+            self._target.open_journal(replace=is_wrong)
         for finding in inspection.findings(_INDEX):
             if not finding.mailbox and not finding.place:
                 self._add_outcome(Outcome.expected(finding))
 
     def _fill_cache(self) -> None:
         """Insert the scanned rows of ``cache_messages`` for all messages with an intact file."""
-        connection = self._state.connection
+        connection = self._target.connection
         for rows in chain.from_iterable(map(cache_batches, self._inspection.cache_directories)):
             connection.execute("BEGIN")
             connection.executemany(
@@ -173,10 +175,10 @@ class Apply:
         for finding in inspection.findings(_MISPLACED):
             self._add_outcome(self._move_to_its_directory(finding))
         for finding in inspection.findings(LOST):
-            self._wanted.add(finding.id)
-        self._wanted.restore()
+            self._missing_content.add(finding.id)
+        self._missing_content.restore()
         for finding in inspection.findings(LOST):
-            restored = not self._wanted.has(finding.id)
+            restored = not self._missing_content.contains(finding.id)
             if finding.name and not self._may_stay(finding, restored=restored):
                 why = finding.detail or "does not match its checksum"
                 quarantine.move(self._directories, quarantine.parts(finding.place), finding.name, why)
@@ -228,16 +230,16 @@ class Apply:
     def _record_losses(self) -> None:
         """Record unrecoverable content. A message with some content left stays in its folders with placeholders."""
         for finding in self._inspection.findings(_LOST):
-            if self._wanted.has(finding.id) and finding.id not in self._adopted:
+            if self._missing_content.contains(finding.id) and finding.id not in self._adopted:
                 if not self._is_indexed(finding.id):
                     self._add_outcome(Outcome(finding, "loss", "in quarantine; no other source contains it"))
                 elif finding.kind == "message-corrupt" and (sha256 := self._file_digest(finding.id)):
-                    self._add_outcome(messages.mark(self._mender, finding, sha256))
+                    self._add_outcome(messages.mark(self._folder_repair, finding, sha256))
                 else:
-                    self._add_outcome(messages.lose(self._mender, finding, "its content is lost"))
+                    self._add_outcome(messages.lose(self._folder_repair, finding, "its content is lost"))
         for finding in self._inspection.findings(_LOST_BLOBS):
-            if self._wanted.has(finding.id):
-                self._add_outcome(messages.mark_blob(self._mender, finding))
+            if self._missing_content.contains(finding.id):
+                self._add_outcome(messages.mark_blob(self._folder_repair, finding))
 
     def _file_digest(self, message_id: str) -> str:
         """SHA-256 of the current canonical file; "" if there is no file."""
@@ -254,16 +256,16 @@ class Apply:
         for finding in self._inspection.findings({"part-returned"}):
             parts.setdefault(finding.id, []).append(finding)
         for findings in parts.values():
-            done = messages.heal(self._mender, findings[0].id, [each.name for each in findings])
+            done = messages.heal(self._folder_repair, findings[0].id, [each.name for each in findings])
             for finding in findings:
                 self._add_outcome(Outcome(finding, "repaired", done))
         for finding in self._inspection.findings({"message-returned"}):
             if not finding.uid:
                 self._move_to_its_directory(finding)
-            self._add_outcome(messages.restore_lost(self._mender, finding, self._file_digest(finding.id)))
+            self._add_outcome(messages.restore_lost(self._folder_repair, finding, self._file_digest(finding.id)))
 
     def _is_indexed(self, message_id: str) -> bool:
-        row = self._state.connection.execute(
+        row = self._target.connection.execute(
             "SELECT 1 FROM messages WHERE message_id = ? AND file_sha256 <> ''", (message_id,)
         ).fetchone()
         return row is not None
@@ -272,30 +274,30 @@ class Apply:
 
     def _repair_accounts(self) -> None:
         for finding in self._disk_findings(_REGISTRATIONS):
-            self._add_outcome(accounts.directory(self._mender, finding))
+            self._add_outcome(accounts.directory(self._folder_repair, finding))
         for finding in self._inspection.findings({"credentials-orphan"}):
-            self._add_outcome(accounts.credentials(self._mender, finding))
-        account = self._state.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
-        self._mender.has_accounts = account is not None
+            self._add_outcome(accounts.credentials(self._folder_repair, finding))
+        account = self._target.connection.execute("SELECT 1 FROM mailbox_registrations LIMIT 1").fetchone()
+        self._folder_repair.has_accounts = account is not None
 
     def _repair_links(self) -> None:
-        placing = Placing(self._mender)
+        placement = LinkPlacement(self._folder_repair)
         for finding in self._inspection.findings(_LINKS):
-            self._add_outcome(messages.link(self._mender, placing, finding))
-            if placing.is_full:
-                placing.flush()
-        placing.flush()
+            self._add_outcome(messages.link(self._folder_repair, placement, finding))
+            if placement.is_full:
+                placement.flush()
+        placement.flush()
 
     def _adopt_messages(self) -> None:
         """Index the messages that are known only from their canonical files."""
         if not any(finding.place for finding in self._inspection.findings({"message-not-indexed", "message-corrupt"})):
             return
-        placing = Placing(self._mender)
+        placement = LinkPlacement(self._folder_repair)
         for row in self._messages_with_links():
             finding = Finding(row["kind"], row["id"], place=row["place"], name=row["name"], id=row["id"])
             if finding.kind == "message-corrupt":
                 if (
-                    not self._wanted.has(finding.id)
+                    not self._missing_content.contains(finding.id)
                     or self._is_indexed(finding.id)
                     or not self._file_digest(finding.id)
                 ):
@@ -303,10 +305,10 @@ class Apply:
                 self._adopted.add(finding.id)
             elif not row["proper"]:
                 self._move_to_its_directory(finding)
-            self._add_outcome(messages.adopt(self._mender, placing, finding, row["homes"] or [], row["meta"]))
-            if placing.is_full:
-                placing.flush()
-        placing.flush()
+            self._add_outcome(messages.adopt(self._folder_repair, placement, finding, row["homes"] or [], row["meta"]))
+            if placement.is_full:
+                placement.flush()
+        placement.flush()
         if not self._inspection.facts.complete:  # else servers fill the cache
             self._fill_cache()
 

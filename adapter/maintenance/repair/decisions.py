@@ -71,7 +71,7 @@ def check(decisions: Mapping[str, str], findings: Callable[[set[str]], Iterable[
                     raise BadDecision(f"--decide {subject}={choice}: choose {' or '.join(choices)}")
                 break
         else:
-            raise BadDecision(f"--decide {subject}={choice}: no such finding; run markpost check to list them")
+            raise BadDecision(f"--decide {subject}={choice}: no such finding (markpost check lists them)")
 
 
 def undecided(directories: Directories) -> set[str]:

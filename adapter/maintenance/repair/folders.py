@@ -1,4 +1,4 @@
-"""Mending folders, which are known by id (the row) and by path (the directory). Each is read again first."""
+"""Repair folders, which have an id (the row) and a path (the directory). Each is read again before it is changed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapter.maintenance import quarantine
-from adapter.maintenance.expected.set_aside import SetAside
+from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.findings import Finding, Outcome
-from adapter.maintenance.repair import decisions
-from adapter.maintenance.repair import links as placing
-from adapter.maintenance.repair.index_state import State
+from adapter.maintenance.repair import decisions, links
+from adapter.maintenance.repair.message_rows import (
+    MessageDescriptions,
+    content_effect,
+    damage_effects,
+    describe,
+    is_unreadable,
+)
+from adapter.maintenance.repair.target import RepairTarget
 from adapter.maintenance.scan.executor import folder_name
-from adapter.maintenance.scan.message_rows import Descriptions, content_effect, damage_effects, describe, is_unreadable
 from adapter.store import disk, effects, folder_identity, layout, names
 from adapter.store.effects import AddContent, Effect, MarkDamaged, ProjectedRow, UnprojectedRow
 from adapter.store.folder_identity import Identity
@@ -23,63 +28,63 @@ from adapter.transport import ids
 from adapter.transport.apply import folders
 from adapter.transport.operations.base import MAX_UID
 
-_TOGETHER = 5000  # messages of an adopted folder
+_BATCH_MESSAGES = 5000  # of an adopted folder
 
 
-class _Taking:
-    """Rows for what a path shows, in the order of its UIDs.
+class _LinkAdoption:
+    """Adds rows for the links of a folder, in UID order.
 
-    The journal gets one record for all of them: of a folder that has some of its rows, the next run would take the rest
-    for links that nobody wants. Private tables are nobody's until they are sealed, and get them as they come.
+    With a complete journal, all rows are one record: if a folder had only some of its rows, the next run would treat
+    the other links as orphans. Private tables are invisible until they are sealed, so rows are added in batches.
     """
 
-    def __init__(self, state: State, set_aside: SetAside, folder: Folder, changes: list[Effect]) -> None:
-        self._state = state
+    def __init__(self, target: RepairTarget, set_aside: SetAsideRows, folder: Folder, changes: list[Effect]) -> None:
+        self._target = target
         self._set_aside = set_aside
         self._folder = folder
         self._changes = changes
         self._added: set[str] = set()
         self._rows: list[ProjectedRow] = []
         self._modseq = folder.highestmodseq + 1
-        self.shown = 0
+        self.adopted = 0
 
-    def content(self, rows: list[AddContent | MarkDamaged]) -> None:
-        """The rows of one message."""
+    def add_message(self, rows: list[AddContent | MarkDamaged]) -> None:
+        """Add the rows of a message that is not indexed."""
         if rows[0].message_id not in self._added:
             self._added.add(rows[0].message_id)
             self._changes += rows
 
-    def show(self, uid: int, message_id: str) -> None:
-        self.shown += 1
-        known = self._set_aside.item(self._folder.id, uid, message_id)
-        self._rows.append(known or placing.new_row(self._folder, uid, message_id))
-        if len(self._rows) >= _TOGETHER:
-            self._take()
-            if not self._state.facts.complete:
+    def add_link(self, uid: int, message_id: str) -> None:
+        self.adopted += 1
+        row = self._set_aside.item(self._folder.id, uid, message_id)
+        self._rows.append(row or links.new_row(self._folder, uid, message_id))
+        if len(self._rows) >= _BATCH_MESSAGES:
+            self._flush()
+            if not self._target.facts.complete:
                 self.finish()
 
-    def _take(self) -> None:
+    def _flush(self) -> None:
         if self._rows:
-            projected = placing.project(self._state.connection, self._folder, self._modseq, self._rows)
+            projected = links.project(self._target.connection, self._folder, self._modseq, self._rows)
             self._modseq += len(projected)
             self._changes += projected
             self._rows = []
 
     def finish(self) -> None:
-        self._take()
-        self._state.commit(self._changes)
+        self._flush()
+        self._target.commit(self._changes)
         self._changes = []
 
 
 @dataclass(slots=True)
-class Mender:
-    state: State
+class FolderRepair:
+    target: RepairTarget
     decisions: dict[str, str]
-    descriptions: Descriptions
-    set_aside: SetAside
+    descriptions: MessageDescriptions
+    set_aside: SetAsideRows
     removed_folders: set[int] = field(default_factory=set)
-    floors: dict[int, int] = field(default_factory=dict)  # folder -> UIDs below were given out before
-    has_accounts: bool = True  # False: nothing tells of any account, and mail alone says whose it is
+    floors: dict[int, int] = field(default_factory=dict)  # folder -> first UID that a link may use
+    has_accounts: bool = True  # False: no account is recorded, and only the messages name their recipients
 
     def folder(self, finding: Finding) -> Outcome:
         mailbox, entry = finding.mailbox, finding.entry
@@ -89,77 +94,77 @@ class Mender:
         if here is not None and not self.exists(where):
             changed = self._renumber(here)
             self.make_path(here)
-            return Outcome(finding, "repaired", f"made the directory, its identity and its links{changed}")
+            return Outcome(finding, "repaired", f"created the directory, its identity and its links{changed}")
         if here is not None and there is not None and there.folder == here.id:
             self._raise_uidnext(here, there)
             self._identify(here)
-            return Outcome(finding, "repaired", "UIDNEXT and the UID mark of the identity agree again")
+            return Outcome(finding, "repaired", "raised UIDNEXT and the UID mark of the identity to the same value")
         if here is not None and there is None:
             changed = self._renumber(here)
             self._identify(here)
-            return Outcome(finding, "repaired", f"wrote the identity again{changed}")
+            return Outcome(finding, "repaired", f"rewrote the identity{changed}")
         if here is not None and there is not None:
             return self._two_ids(finding, here, there, where)
         if not self.exists(where):
-            return Outcome(finding, "repaired", "gone already")
-        elsewhere = mailboxes.folder_by_id(self.state.connection, there.folder) if there else None
+            return Outcome(finding, "repaired", "already gone")
+        elsewhere = mailboxes.folder_by_id(self.target.connection, there.folder) if there else None
         if there is not None and elsewhere is None and there.folder in self.removed_folders:
-            moved = quarantine.move(
-                self.state.directories, where[:-1], entry, "the journal says that the folder was deleted"
-            )
+            moved = quarantine.move(self.target.directories, where[:-1], entry, "the folder was deleted (journal)")
             return Outcome(finding, "repaired", f"moved to {moved}")
         if elsewhere is not None and not self._foreign_links(where, elsewhere):
-            moved = quarantine.move(self.state.directories, where[:-1], entry, "a copy of another folder's directory")
-            return Outcome(finding, "repaired", f"folded in; the path is at {moved}")
+            moved = quarantine.move(self.target.directories, where[:-1], entry, "a copy of another folder's directory")
+            return Outcome(finding, "repaired", f"merged; the directory was moved to {moved}")
         return self._adopt(finding, where, None if elsewhere is not None else there)
 
-    def _adopt(self, finding: Finding, where: layout.Parts, known: Identity | None) -> Outcome:
-        """Give a path its row: with its own identity, or a new one if that is another's or lost."""
+    def _adopt(self, finding: Finding, where: layout.Parts, identity: Identity | None) -> Outcome:
+        """Add the row of a path: with its identity, or with a new one if that is lost or belongs to another path."""
         owners = self.owners(where[1])
         if not owners:
-            return Outcome(finding, "conflict", "the mailbox it lies in has no registration")
-        with self.state.directories.open(where) as directory:
+            return Outcome(finding, "conflict", "its mailbox has no registration")
+        with self.target.directories.open(where) as directory:
             name = folder_name(directory, where[2])
         if not name:
             name = f"recovered-{os.urandom(3).hex()}"
-            with self.state.directories.open(where[:-1]) as parent:
+            with self.target.directories.open(where[:-1]) as parent:
                 disk.rename(parent, where[2], parent, names.folder_entry(name))
             where = (*where[:-1], names.folder_entry(name))
-        special = names.STANDARD_FOLDERS.get(name, ("", ""))[1] if known is None else known.special_use
-        if special and any(each.special_use == special for each in mailboxes.folders(self.state.connection, owners[0])):
+        special = names.STANDARD_FOLDERS.get(name, ("", ""))[1] if identity is None else identity.special_use
+        if special and any(
+            each.special_use == special for each in mailboxes.folders(self.target.connection, owners[0])
+        ):
             special = ""
         folder = Folder(
-            known.folder if known else ids.folder_id(),
+            identity.folder if identity else ids.folder_id(),
             owners[0],
             where[1],
             name,
             special,
-            known.uidvalidity if known else self.uidvalidity(),
-            known.uids_below if known else 1,
+            identity.uidvalidity if identity else self.uidvalidity(),
+            identity.uids_below if identity else 1,
         )
         self.floors[folder.id] = 1
-        if known is None:
-            with self.state.directories.open(where) as directory:
+        if identity is None:
+            with self.target.directories.open(where) as directory:
                 if disk.exists(directory, layout.IDENTITY_FILE):
                     quarantine.move(
-                        self.state.directories, where, layout.IDENTITY_FILE, "the identity of another folder"
+                        self.target.directories, where, layout.IDENTITY_FILE, "the identity of another folder"
                     )
         changes: list[Effect] = [
             effects.CreateFolder.of(folder),
             effects.RaiseUidFloor(folder.id, folder.uidnext),
             effects.Subscribe(folder.registration, name, on=True),
         ]
-        taken = self._take_links(folder, where, changes)
+        adopted = self._adopt_links(folder, where, changes)
         self._identify(folder)
-        new = "" if known else "a new identity and "
+        new = "" if identity else "a new identity and "
         return Outcome(
             finding,
             "repaired",
-            f"added the row with {new}{taken} messages; flags are the default where the index has none",
+            f"added the row with {new}{adopted} messages; default flags where the index has none",
         )
 
-    def _take_links(self, folder: Folder, where: layout.Parts, changes: list[Effect]) -> int:
-        """Rows for every link whose message is there and that the folder does not show yet; other links leave."""
+    def _adopt_links(self, folder: Folder, where: layout.Parts, changes: list[Effect]) -> int:
+        """Add a row for each link to an existing message that the folder does not show; quarantine the other links."""
         shown = {
             row[0]: row[1]
             for row in self.query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
@@ -168,77 +173,77 @@ class Mender:
         pairs = [pair for pair in self.links(where) if shown.get(pair[0]) != pair[1]]
         highest = max([folder.uidnext - 1, *used, *(uid for uid, _ in pairs if uid < MAX_UID)])
         floor = self.floor(folder)
-        taking = _Taking(self.state, self.set_aside, folder, changes)
+        adoption = _LinkAdoption(self.target, self.set_aside, folder, changes)
         clashing: list[tuple[int, str]] = []
         needless: list[str] = []
         for uid, message_id in pairs:
             described = message_id not in before and self._describe(message_id)
-            if not described and is_unreadable(self.state, message_id):
-                continue  # once it can be read, it is shown here
+            if not described and is_unreadable(self.target, message_id):
+                continue  # keep the link: a later repair can add the row
             if not described:
                 needless.append(layout.projection_name(uid, message_id))
                 continue
             if isinstance(described, list):
-                taking.content(described)
-            known = floor <= uid <= MAX_UID or self.set_aside.item(folder.id, uid, message_id) is not None
-            if uid in used or not known:
+                adoption.add_message(described)
+            is_valid = floor <= uid <= MAX_UID or self.set_aside.item(folder.id, uid, message_id) is not None
+            if uid in used or not is_valid:
                 clashing.append((uid, message_id))
             else:
                 used.add(uid)
-                taking.show(uid, message_id)
+                adoption.add_link(uid, message_id)
         for uid, (_, message_id) in enumerate(clashing, highest + 1):
-            taking.show(uid, message_id)
-        taking.finish()
-        with self.state.directories.open(where) as directory:
+            adoption.add_link(uid, message_id)
+        adoption.finish()
+        with self.target.directories.open(where) as directory:
             for uid, (old, message_id) in enumerate(clashing, highest + 1):
                 name = layout.projection_name(old, message_id)
                 if disk.exists(directory, name):
                     disk.rename(directory, name, directory, layout.projection_name(uid, message_id))
         for name in needless:
-            quarantine.move(self.state.directories, where, name, "its message is shown already, or is not there")
-        return taking.shown
+            quarantine.move(self.target.directories, where, name, "its message is already shown, or is missing")
+        return adoption.adopted
 
     def _two_ids(self, finding: Finding, row: Folder, path: Identity, where: layout.Parts) -> Outcome:
-        """The row and the path disagree on who the folder is: one of them, with every message of both."""
+        """Merge a folder with different ids in row and path into one of them, with all messages of both."""
         subject = f"{finding.kind}:{ids.folder_label(row.id)}"
         decided = self.decisions.get(subject)
-        other = mailboxes.folder_by_id(self.state.connection, path.folder)
+        other = mailboxes.folder_by_id(self.target.connection, path.folder)
         keep_row = decided != ids.folder_label(path.folder) or other is not None
         if decided is None and self._is_unclear(subject, other):
             foreign = self._foreign_links(where, row)
             keep_row = not (foreign and row.messages == 0)
             if foreign and row.messages:
-                decisions.remember(self.state.directories, subject, open_=True)
+                decisions.remember(self.target.directories, subject, open_=True)
                 return Outcome(finding, "conflict", _both(row, path), decisions.offer(finding))
         if not keep_row:
             row = self._become(row, path, where)
         if other is not None:
             moved = self._return_links(row, other, where)
             self._identify(row)
-            return Outcome(finding, "repaired", f"wrote the identity again; {moved} links of another folder set aside")
-        taken = self._take_links(row, where, [])
+            return Outcome(finding, "repaired", f"rewrote the identity; quarantined {moved} links of another folder")
+        adopted = self._adopt_links(row, where, [])
         self._identify(row)
-        decisions.remember(self.state.directories, subject, open_=False)
+        decisions.remember(self.target.directories, subject, open_=False)
         return Outcome(
-            finding, "repaired", f"merged into {ids.folder_label(row.id)}, {taken} messages of the other kept"
+            finding, "repaired", f"merged into {ids.folder_label(row.id)}, kept {adopted} messages of the other"
         )
 
     def _is_unclear(self, subject: str, other: Folder | None) -> bool:
-        known = self.state.facts.complete and subject not in decisions.undecided(self.state.directories)
-        return other is None and not known
+        journal_decides = self.target.facts.complete and subject not in decisions.undecided(self.target.directories)
+        return other is None and not journal_decides
 
     def undecidable(self, finding: Finding) -> str:
-        """Why a folder with two ids would be left to a person; empty if it would not."""
+        """The reason why a folder with two ids is left to a person; "" if repair decides."""
         where = (*layout.mailbox_directory(finding.mailbox), finding.entry)
         row, path = self.at(finding.mailbox, finding.entry), self.identity_at(where)
         if row is None or path is None or not row.messages:
             return ""
         subject = f"{finding.kind}:{ids.folder_label(row.id)}"
-        other = mailboxes.folder_by_id(self.state.connection, path.folder)
+        other = mailboxes.folder_by_id(self.target.connection, path.folder)
         return _both(row, path) if self._is_unclear(subject, other) and self._foreign_links(where, row) else ""
 
     def _return_links(self, row: Folder, other: Folder, where: layout.Parts) -> int:
-        """The directory of another folder lies here: its links leave, since that folder shows their messages."""
+        """Quarantine the links of another folder from this path: that folder shows their messages itself."""
         rows = self.query("SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", row.id)
         own = {(uid, message_id) for uid, message_id in rows}
         theirs = {
@@ -247,20 +252,20 @@ class Mender:
         }
         moved = 0
         for uid, message_id in self.links(where):
-            if (uid, message_id) not in own and (message_id in theirs or self.state.facts.complete):
+            if (uid, message_id) not in own and (message_id in theirs or self.target.facts.complete):
                 why = f"a link of {ids.folder_label(other.id)}"
-                quarantine.move(self.state.directories, where, layout.projection_name(uid, message_id), why)
+                quarantine.move(self.target.directories, where, layout.projection_name(uid, message_id), why)
                 moved += 1
-        if not self.state.facts.complete:
-            self._take_links(row, where, [])
+        if not self.target.facts.complete:
+            self._adopt_links(row, where, [])
         return moved
 
     def _become(self, row: Folder, path: Identity, where: layout.Parts) -> Folder:
-        """The folder takes the identity of its path. Messages keep flags, and UIDs unless the path uses them.
+        """Give a folder the identity of its path. Messages keep their flags, and their UIDs unless the path uses them.
 
-        Under the UIDVALIDITY of the path its UIDs are known to clients, so those of the row give way.
+        Clients know the UIDs of the path under its UIDVALIDITY, so the UIDs of the row are changed on a clash.
         """
-        rows = mailboxes.rows(self.state.connection, row.id)
+        rows = mailboxes.rows(self.target.connection, row.id)
         links = self.links(where)
         taken = {uid: message_id for uid, message_id in links if self._describe(message_id)}
         highest = max([0, *(uid for uid, _ in links if uid < MAX_UID), *(item.uid for item in rows)])
@@ -285,19 +290,19 @@ class Mender:
             changes.append(effects.Project.into(new, row.highestmodseq + 1, by_uid))
             changes.append(effects.Unproject.out_of(old_folder, row.highestmodseq + 1, gone))
         changes.append(effects.RemoveFolder.of(old_folder))
-        self.state.commit(changes)
-        with self.state.directories.open(where) as directory:
+        self.target.commit(changes)
+        with self.target.directories.open(where) as directory:
             for before, after in renamed:
                 if disk.exists(directory, before):
                     disk.rename(directory, before, directory, after)
         self.floors[new.id] = 1
-        return mailboxes.folder_by_id(self.state.connection, new.id) or new
+        return mailboxes.folder_by_id(self.target.connection, new.id) or new
 
     # --- paths -----------------------------------------------------------------------------------------------------
 
     def make_path(self, folder: Folder) -> None:
         where = layout.folder_directory(folder.directory, folder.name)
-        with self.state.directories.open(where, create=True) as directory:
+        with self.target.directories.open(where, create=True) as directory:
             for uid, message_id in self.query(
                 "SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", folder.id
             ):
@@ -307,117 +312,117 @@ class Mender:
         self._identify(folder)
 
     def _identify(self, folder: Folder) -> None:
-        """Write the identity of a folder as its row is now."""
-        folder = mailboxes.folder_by_id(self.state.connection, folder.id) or folder
+        """Write the identity file of a folder from its current row."""
+        folder = mailboxes.folder_by_id(self.target.connection, folder.id) or folder
         where = layout.folder_directory(folder.directory, folder.name)
-        known = self.identity_at(where)
-        if known is None or known.folder != folder.id:
-            quarantine.move(self.state.directories, where, layout.IDENTITY_FILE, "not the identity of this folder")
-        folders.identify(effects.CreateFolder.of(folder), self.state.directories, folder.uidnext)
-        folders.raise_mark(self.state.directories, where, folder.id, folder_identity.mark(folder.uidnext))
+        identity = self.identity_at(where)
+        if identity is None or identity.folder != folder.id:
+            quarantine.move(self.target.directories, where, layout.IDENTITY_FILE, "not the identity of this folder")
+        folders.identify(effects.CreateFolder.of(folder), self.target.directories, folder.uidnext)
+        folders.raise_mark(self.target.directories, where, folder.id, folder_identity.mark(folder.uidnext))
 
     def identity_at(self, where: layout.Parts) -> Identity | None:
-        """The identity at a path; None if there is none that can be read, or it is of another store."""
+        """The identity at a path; None if it is missing, unreadable, damaged, or of another store."""
         try:
-            with self.state.directories.open(where) as directory:
-                known = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            with self.target.directories.open(where) as directory:
+                identity = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
         except OSError:
             return None
-        return known if known is not None and known.store == self.state.facts.store else None
+        return identity if identity is not None and identity.store == self.target.facts.store else None
 
     # --- UIDs ------------------------------------------------------------------------------------------------------
 
     def floor(self, folder: Folder) -> int:
-        """The UID from which on the name of a link is believed.
+        """The first UID of a link that repair accepts without a row.
 
-        Below UIDNEXT a UID without a row was given out and expunged: a link of that name is a leftover. Where rows are
-        put together from what is left of index and journal, the row may be what is missing: the link is believed.
+        A UID below UIDNEXT without a row was assigned and expunged, so its link is a leftover. In salvaged tables the
+        row itself may be missing, so any link is accepted.
         """
         return self.floors.setdefault(folder.id, 1 if self._is_salvaged else folder.uidnext)
 
     @property
     def _is_salvaged(self) -> bool:
-        return self.state.facts.source in ("salvage", "nothing")
+        return self.target.facts.source in ("salvage", "nothing")
 
     def raise_uids(self) -> None:
-        """Raise UIDNEXT of all folders to the marks of their identities, if neither index nor journal is whole."""
+        """Raise UIDNEXT of all folders to the UID marks of their identities, if index and journal are damaged."""
         if self._is_salvaged:
             for (folder_id,) in self.query("SELECT folder_id FROM folders ORDER BY folder_id"):
-                folder = mailboxes.folder_by_id(self.state.connection, folder_id)
-                known = folder and self.identity_at(layout.folder_directory(folder.directory, folder.name))
-                if folder and known and known.folder == folder.id and self._raise_uidnext(folder, known):
+                folder = mailboxes.folder_by_id(self.target.connection, folder_id)
+                identity = folder and self.identity_at(layout.folder_directory(folder.directory, folder.name))
+                if folder and identity and identity.folder == folder.id and self._raise_uidnext(folder, identity):
                     self._identify(folder)
 
-    def _raise_uidnext(self, folder: Folder, known: Identity) -> bool:
-        """Raise UIDNEXT to the mark, if UIDs may have been given out that the rows do not know of."""
-        beyond = known.uids_below > folder_identity.mark(folder.uidnext)
-        if not beyond and not (self._is_salvaged and known.uids_below > folder.uidnext):
+    def _raise_uidnext(self, folder: Folder, identity: Identity) -> bool:
+        """Raise UIDNEXT to the UID mark if UIDs beyond the rows may have been assigned; True if it was raised."""
+        beyond = identity.uids_below > folder_identity.mark(folder.uidnext)
+        if not beyond and not (self._is_salvaged and identity.uids_below > folder.uidnext):
             return False
-        self.state.commit([effects.RaiseUidFloor(folder.id, known.uids_below)])
+        self.target.commit([effects.RaiseUidFloor(folder.id, identity.uids_below)])
         return True
 
     def _renumber(self, folder: Folder) -> str:
-        """Give a folder a new UIDVALIDITY if nothing tells which UIDs were given out; returns what to report."""
+        """Give a folder a new UIDVALIDITY if its assigned UIDs are unknown; return the text for the report."""
         if not self._is_salvaged:
             return ""
-        self.state.commit([effects.RaiseUidFloor(folder.id, 1, self.uidvalidity())])
-        return "; UIDVALIDITY is new: nothing tells which UIDs were given out"
+        self.target.commit([effects.RaiseUidFloor(folder.id, 1, self.uidvalidity())])
+        return "; new UIDVALIDITY: the assigned UIDs are unknown"
 
     def exists(self, where: layout.Parts) -> bool:
         try:
-            with self.state.directories.open(where):
+            with self.target.directories.open(where):
                 return True
         except OSError:
             return False
 
     def links(self, where: layout.Parts) -> list[tuple[int, str]]:
-        with self.state.directories.open(where) as directory:
-            found = (layout.PROJECTION.match(name) for name in os.listdir(directory))
-            return sorted((int(match.group(1)), match.group(2)) for match in found if match)
+        with self.target.directories.open(where) as directory:
+            matches = (layout.PROJECTION.match(name) for name in os.listdir(directory))
+            return sorted((int(match.group(1)), match.group(2)) for match in matches if match)
 
     def _foreign_links(self, where: layout.Parts, folder: Folder) -> bool:
-        """Whether a path shows messages that the folder does not."""
+        """True if a path shows messages that the folder does not."""
         rows = self.query("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", folder.id)
         present = {row[0] for row in rows}
         return any(message_id not in present and self._describe(message_id) for _, message_id in self.links(where))
 
     def at(self, mailbox: str, entry: str) -> Folder | None:
-        """The folder whose row says that it lies there. Looked up by name: an account may have very many."""
+        """The folder with this path by its row. Queried by name: an account may have very many folders."""
         for registration in self.owners(mailbox):
-            found: list[Folder] = []
+            candidates: list[Folder] = []
             if names.is_shortened(entry):
-                found = mailboxes.folders(self.state.connection, registration)
+                candidates = mailboxes.folders(self.target.connection, registration)
             elif names.is_text(name := names.folder_of_entry(entry)):
-                found = mailboxes.folders_named(self.state.connection, registration, name)
-            for folder in found:
+                candidates = mailboxes.folders_named(self.target.connection, registration, name)
+            for folder in candidates:
                 if names.folder_entry(folder.name) == entry:
                     return folder
         return None
 
     def owners(self, mailbox: str) -> list[str]:
-        """The registrations whose directory this is; its name tells the address, by which they are found quickly."""
+        """The registrations of a mailbox directory. Queried by the address in its name first, which is fast."""
         sql = "SELECT registration_id FROM mailbox_registrations WHERE directory = ? AND status <> 'purged'"
         address = names.owner_of_entry(mailbox)
         return [row[0] for row in self.query(f"{sql} AND address = ?", mailbox, address) or self.query(sql, mailbox)]
 
     def _describe(self, message_id: str) -> list[AddContent | MarkDamaged] | bool:
-        """True: the rows have it. Effects: its file alone tells of it. False: there is no such message."""
+        """True for an indexed message; effects for one known only from its file; False for a missing one."""
         row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
         if row:
             return bool(row[0][0])
-        told = describe(self.state, message_id, self.descriptions.get(message_id))
-        if told is None:
+        description = describe(self.target, message_id, self.descriptions.get(message_id))
+        if description is None:
             return False
-        return [content_effect(self.state, message_id, told), *damage_effects(message_id, told)]
+        return [content_effect(self.target, message_id, description), *damage_effects(message_id, description)]
 
     def uidvalidity(self) -> int:
         last = self.query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]
         return max(ids.microseconds() // 1_000_000, int(last) + 1)
 
     def query(self, sql: str, *values: object) -> list[Any]:
-        return self.state.connection.execute(sql, values).fetchall()
+        return self.target.connection.execute(sql, values).fetchall()
 
 
 def _both(row: Folder, path: Identity) -> str:
     one, two = ids.folder_label(row.id), ids.folder_label(path.folder)
-    return f"the index says {one}, the path says {two}, both have mail and the journal cannot tell"
+    return f"the index has {one}, the path has {two}; both have mail, and the journal cannot decide"

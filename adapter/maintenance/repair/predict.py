@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Mapping
 
 from adapter.maintenance.diff.inspection import Inspection
-from adapter.maintenance.expected.set_aside import SetAside
+from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import accounts, decisions, tree
 from adapter.maintenance.repair.apply import LOST
-from adapter.maintenance.repair.folders import Mender
-from adapter.maintenance.repair.index_state import State
-from adapter.maintenance.repair.restore import Wanted
-from adapter.maintenance.scan.message_rows import Descriptions
+from adapter.maintenance.repair.folders import FolderRepair
+from adapter.maintenance.repair.message_rows import MessageDescriptions
+from adapter.maintenance.repair.restore import MissingContent
+from adapter.maintenance.repair.target import RepairTarget
 from adapter.store.disk import Directories
 
 
@@ -25,22 +25,22 @@ class DryRun:
         self._inspection = inspection
         self._chosen = chosen
         self._directories = Directories(inspection.root)
-        self._descriptions = Descriptions(inspection.scratch)
-        self._set_aside = SetAside(inspection.scratch)
-        self._mender: Mender | None = None
-        self._wanted: Wanted | None = None
+        self._descriptions = MessageDescriptions(inspection.scratch)
+        self._set_aside = SetAsideRows(inspection.scratch)
+        self._repair: FolderRepair | None = None
+        self._missing_content: MissingContent | None = None
 
     def close(self) -> None:
-        if self._mender is not None:
-            self._mender.state.close()
-        if self._wanted is not None:
-            self._wanted.close()
+        if self._repair is not None:
+            self._repair.target.close()
+        if self._missing_content is not None:
+            self._missing_content.close()
         self._descriptions.close()
         self._set_aside.close()
         self._directories.close()
 
     def predict(self, finding: Finding) -> Outcome:
-        if finding.kind in LOST and self._unrecoverable().has(finding.id):
+        if finding.kind in LOST and self._unrecoverable().contains(finding.id):
             return Outcome(finding, "loss", "unrecoverable content")
         if finding.kind == "owner-foreign":
             return tree.foreign_owner(self._directories, finding)
@@ -53,20 +53,21 @@ class DryRun:
             why = self._folder_repair().undecidable(finding)
         return Outcome(finding, "conflict", why, decisions.offer(finding)) if why else Outcome.expected(finding)
 
-    def _unrecoverable(self) -> Wanted:
+    def _unrecoverable(self) -> MissingContent:
         """The content that neither journal nor staging can restore."""
-        if self._wanted is None:
+        if self._missing_content is None:
             inspection = self._inspection
-            self._wanted = Wanted(self._directories, inspection.scratch, inspection.facts.foreign_segments)
+            foreign = inspection.facts.foreign_segments
+            self._missing_content = MissingContent(self._directories, inspection.scratch, foreign)
             for finding in inspection.findings(LOST):
-                self._wanted.add(finding.id)
+                self._missing_content.add(finding.id)
             with contextlib.suppress(FileNotFoundError):  # no journal
-                self._wanted.restore(foretell=True)
-        return self._wanted
+                self._missing_content.restore(dry_run=True)
+        return self._missing_content
 
-    def _folder_repair(self) -> Mender:
+    def _folder_repair(self) -> FolderRepair:
         """The expected tables of the inspection; nothing is committed to them."""
-        if self._mender is None:
-            state = State(self._directories, self._inspection.facts, self._inspection.scratch)
-            self._mender = Mender(state, {}, self._descriptions, self._set_aside)
-        return self._mender
+        if self._repair is None:
+            target = RepairTarget(self._directories, self._inspection.facts, self._inspection.scratch)
+            self._repair = FolderRepair(target, {}, self._descriptions, self._set_aside)
+        return self._repair

@@ -1,4 +1,4 @@
-"""Bringing content back from the journal, which carries small messages whole, and from what staging still holds."""
+"""Restore content from the journal, which contains small messages in full, and from staging."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from adapter.store.effects import AddContent
 from adapter.store.journal import JournalDamaged
 
 
-class Wanted:
-    """Messages and blobs that should be there and are not; kept in a file, since all of a store may be lost."""
+class MissingContent:
+    """Missing messages and blobs, listed in a file because all content of a store may be missing."""
 
     def __init__(self, directories: Directories, scratch: str, foreign: Collection[str] = ()) -> None:
-        """``foreign``: journal segments of other stores."""
+        """``foreign``: names of journal segments of other stores."""
         self._directories = directories
         self._foreign = foreign
         self._list = tables.create(f"{scratch}/wanted.sqlite")
@@ -32,42 +32,42 @@ class Wanted:
     def add(self, name: str) -> None:
         self._list.execute("INSERT OR IGNORE INTO wanted VALUES (?)", (name,))
 
-    def has(self, name: str) -> bool:
+    def contains(self, name: str) -> bool:
         return self._list.execute("SELECT 1 FROM wanted WHERE id = ?", (name,)).fetchone() is not None
 
-    def _got(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         self._list.execute("DELETE FROM wanted WHERE id = ?", (name,))
 
-    def restore(self, *, foretell: bool = False) -> None:
-        """Look through the journal once; what stays wanted is nowhere. ``foretell``: nothing is written."""
+    def restore(self, *, dry_run: bool = False) -> None:
+        """Restore from the journal in one pass; what remains is unrecoverable. ``dry_run``: write nothing."""
         if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
             return
         for effect in _contents(self._directories, self._foreign):
             message, session = effect.message_id, effect.staged.session
-            if self.has(message):
+            if self.contains(message):
                 file = None if effect.file is None else effect.file.encode()
                 held = self._held(effect.file_sha256, file, session, effect.staged.name)
                 if held is not None:
-                    if not foretell:
+                    if not dry_run:
                         self._put(layout.message_directory(message), layout.message_name(message), held)
-                    self._got(message)
+                    self._remove(message)
             for blob in effect.blobs:
-                if self.has(blob.sha256):
+                if self.contains(blob.sha256):
                     held = self._held(blob.sha256, blob.data.raw if blob.data else None, session, blob.staged)
                     if held is not None:
-                        if not foretell:
+                        if not dry_run:
                             self._put(layout.blob_directory(blob.sha256), blob.sha256, held)
-                        self._got(blob.sha256)
+                        self._remove(blob.sha256)
 
     def _held(self, sha256: str, data: bytes | None, session: str, staged: str | None) -> bytes | None:
-        """The content that a record carries, or that it left in staging."""
+        """The content of a record, inline or in staging; None if it does not match its checksum."""
         if data is None and staged is not None:
             with contextlib.suppress(OSError), self._directories.open(layout.staging_directory(session)) as staging:
                 data = disk.read_file(staging, staged)
         return data if data is not None and hashlib.sha256(data).hexdigest() == sha256 else None
 
     def _put(self, where: layout.Parts, name: str, data: bytes) -> None:
-        """Write a file; what has its name and is damaged goes to quarantine."""
+        """Write a file, and quarantine the damaged entry of that name."""
         with self._directories.open(where, create=True) as target:
             if disk.exists(target, name):
                 quarantine.move(self._directories, where, name, "does not match its checksum")
@@ -80,9 +80,9 @@ class Wanted:
 
 def _contents(directories: Directories, foreign: Collection[str]) -> Iterator[AddContent]:
     with directories.open(layout.JOURNAL) as directory:
-        found = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
-    for name in (name for name in found if name not in foreign):
-        with contextlib.suppress(FileNotFoundError):  # a store in use: what it held is in the files by now
+        segments = sorted(name for name in os.listdir(directory) if layout.JOURNAL_SEGMENT.match(name))
+    for name in (name for name in segments if name not in foreign):
+        with contextlib.suppress(FileNotFoundError):  # removed by a compaction: its content is in the files
             for line in lines(directories, int(name.partition(".")[0])):
                 with contextlib.suppress(JournalDamaged):
                     for effect in journal.decode(line).effects:

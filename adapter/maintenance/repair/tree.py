@@ -1,4 +1,4 @@
-"""Mending the tree: modes are set back, strays go to quarantine, the text index is removed to be filled again."""
+"""Repair the tree: restore modes, quarantine stray entries, remove a damaged text index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 
 from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
-from adapter.maintenance.repair.folders import Mender
+from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.scan import tree_audit
 from adapter.store import disk, layout, tree
 from adapter.store.disk import Directories
@@ -19,23 +19,23 @@ from adapter.transport.apply import folders
 
 
 def close(directories: Directories, finding: Finding) -> Outcome:
-    """Take from an entry the mode bits that ours never have."""
+    """Remove the forbidden mode bits of an entry."""
     where = quarantine.parts(finding.place)
     if not finding.name:
         mode = stat.S_IMODE(os.fstat(directories.root_fd).st_mode) & ~tree.READABLE
         disk.change_mode(directories.root_fd, ".", mode)
         return Outcome(finding, "repaired", f"mode {mode:04o}")
-    known = tree.expected(where, finding.name)
-    forbidden = known.forbidden if known is not None else tree.READABLE
+    expected = tree.expected(where, finding.name)
+    forbidden = expected.forbidden if expected is not None else tree.READABLE
     try:
         with directories.open(where) as directory:
             about = os.stat(finding.name, dir_fd=directory, follow_symlinks=False)
-            is_fixed = stat.S_ISREG(about.st_mode) and forbidden == tree.READABLE  # such a file is never written again
+            is_fixed = stat.S_ISREG(about.st_mode) and forbidden == tree.READABLE  # the file is immutable
             mode = stat.S_IMODE(about.st_mode) & ~(forbidden | (0o222 if is_fixed else 0))
             if not stat.S_ISLNK(about.st_mode):
                 disk.change_mode(directory, finding.name, mode)
     except FileNotFoundError:
-        return Outcome(finding, "repaired", "gone already")
+        return Outcome(finding, "repaired", "already gone")
     except PermissionError:
         return Outcome(
             finding, "conflict", "only its owner can change the mode", _chmod(directories, finding, forbidden)
@@ -45,38 +45,38 @@ def close(directories: Directories, finding: Finding) -> Outcome:
 
 
 def foreign_owner(directories: Directories, finding: Finding) -> Outcome:
-    """An owner is for a person to change: only the superuser can."""
+    """Leave a foreign owner to a person: only root can change it."""
     owner = os.fstat(directories.root_fd).st_uid
     path = shlex.quote(layout.absolute(directories.root, finding.subject))
-    return Outcome(finding, "conflict", "left as it is", f"chown -h {owner} {path}")
+    return Outcome(finding, "conflict", "unchanged", f"chown -h {owner} {path}")
 
 
 def stray(directories: Directories, finding: Finding) -> Outcome:
     where = quarantine.parts(finding.place)
     moved = quarantine.move(directories, where, tree_audit.name_of(finding), finding.detail)
-    return Outcome(finding, "harmless", f"moved to {moved}" if moved else "gone already")
+    return Outcome(finding, "harmless", f"moved to {moved}" if moved else "already gone")
 
 
 def text_index(directories: Directories, finding: Finding) -> Outcome:
-    """It is a cache: what is no file goes to quarantine, a file is removed."""
+    """Remove a damaged text index, which is a cache; quarantine an entry of that name that is not a file."""
     with contextlib.suppress(FileNotFoundError):
         about = os.stat(finding.name, dir_fd=directories.root_fd, follow_symlinks=False)
         if not stat.S_ISREG(about.st_mode):
             quarantine.move(directories, (), finding.name, finding.detail)
     text_cache.drop(directories.root)
-    return Outcome(finding, "harmless", "removed; it is filled again")
+    return Outcome(finding, "harmless", "removed; servers fill it again")
 
 
-def full_name(mender: Mender, finding: Finding) -> Outcome:
-    """Write the ``.name`` file of a folder with a shortened directory name again."""
-    directories = mender.state.directories
+def full_name(repair: FolderRepair, finding: Finding) -> Outcome:
+    """Rewrite the ``.name`` file of a folder with a shortened directory name."""
+    directories = repair.target.directories
     where = (*layout.mailbox_directory(finding.mailbox), finding.entry)
-    folder = mender.at(finding.mailbox, finding.entry)
-    if folder is None or not mender.exists(where):
-        return Outcome(finding, "repaired", "gone already")
+    folder = repair.at(finding.mailbox, finding.entry)
+    if folder is None or not repair.exists(where):
+        return Outcome(finding, "repaired", "already gone")
     quarantine.move(directories, where, layout.FULL_NAME_FILE, "not the name of this folder")
     folders.identify(CreateFolder.of(folder), directories)
-    return Outcome(finding, "repaired", "wrote the full name again")
+    return Outcome(finding, "repaired", "rewrote the full name")
 
 
 def _chmod(directories: Directories, finding: Finding, forbidden: int) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from adapter.maintenance.findings import Finding
-from adapter.maintenance.scan import index_tables, tree_audit, unreadable
+from adapter.maintenance.findings import Finding, unreadable_cause
+from adapter.maintenance.scan import index_tables, tree_audit
 from adapter.maintenance.scan.fingerprint import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, SetHash, Sums
 from adapter.maintenance.scan.index_tables import ScanOptions
 from adapter.maintenance.scan.message_check import (
@@ -114,7 +114,7 @@ class FileScanner:
         except (FileNotFoundError, NotADirectoryError):
             return  # removed since it was listed
         except OSError as error:
-            if not (why := unreadable.cause(error)):
+            if not (why := unreadable_cause(error)):
                 raise
             self._add_unopenable(item, where, why)
 
@@ -208,7 +208,7 @@ class FileScanner:
                 row["proper"] = where == layout.message_directory(message_id)
                 self._check(row, data, directory)
             except OSError as error:
-                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable.cause(error), "stamp": ""}
+                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable_cause(error), "stamp": ""}
         self._writer.add_file("message", row, len(row.get("meta") or b""))
         self._add_to_hash("message", row["id"], row["sha"], row["problem"], row["proper"], row.get("cache_hash"))
 
@@ -237,7 +237,7 @@ class FileScanner:
             try:
                 row["stamp"], row["sha"] = _digest(file)
             except OSError as error:
-                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable.cause(error)}
+                row |= {"problem": f"cannot be read: {error.strerror}", "cause": unreadable_cause(error)}
             else:
                 row["problem"] = "" if row["sha"] == name else "does not match its checksum"
                 row["proper"] = where == layout.blob_directory(name)
@@ -255,7 +255,7 @@ class FileScanner:
             return
         except OSError as error:
             target = ""  # not a link
-            why = unreadable.cause(error)
+            why = unreadable_cause(error)
         row: Row = {"mailbox": where[1], "entry": where[2], "name": name, "uid": uid_of(name), "id": message_id}
         row["cause"] = why
         try:
@@ -316,7 +316,7 @@ def _describe_folder(directory: int, where: layout.Parts, store: str) -> Row:
         return {
             **row,
             "problem": f"folder identity cannot be read: {error.strerror}",
-            "cause": unreadable.cause(error),
+            "cause": unreadable_cause(error),
         }
     identity = folder_identity.decode(raw)
     if identity is None:

@@ -1,8 +1,8 @@
 """Multiset hash: compare two sets of rows without bringing them together.
 
 Each row is hashed with a secret key of the run, and the hashes are added up. Equal sets give equal counts and sums, in
-any order and on any machine; without the key, nobody can construct different sets with equal sums. Executors therefore
-return a few numbers for each partition, and only the domains that differ have to be joined.
+any order and on any machine; without the key, different sets with equal sums cannot be constructed. Executors
+therefore return a few numbers for each partition, and only the domains that differ have to be joined.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adapter.maintenance.diff.index import compare
 from adapter.maintenance.expected import tables
 from adapter.maintenance.scan.fingerprint import BLOB, CACHE, FOLDER, LINK, MAILBOX, MESSAGE, TABLE, SetHash
+from adapter.maintenance.scan.index_compare import compare
 from adapter.maintenance.scan.message_check import cache_hash
 from adapter.maintenance.scan.rows import Row, RowWriter
 from adapter.store import folder_identity, layout, names

@@ -31,7 +31,7 @@ _MAX_HEAD_BYTES = 1 << 20  # how much of a file or message is searched for its h
 
 
 class MessageCheck(NamedTuple):
-    """The result of checking a file; the cache columns are None unless the file is valid."""
+    """The result of checking a file, with its cache columns if the file is valid."""
 
     sha256: str = ""
     problem: str = ""  # "" for a valid file

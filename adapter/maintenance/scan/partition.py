@@ -20,9 +20,9 @@ from typing import Any
 
 import orjson
 
-from adapter.maintenance.diff.index import COMPARED
 from adapter.maintenance.expected import tables
-from adapter.maintenance.scan import unreadable
+from adapter.maintenance.findings import unreadable_cause
+from adapter.maintenance.scan.index_compare import COMPARED
 from adapter.maintenance.scan.rows import reusable_stamp
 from adapter.store import disk, layout, names, snapshots
 from adapter.store.disk import Directories
@@ -286,7 +286,7 @@ def _recording_unlistable(directories: _Tree, where: layout.Parts) -> Iterator[N
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        if not (why := unreadable.cause(error)):
+        if not (why := unreadable_cause(error)):
             raise
         directories.unlistable[where] = why
 

@@ -79,7 +79,7 @@ def test_a_busy_store_yields_no_false_finding(tmp_path: Path) -> None:
         done = told.get(timeout=300)
     assert done > 50
     assert found.kinds == {"message-stray": 1}, found.report["items"]
-    assert any("looking again" in line for line in said)
+    assert any("checking the findings again" in line for line in said)
     assert any(re.match(r"[\d,]+ messages read, [\d,]+/s", line) for line in said)
     assert any(re.match(r"\d+ findings", line) for line in said)
     assert lab.check(root).kinds == {"message-stray": 1}

@@ -68,7 +68,7 @@ def test_a_failure_does_not_look_like_findings(tmp_path: Path, monkeypatch: pyte
     assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
 
 
-_STRAY = Outcome.expected(Finding("message-stray", "messages/notes.txt", detail="is no message by its name"))
+_STRAY = Outcome.expected(Finding("message-stray", "messages/notes.txt", detail="not a message by its name"))
 _CONFLICT = Outcome(
     Finding("credentials-orphan", ADA), "conflict", "was removed", f"--decide credentials-orphan:{ADA}=…"
 )

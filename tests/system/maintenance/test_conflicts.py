@@ -181,7 +181,7 @@ def test_decisions_that_decide_nothing() -> None:
     )
     for subject, choice, answer in (
         (f"credentials-orphan:{CAROL}", "perhaps", "choose register or remove"),
-        ("credentials-orphan:nobody@x.test", "remove", "there is no such finding"),
+        ("credentials-orphan:nobody@x.test", "remove", "no such finding"),
         ("folder-two-ids:mbx-000000000005", "mbx-000000000006", "choose mbx-000000000005"),
     ):
         with pytest.raises(BadDecision, match=answer):
@@ -191,10 +191,14 @@ def test_decisions_that_decide_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "line"),
     [
-        ("credentials-orphan", 2, "write KIND:ID=CHOICE"),
-        ("credentials-orphan:=remove", 2, "write KIND:ID=CHOICE"),
-        ("message-lost:x=y", 2, "what can be decided: credentials-orphan, folder-two-ids"),
-        ("credentials-orphan:nobody@x.test=remove", 3, "there is no such finding; nothing was repaired"),
+        ("credentials-orphan", 2, "use KIND:ID=CHOICE"),
+        ("credentials-orphan:=remove", 2, "use KIND:ID=CHOICE"),
+        ("message-lost:x=y", 2, "use one of credentials-orphan, folder-two-ids"),
+        (
+            "credentials-orphan:nobody@x.test=remove",
+            3,
+            "no such finding (markpost check lists them); nothing was repaired",
+        ),
     ],
 )
 def test_bad_decisions_are_one_line(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.maintenance.diff.index import COMPARED
 from adapter.maintenance.findings import KINDS
+from adapter.maintenance.scan.index_compare import COMPARED
 from adapter.store import layout, names, snapshots
 from tests.support.paths import REPOSITORY
 from tests.support.stores import tree

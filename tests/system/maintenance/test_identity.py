@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from adapter.maintenance.diff import store_identity
+from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.expected.replay import BASE, Replay
-from adapter.maintenance.expected.set_aside import SetAside
-from adapter.maintenance.expected.store_facts import Facts
+from adapter.maintenance.expected.replay_process import Facts
 from adapter.maintenance.findings import Finding
-from adapter.maintenance.repair.folders import Mender
-from adapter.maintenance.repair.index_state import State
-from adapter.maintenance.repair.links import Placing
-from adapter.maintenance.scan.message_rows import Descriptions
+from adapter.maintenance.repair.folders import FolderRepair
+from adapter.maintenance.repair.links import LinkPlacement
+from adapter.maintenance.repair.message_rows import MessageDescriptions
+from adapter.maintenance.repair.target import RepairTarget
 from adapter.store import folder_identity, index, layout, segments, store_id
 from adapter.store.disk import Directories
 from adapter.store.queries.mailboxes import Folder
@@ -201,7 +201,7 @@ def test_of_two_histories_the_index_is_believed_if_the_journal_is_damaged(root: 
     lines = records(first)
     write_records(first, [*lines[:3], b"#" + lines[3][1:], *lines[4:]])
     facts = _replayed(root, tmp_path / "scratch")
-    assert (facts.source, facts.index_kind, facts.index_trouble) == ("index", "index-diverged", "")
+    assert (facts.source, facts.index_kind, facts.index_problem) == ("index", "index-diverged", "")
     found = tables(tmp_path / "scratch" / BASE)
     assert found["messages"] == tables(copy / layout.INDEX_FILE)["messages"]
 
@@ -220,7 +220,7 @@ def test_a_segment_of_another_history_does_not_go_with_the_others(root: Path, tm
         (checksum,) = connection.execute("SELECT value FROM meta WHERE key = 'applied_checksum'").fetchone()
     facts = _replayed(root, tmp_path / "scratch")
     assert facts.source == "index"
-    assert facts.damaged_segments == {newest.name: f"record {int(newest.stem) - 1} is not the one that it follows"}
+    assert facts.damaged_segments == {newest.name: f"the header does not continue record {int(newest.stem) - 1}"}
     assert facts.index_kind == "index-diverged"  # of the last record there are two
     assert checksum in facts.index_detail
 
@@ -256,7 +256,7 @@ def test_a_damaged_header_is_damage(root: Path, tmp_path: Path) -> None:
     write_records(newest, [b"#" + lines[0][1:], *lines[1:]])
     facts = _replayed(root, tmp_path / "scratch")
     assert facts.source == "index"
-    assert facts.damaged_segments == {newest.name: "its header does not verify"}
+    assert facts.damaged_segments == {newest.name: "the header does not verify"}
 
 
 def test_a_header_of_another_number_is_damage(root: Path, tmp_path: Path) -> None:
@@ -285,20 +285,20 @@ def test_the_index_and_the_checkpoint_of_another_store_count_for_nothing(
 
 
 @contextmanager
-def _repairing(root: Path, scratch: Path) -> Iterator[Mender]:
+def _repairing(root: Path, scratch: Path) -> Iterator[FolderRepair]:
     """What applies a plan, on the tables of a replay."""
     facts = _replayed(root, scratch)
     with (
         closing(Directories(str(root))) as directories,
-        closing(State(directories, facts, str(scratch))) as state,
-        closing(Descriptions(str(scratch))) as descriptions,
-        closing(SetAside(str(scratch))) as set_aside,
+        closing(RepairTarget(directories, facts, str(scratch))) as state,
+        closing(MessageDescriptions(str(scratch))) as descriptions,
+        closing(SetAsideRows(str(scratch))) as set_aside,
     ):
-        yield Mender(state, {}, descriptions, set_aside)
+        yield FolderRepair(state, {}, descriptions, set_aside)
 
 
-def _inbox(mender: Mender) -> Folder:
-    found = mender.at(ADA, "inbox")
+def _inbox(repair: FolderRepair) -> Folder:
+    found = repair.at(ADA, "inbox")
     assert found is not None
     return found
 
@@ -318,9 +318,9 @@ def _damage_record(root: Path, text: bytes) -> None:
 
 def test_an_index_of_another_store_goes_to_quarantine(root: Path, other: Path, tmp_path: Path) -> None:
     _take_index(root, other)
-    with _repairing(root, tmp_path / "scratch") as mender:
-        mender.state.open_journal(replace=True)
-        mender.state.finish()
+    with _repairing(root, tmp_path / "scratch") as repair:
+        repair.target.open_journal(replace=True)
+        repair.target.finish()
     (kept,) = (root / "maintenance" / "quarantine").glob(f"*-{layout.INDEX_FILE}")
     assert kept.read_bytes() == (other / layout.INDEX_FILE).read_bytes()
     assert not list((root / "maintenance" / "index-backups").iterdir())
@@ -331,9 +331,9 @@ def test_an_index_of_another_store_goes_to_quarantine(root: Path, other: Path, t
 
 def test_tables_that_are_sealed_go_on_in_a_chain_of_their_own(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Letter 1")
-    with _repairing(root, tmp_path / "scratch") as mender:
-        assert mender.state.facts.source == "index"
-        mender.state.finish()
+    with _repairing(root, tmp_path / "scratch") as repair:
+        assert repair.target.facts.source == "index"
+        repair.target.finish()
     with Transport.open(root) as store:
         deliver(store, ADA)
         last = store.index.applied_seq()
@@ -348,14 +348,14 @@ def test_a_uid_in_the_name_of_a_link_is_kept_if_the_row_may_be_what_was_lost(roo
         wanted = rows(store)[3].message_id
     _damage_record(root, b"Letter 2")
     (root / layout.INDEX_FILE).unlink()
-    with _repairing(root, tmp_path / "scratch") as mender:
-        assert mender.state.facts.source == "salvage"
-        inbox = _inbox(mender)
+    with _repairing(root, tmp_path / "scratch") as repair:
+        assert repair.target.facts.source == "salvage"
+        inbox = _inbox(repair)
         assert inbox.uidnext == 9
-        placing = Placing(mender)
-        placing.project(inbox, wanted, 3)
-        placing.flush()
-        shown = mender.query("SELECT uid FROM mailbox_projections WHERE message_id = ? ORDER BY uid", wanted)
+        placement = LinkPlacement(repair)
+        placement.project(inbox, wanted, 3)
+        placement.flush()
+        shown = repair.query("SELECT uid FROM mailbox_projections WHERE message_id = ? ORDER BY uid", wanted)
         assert shown == [(3,), (4,)]
 
 
@@ -365,25 +365,25 @@ def test_a_link_is_a_leftover_if_the_index_is_whole(root: Path, tmp_path: Path) 
         gone = rows(store)[2].message_id
         store.run(op.ChangeFlags(ADA, folder(store).id, [3], "add", 8))
         store.run(op.Expunge(ADA, folder(store).id))
-    with _repairing(root, tmp_path / "scratch") as mender:
-        assert mender.state.facts.source == "index"
-        placing = Placing(mender)
-        placing.project(_inbox(mender), gone, 3)
-        placing.flush()
-        assert mender.query("SELECT uid FROM mailbox_projections WHERE message_id = ?", gone) == [(9,)]
+    with _repairing(root, tmp_path / "scratch") as repair:
+        assert repair.target.facts.source == "index"
+        placement = LinkPlacement(repair)
+        placement.project(_inbox(repair), gone, 3)
+        placement.flush()
+        assert repair.query("SELECT uid FROM mailbox_projections WHERE message_id = ?", gone) == [(9,)]
 
 
 def test_uidnext_starts_at_the_mark_if_neither_index_nor_journal_is_whole(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Later 3")
     (root / layout.INDEX_FILE).unlink()
-    with _repairing(root, tmp_path / "scratch") as mender:
-        validity = _inbox(mender).uidvalidity
-        assert _inbox(mender).uidnext == 8  # the last record is lost, and UID 8 was given out
-        mender.raise_uids()
-        assert (_inbox(mender).uidvalidity, _inbox(mender).uidnext) == (validity, 1001)
+    with _repairing(root, tmp_path / "scratch") as repair:
+        validity = _inbox(repair).uidvalidity
+        assert _inbox(repair).uidnext == 8  # the last record is lost, and UID 8 was given out
+        repair.raise_uids()
+        assert (_inbox(repair).uidvalidity, _inbox(repair).uidnext) == (validity, 1001)
         assert _identity(root).uids_below == 2001
-        mender.raise_uids()
-        assert _inbox(mender).uidnext == 2001, "again, if the repair is: those between were perhaps given out"
+        repair.raise_uids()
+        assert _inbox(repair).uidnext == 2001, "again, if the repair is: those between were perhaps given out"
 
 
 def test_uidvalidity_is_new_if_nothing_tells_which_uids_were_given_out(root: Path, tmp_path: Path) -> None:
@@ -393,11 +393,11 @@ def test_uidvalidity_is_new_if_nothing_tells_which_uids_were_given_out(root: Pat
     file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
     file.unlink()
     file.write_bytes(b"torn")
-    with _repairing(root, tmp_path / "scratch") as mender:
-        done = mender.folder(Finding("folder-identity-damaged", "x", mailbox=ADA, entry="inbox"))
-        assert "UIDVALIDITY is new" in done.done
-        assert _inbox(mender).uidvalidity > known.uidvalidity
-        assert _identity(root).uidvalidity == _inbox(mender).uidvalidity
+    with _repairing(root, tmp_path / "scratch") as repair:
+        done = repair.folder(Finding("folder-identity-damaged", "x", mailbox=ADA, entry="inbox"))
+        assert "new UIDVALIDITY" in done.done
+        assert _inbox(repair).uidvalidity > known.uidvalidity
+        assert _identity(root).uidvalidity == _inbox(repair).uidvalidity
 
 
 def test_a_mark_beyond_uidnext_raises_it_by_a_record(root: Path, tmp_path: Path) -> None:
@@ -406,11 +406,11 @@ def test_a_mark_beyond_uidnext_raises_it_by_a_record(root: Path, tmp_path: Path)
     known = replace(_identity(root), uids_below=5001)
     file.unlink()
     file.write_bytes(known.encode())
-    with _repairing(root, tmp_path / "scratch") as mender:
-        assert mender.state.facts.complete
-        mender.state.open_journal(replace=False)
-        mender.folder(Finding("uidnext-too-low", "x", mailbox=ADA, entry="inbox"))
-        mender.state.finish()
+    with _repairing(root, tmp_path / "scratch") as repair:
+        assert repair.target.facts.complete
+        repair.target.open_journal(replace=False)
+        repair.folder(Finding("uidnext-too-low", "x", mailbox=ADA, entry="inbox"))
+        repair.target.finish()
     with Transport.open(root) as store:
         assert placed(deliver(store, ADA)).uid == 5001
         assert folder(store).uidvalidity == known.uidvalidity
@@ -425,10 +425,10 @@ def test_an_identity_of_another_store_decides_nothing(root: Path, other: Path, t
     file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
     file.unlink()
     shutil.copy(other / file.relative_to(root), file)
-    with _repairing(root, tmp_path / "scratch") as mender:
-        mender.state.open_journal(replace=False)
-        mender.folder(Finding("folder-identity-foreign", "x", mailbox=ADA, entry="inbox"))
-        mender.state.finish()
+    with _repairing(root, tmp_path / "scratch") as repair:
+        repair.target.open_journal(replace=False)
+        repair.folder(Finding("folder-identity-foreign", "x", mailbox=ADA, entry="inbox"))
+        repair.target.finish()
     assert _identity(root) == own
     (kept,) = (root / "maintenance" / "quarantine").glob(f"*-{layout.IDENTITY_FILE}")
     assert kept.read_bytes() == (other / file.relative_to(root)).read_bytes()

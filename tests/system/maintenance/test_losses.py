@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 from adapter.content import front_matter
-from adapter.maintenance.scan.message_rows import Descriptions
+from adapter.maintenance.repair.message_rows import MessageDescriptions
 from adapter.store import layout, snapshots
 from adapter.transport import operations as op
 from adapter.transport.operations.registration import DeregisterMode
@@ -155,7 +155,7 @@ def test_the_journal_of_another_store_and_no_index(tmp_path: Path) -> None:
 def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
     """The UID in the name of a link is believed: the row may be what the damage took.
 
-    Of a folder whose identity is damaged as well nothing tells which UIDs it gave out: its UIDVALIDITY is new.
+    Of a folder whose identity is damaged as well nothing tells which UIDs it gave out: its new UIDVALIDITY.
     """
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
@@ -184,7 +184,7 @@ def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
     numbers, now = before.pop((ADA, "Torn")), after.pop((ADA, "Torn"))
     assert numbers[1] == now[1]
     assert numbers[0][0].split()[0] != now[0][0].split()[0]
-    assert "UIDVALIDITY is new" in repaired.items("folder-identity-damaged")[0]["outcome"]
+    assert "new UIDVALIDITY" in repaired.items("folder-identity-damaged")[0]["outcome"]
     _same_folders(before, after)
     assert _uidnext(after[ADA, "INBOX"]) >= _uidnext(before[ADA, "INBOX"]) == 13
 
@@ -220,7 +220,7 @@ def test_only_the_end_of_the_journal_is_left(tmp_path: Path) -> None:
     with lab.run(root, "check") as (run, _, _):
         found = run.inspect()
         assert found.facts.source == "salvage"
-        with closing(Descriptions(found.scratch)) as descriptions:
+        with closing(MessageDescriptions(found.scratch)) as descriptions:
             unknown = [each.id for each in found.findings({"message-not-indexed"})]
             assert len(unknown) > 10
             assert all(descriptions.get(message_id) for message_id in unknown)

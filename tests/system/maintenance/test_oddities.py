@@ -13,7 +13,7 @@ import pytest
 from adapter.maintenance import quarantine
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import Replay
-from adapter.maintenance.expected.store_facts import Facts
+from adapter.maintenance.expected.replay_process import Facts
 from adapter.maintenance.repair.apply import Apply
 from adapter.store import folder_identity, layout, names
 from adapter.store.disk import Directories
@@ -248,7 +248,7 @@ def test_a_snapshot_right_after_the_index_was_copied(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tables, "copy_index", copy_index)
     facts = _replayed(root, scratch)
     assert len(starts) == 3
-    assert (facts.index_trouble, facts.gap, facts.source) == ("", "", "journal")
+    assert (facts.index_problem, facts.gap, facts.source) == ("", "", "journal")
 
 
 def _replayed(root: Path, scratch: Path) -> Facts:

@@ -14,7 +14,7 @@ import pytest
 
 from adapter.maintenance.diff import recheck
 from adapter.maintenance.findings import Finding
-from adapter.maintenance.repair import links as placing
+from adapter.maintenance.repair import links
 from adapter.maintenance.scan import partition, readahead
 from adapter.store import layout, names
 from adapter.store.queries import mailboxes
@@ -145,8 +145,8 @@ def test_messages_around_an_existing_uid_are_counted_without_it(tmp_path: Path) 
         connection.execute("UPDATE mailbox_projections SET uid = 11")
         connection.execute("UPDATE folders SET size = 0, messages = 0")
         for uids, expected in (((10, 12), 2), ((13,), 1)):
-            items = [placing.new_row(inbox, uid, others.pop()) for uid in uids]
-            made = placing.project(connection, inbox, 100, items)
+            items = [links.new_row(inbox, uid, others.pop()) for uid in uids]
+            made = links.project(connection, inbox, 100, items)
             assert len(made) == expected
             for effect in made:
                 apply.apply_index(effect, connection, 0)

@@ -63,7 +63,7 @@ def _salvaged(healthy: Path, place: Path, damage: Callable[[bytearray], None]) -
     damaged = place / "damaged.sqlite"
     damaged.write_bytes(raw)
     with closing(index.create(str(place / "base.sqlite"), id_of(healthy.parent))) as connection:
-        salvage.take_over(str(damaged), str(place), connection)
+        salvage.salvage_rows(str(damaged), str(place), connection)
     return tables(place / "base.sqlite")
 
 
@@ -122,4 +122,4 @@ def test_random_bytes(healthy: Path, tmp_path: Path, seed: int) -> None:
 def test_no_index_at_all(tmp_path: Path) -> None:
     (tmp_path / "damaged.sqlite").write_bytes(b"")
     with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
-        assert salvage.take_over(str(tmp_path / "damaged.sqlite"), str(tmp_path), connection) == 0
+        assert salvage.salvage_rows(str(tmp_path / "damaged.sqlite"), str(tmp_path), connection) == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from adapter.maintenance.expected.replay import Replay
-from adapter.maintenance.expected.store_facts import Facts
+from adapter.maintenance.expected.replay_process import Facts
 from adapter.store import index, layout
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -68,7 +68,7 @@ def test_an_index_with_a_foreign_schema_is_refused_and_found(tmp_path: Path, sta
     with pytest.raises(MailError, match=rf"{wrong}.*: run markpost repair"):
         Transport.open(root)
     facts = _replayed(root, tmp_path / "scratch")
-    assert wrong in facts.index_trouble
+    assert wrong in facts.index_problem
     assert (facts.source, facts.gap) == ("journal", "")
 
 
@@ -84,7 +84,7 @@ def test_statistics_and_comments_are_no_difference(tmp_path: Path) -> None:
     )
     with Transport.open(root) as transport:
         deliver(transport, ADA)
-    assert _replayed(root, tmp_path / "scratch").index_trouble == ""
+    assert _replayed(root, tmp_path / "scratch").index_problem == ""
 
 
 @pytest.mark.parametrize("key", ["last_uidvalidity", "applied_seq", "forged"])

@@ -99,7 +99,7 @@ def test_a_name_that_is_not_utf8_is_shown_escaped_and_moved(root: Path) -> None:
     assert found.subject == r"journal/caf\xe9"
     with closing(Directories(str(root))) as directories:
         done = tree.stray(directories, found)
-        assert tree.stray(directories, found).done == "gone already"
+        assert tree.stray(directories, found).done == "already gone"
         assert quarantine.move(directories, layout.JOURNAL, name, "a test") == ""
     assert (root / done.done.removeprefix("moved to ")).read_text() == "mine"
     (reason,) = lab.path(root, *layout.QUARANTINE).glob("*.reason.json")
@@ -123,7 +123,7 @@ def test_an_entry_of_another_owner_is_left_to_a_person(root: Path) -> None:
     place = lab.path(root, *layout.JOURNAL, layout.CHECKPOINT_FILE)
     os.chown(place, 12345, -1)
     (found,) = _found(root)
-    assert (found.kind, found.detail) == ("owner-foreign", "belongs to user 12345, the store to user 0")
+    assert (found.kind, found.detail) == ("owner-foreign", "owned by user 12345; the store is owned by user 0")
     with closing(Directories(str(root))) as directories:
         outcome = tree.foreign_owner(directories, found)
     assert (outcome.severity, outcome.decide) == ("conflict", f"chown -h 0 {place}")

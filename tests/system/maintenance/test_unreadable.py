@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance.scan import executor, unreadable
+from adapter.maintenance.findings import unreadable_cause
+from adapter.maintenance.scan import executor
 from adapter.store import disk, layout
 from tests.support.messages import message
 from tests.support.processes.other_users import as_nobody, only_for_root
@@ -51,7 +52,7 @@ def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: P
             try:
                 disk.read_file(directory, name)
             except OSError as error:
-                said.append(unreadable.cause(error))
+                said.append(unreadable_cause(error))
         return "|".join(said)
 
     tmp_path.chmod(0o755)

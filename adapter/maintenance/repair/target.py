@@ -1,9 +1,9 @@
-"""The state under repair: where changes of rows go, and how the repaired index comes into place.
+"""Repair target: the tables that repair changes, and their installation as the index.
 
-Where snapshots and journal tell everything, the index is first made equal to what they say, and every further change is
-a journaled ``repair`` record: a later replay leads to the same. Where they do not, changes go into the private tables,
-and a snapshot of those seals the result: from there on snapshot and journal tell everything again. Whenever the process
-dies, the store is either as before or repaired so far, and a new run starts from a new scan.
+With a complete journal, the expected tables become the index first, and every further change is a journaled ``repair``
+record, so that a later replay gives the same tables. Otherwise changes go to the private tables, and a snapshot of
+them seals the result: from there on snapshot and journal are complete again. If the process crashes, the store is
+either unchanged or partly repaired, and the next run starts with a new inspection.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from adapter.maintenance import quarantine, workspace
 from adapter.maintenance.expected import tables
-from adapter.maintenance.expected.replay import AGAIN, BASE
-from adapter.maintenance.expected.store_facts import Facts
+from adapter.maintenance.expected.replay import BASE, UNREPAIRED
+from adapter.maintenance.expected.replay_process import Facts
 from adapter.store import disk, index, layout, snapshots
 from adapter.store.disk import Directories
 from adapter.store.effects import OPERATOR, Actor, Effect
@@ -31,14 +31,16 @@ from adapter.transport.recovery import checkpoint
 _ACTOR = Actor(OPERATOR, "markpost repair")
 
 
-class State:
+class RepairTarget:
+    """The tables under repair: private until they are sealed, or the index with its journal."""
+
     def __init__(self, directories: Directories, facts: Facts, scratch: str) -> None:
         self.directories = directories
         self.facts = facts
         self._base = f"{scratch}/{BASE}"
         self._scratch = scratch
-        if facts.read:  # the look after the repair goes on from here
-            workspace.copy_file(self._base, f"{scratch}/{AGAIN}")
+        if facts.read:  # the next inspection continues from these tables
+            workspace.copy_file(self._base, f"{scratch}/{UNREPAIRED}")
         self._private: sqlite3.Connection | None = tables.private(tables.connect(self._base, write=True))
         self._index: Index | None = None
         self._journal: Journal | None = None
@@ -59,11 +61,11 @@ class State:
     def connection(self) -> sqlite3.Connection:
         connection = self._private if self._index is None else self._index.writer
         if connection is None:
-            raise RuntimeError("the state is closed")
+            raise RuntimeError("the repair target is closed")
         return connection
 
     def open_journal(self, *, replace: bool) -> None:
-        """The journal tells everything: from here on changes are journaled. ``replace``: the index is not its equal."""
+        """Journal all further changes. ``replace``: install the expected tables as the index first."""
         if replace:
             self._swap_index()
         elif self._private is not None:
@@ -78,7 +80,7 @@ class State:
         self._index = Index(self.directories, self.facts.store)
 
     def commit(self, changes: Sequence[Effect]) -> None:
-        """Change rows; in journaled repair that is one record."""
+        """Apply effects to the tables; with a complete journal, as one record."""
         if not changes:
             return
         self.changes += 1
@@ -101,7 +103,7 @@ class State:
             index.set_applied(connection, self._journal.last_seq, self._journal.last_checksum)
 
     def finish(self) -> None:
-        """Seal what was repaired and make it durable."""
+        """Seal private tables, and make the result durable."""
         if self._index is None:
             self._seal()
         seq = self.connection.execute("SELECT value FROM meta WHERE key = 'applied_seq'").fetchone()[0]
@@ -110,7 +112,7 @@ class State:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _seal(self) -> None:
-        seq, checksum = self.facts.next_seq, os.urandom(4).hex()  # of no record: the chain goes on from it
+        seq, checksum = self.facts.next_seq, os.urandom(4).hex()  # not a record's: the start of the new chain
         index.set_applied(self.connection, seq, checksum)
         with self.directories.open(layout.SNAPSHOTS, create=True):
             pass
@@ -125,7 +127,7 @@ class State:
         begin_segment(self.directories, Header(self.facts.store, seq, after))
 
     def _swap_index(self) -> None:
-        """The private tables become the index; the old one is kept."""
+        """Install the private tables as the index; back up the old index."""
         if self._private is not None:
             self._private.close()
             self._private = None
@@ -136,7 +138,7 @@ class State:
                 disk.unlink(root, new_name)
             self._move_base(root, new_name)
             disk.sync_file_system(root)
-            # SQLite would roll the old rollback journal back into the new index: it must be gone before.
+            # Remove the old rollback journal first: SQLite would roll it back into the new index.
             if disk.exists(root, f"{layout.INDEX_FILE}-journal"):
                 disk.rename(root, f"{layout.INDEX_FILE}-journal", backups, f"{kept}-journal")
             if self.facts.index_kind == "index-foreign":
