@@ -151,14 +151,14 @@ class Commands:
             raise SmtpError(replies.NO_ARGUMENTS)
         # Before 354: if this fails, the client has not been asked for the message and goes on with commands.
         message = transaction.message = self._open_message(transaction)
-        session.say(replies.START_DATA.wire)
+        session.queue_reply(replies.START_DATA.wire)
         await self._receive(DataReader(message.intake), transaction, is_last=True)
         return await self._deliver(transaction, message)
 
     async def bdat(self, argument: bytes) -> Replies:
         session, transaction = self._session, self._open_transaction
         chunk = parse_bdat(argument)
-        session.in_step = False  # the octets of the chunk follow even if this fails
+        session.is_in_sync = False  # the octets of the chunk follow even if this fails
         message = transaction.message = transaction.message or self._open_message(transaction)
         await self._receive(ChunkReader(chunk, message.intake), transaction, is_last=chunk.last)
         if chunk.last:
@@ -170,9 +170,9 @@ class Commands:
     async def skip_chunk(self, argument: bytes) -> None:
         """RFC 3030 section 2: the octets of a refused BDAT follow all the same."""
         session = self._session
-        session.in_step = False
+        session.is_in_sync = False
         await receive(session, session.limits, ChunkReader(parse_bdat(argument), None), None)
-        session.in_step = True
+        session.is_in_sync = True
 
     def _open_message(self, transaction: Transaction) -> IncomingMessage:
         """Open a spool for the message, with the trace fields that it gets (RFC 5321 4.4)."""
@@ -190,7 +190,7 @@ class Commands:
             recipient=recipients[0].address if len(recipients) == 1 else None,
             tls=client.cipher,
         )
-        fields = trace.received(hop)
+        fields = trace.received_field(hop)
         # RFC 5321 4.4: Return-Path is for final delivery; the relay removes it from mail for other hosts.
         if any(recipient.targets for recipient in recipients):
             fields = trace.return_path(transaction.sender) + fields
@@ -209,7 +209,7 @@ class Commands:
 
     async def _receive(self, reader: Reader, transaction: Transaction, *, is_last: bool) -> None:
         session, message = self._session, transaction.message
-        session.in_step = False
+        session.is_in_sync = False
         try:
             await receive(session, session.limits, reader, message)
         except TooSlowError:
@@ -217,9 +217,9 @@ class Commands:
                 refusal = message.refusal
                 given = final_replies(session.config.service, transaction, refusal) if is_last else [refusal]
                 for reply in given:
-                    session.say(reply.wire)
+                    session.queue_reply(reply.wire)
             raise
-        session.in_step = True
+        session.is_in_sync = True
 
     async def _deliver(self, transaction: Transaction, message: IncomingMessage) -> list[Reply]:
         """RFC 5321 4.1.1.4: whatever the replies are, the transaction is over and the next may begin."""
@@ -264,7 +264,7 @@ class Commands:
         if session.config.context.certificates.context is None:
             return replies.TLS_UNAVAILABLE
         session.lines.take()
-        session.say(replies.TLS_READY.wire)
+        session.queue_reply(replies.TLS_READY.wire)
         await session.flush(session.limits.idle)
         await session.secure()
         return None
@@ -277,7 +277,7 @@ class Commands:
         initial = None if response is None else mechanisms.decode_initial(response)
         if isinstance(initial, mechanisms.Failure):
             return replies.AUTH_ERRORS[initial.cause]
-        login = session.store.authenticator.authenticate(mechanism, initial, self._ask, session.peer)
+        login = session.store.authenticator.authenticate(mechanism, initial, self._exchange_line, session.peer)
         outcome = await session.while_connected(login)
         if outcome is None:
             return replies.UNKNOWN_MECHANISM
@@ -290,9 +290,9 @@ class Commands:
         session.state.authenticated = True
         return replies.AUTHENTICATED
 
-    async def _ask(self, challenge: bytes) -> bytes | mechanisms.Failure:
+    async def _exchange_line(self, challenge: bytes) -> bytes | mechanisms.Failure:
         session = self._session
-        session.say(replies.challenge(challenge))
+        session.queue_reply(replies.challenge(challenge))
         try:
             line = await session.next_line(session.limits.idle, MAX_AUTH_LINE)
         except SmtpError:

@@ -29,7 +29,7 @@ from protocol.smtp.states import Service
 _log = logging.getLogger(__name__)
 
 #: One reply for the whole message, or one for each recipient by its address as given.
-Outcome = Reply | Mapping[str, Reply]
+DeliveryReplies = Reply | Mapping[str, Reply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def deliver(store: OpenStore, transaction: Transaction, message: IncomingM
     Raises nothing: RFC 5321 4.1.1.4, every message gets its reply.
     """
     size = 0
-    outcome: Outcome
+    outcome: DeliveryReplies
     try:
         await message.finish()
         size = message.size
@@ -65,7 +65,7 @@ async def deliver(store: OpenStore, transaction: Transaction, message: IncomingM
     return given
 
 
-def final_replies(service: Service, transaction: Transaction, outcome: Outcome) -> list[Reply]:
+def final_replies(service: Service, transaction: Transaction, outcome: DeliveryReplies) -> list[Reply]:
     """The replies to a complete message (RFC 5321 4.1.1.4, RFC 2033 4.2)."""
     if service is Service.LMTP:
         return replies.lmtp_replies([recipient.address for recipient in transaction.recipients], outcome)
@@ -74,7 +74,7 @@ def final_replies(service: Service, transaction: Transaction, outcome: Outcome) 
 
 async def _accept_or_refuse(
     store: OpenStore, transaction: Transaction, message: IncomingMessage, origin: Origin
-) -> Outcome:
+) -> DeliveryReplies:
     if message.refusal is not None:
         refusal = message.refusal.text
         _log.info("%s %s refused: from <%s>, %s", origin.peer, transaction.id, transaction.sender, refusal)
@@ -87,7 +87,9 @@ async def _accept_or_refuse(
     return outcome
 
 
-async def _commit(store: OpenStore, transaction: Transaction, message: IncomingMessage, origin: Origin) -> Outcome:
+async def _commit(
+    store: OpenStore, transaction: Transaction, message: IncomingMessage, origin: Origin
+) -> DeliveryReplies:
     account = origin.account
     keep_sent = account is not None and store.settings.submission.keep_sent
     targets = transaction.targets()

@@ -60,7 +60,7 @@ class SmtpSession(Stream):
         self.client = ClientInfo()
         self.account: str | None = None  # of the login
         self.transaction: Transaction | None = None
-        self.in_step = True  # the next octets from the client are a command
+        self.is_in_sync = True  # the next octets from the client are a command
         self.ticket: Ticket | None = None
         self._store: OpenStore | None = None
         self._is_exempt = False
@@ -101,9 +101,9 @@ class SmtpSession(Stream):
             refusal = self._refuse_connection()
             if refusal is not None:
                 _log.warning("%s connection refused: %s", self.peer, refusal.text)
-                self.say(refusal.wire)
+                self.queue_reply(refusal.wire)
                 if self.ticket is None:  # no limit counts this connection: close it soon
-                    self.cut_short()
+                    self.close_soon()
                 return
             _log.info("%s connected to %s", self.peer, self.config.service.value)
             await self._run_commands()
@@ -111,18 +111,18 @@ class SmtpSession(Stream):
             _log.info("%s disconnected", self.peer)
         except TimeoutError:
             _log.info("%s timed out", self.peer)
-            self.say(replies.IDLE.wire)
+            self.queue_reply(replies.IDLE.wire)
         except TooSlowError:
             _log.info("%s: data rate below limit or message too long; closing", self.peer)
-            self.say(replies.TOO_SLOW.wire)
+            self.queue_reply(replies.TOO_SLOW.wire)
         except InterruptedWaitError:
-            self.say(replies.SHUTTING_DOWN.wire)
+            self.queue_reply(replies.SHUTTING_DOWN.wire)
         except ProtocolError:
             _log.warning("%s invalid PROXY header; closing", self.peer)
-            self.say(replies.BAD_PROXY_HEADER.wire)
+            self.queue_reply(replies.BAD_PROXY_HEADER.wire)
         except Exception:
             _log.exception("%s session failed; closing", self.peer)
-            self.say(replies.SHUTTING_DOWN.wire)
+            self.queue_reply(replies.SHUTTING_DOWN.wire)
         finally:
             try:
                 await self.end_transaction()
@@ -151,7 +151,7 @@ class SmtpSession(Stream):
     def give_way(self) -> None:
         """Close in favour of another connection: the limit is reached."""
         _log.info("%s: connection limit reached; closing in favour of another connection", self.peer)
-        self.cut_short(replies.TOO_MANY_CONNECTIONS.wire)
+        self.close_soon(replies.TOO_MANY_CONNECTIONS.wire)
 
     def set_stage(self, stage: Stage) -> None:
         """Record how much work would be lost if this connection were closed for another."""
@@ -195,7 +195,7 @@ class SmtpSession(Stream):
 
     async def _linger(self) -> None:
         """Let the last replies arrive: the network drops them if the connection closes with octets unread."""
-        if self._is_cut_short:
+        if self._is_closing_soon:
             return
         try:
             await self.flush(_LINGER_SECONDS)
@@ -209,7 +209,7 @@ class SmtpSession(Stream):
                     await self.receive(left)
             except (PeerGoneError, TimeoutError, InterruptedWaitError):
                 pass
-        self.hang_up()
+        self.close()
 
     def finish(self) -> None:
         self._finishing = True
@@ -224,7 +224,7 @@ class SmtpSession(Stream):
     # --- commands --------------------------------------------------------------------------------------------------
 
     async def _run_commands(self) -> None:
-        self.say(self.config.greeting.wire)
+        self.queue_reply(self.config.greeting.wire)
         seconds = self.limits.first_command
         for number in itertools.count(1):
             try:
@@ -277,18 +277,18 @@ class SmtpSession(Stream):
                 command,
                 error,
             )
-            return replies.reply_to(error) if self.in_step else replies.SHUTTING_DOWN
+            return replies.reply_to(error) if self.is_in_sync else replies.SHUTTING_DOWN
         except (PeerGoneError, TimeoutError, TooSlowError, InterruptedWaitError):
             raise
         except Exception:
             _log.exception("%s %s failed; replying with a temporary error", self.peer, command)
-            return replies.INTERNAL_ERROR if self.in_step else replies.SHUTTING_DOWN
+            return replies.INTERNAL_ERROR if self.is_in_sync else replies.SHUTTING_DOWN
 
     def _send(self, command: str, given: Replies) -> bool:
         """Queue the replies to a command; True if the session is over."""
         to_send = given if isinstance(given, list) else [] if given is None else [given]
         for reply in to_send:
-            self.say(reply.wire)
+            self.queue_reply(reply.wire)
         if command not in _PROGRESS:
             self._commands_without_progress += 1
         # An LMTP client passes on the mail of many senders and is not to blame for their recipients.
@@ -299,7 +299,7 @@ class SmtpSession(Stream):
         exceeded = None if self._is_exempt else self._exceeded_limit()
         if exceeded is not None:
             _log.warning("%s closed: %s", self.peer, exceeded.text)
-            self.say(exceeded.wire)
+            self.queue_reply(exceeded.wire)
         return exceeded is not None
 
     def _exceeded_limit(self) -> Reply | None:

@@ -61,7 +61,7 @@ class Stream(SMTP):
         self._gone = False  # the connection is lost
         self._tls_started = False  # TLS is active or its handshake has begun
         self._tls_active = False  # the handshake is over
-        self._is_cut_short = False  # closed without waiting for the client
+        self._is_closing_soon = False  # closed without waiting for the client
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = _FOREVER
         self._timer: asyncio.TimerHandle | None = None
@@ -195,7 +195,7 @@ class Stream(SMTP):
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def say(self, wire: bytes) -> None:
+    def queue_reply(self, wire: bytes) -> None:
         """Queue a reply until :meth:`flush`: replies to pipelined commands are sent together (RFC 2920 3.2)."""
         self._outgoing.append(wire)
         self._outgoing_bytes += len(wire)
@@ -228,7 +228,7 @@ class Stream(SMTP):
             return False
         return True
 
-    def hang_up(self, last: bytes = b"") -> None:
+    def close(self, last: bytes = b"") -> None:
         """Send the queued replies and ``last``, then close."""
         if self._socket is None or self._socket.is_closing():
             return
@@ -237,13 +237,13 @@ class Stream(SMTP):
             self._outgoing.clear()
         self._socket.close()
 
-    def cut_short(self, last: bytes = b"") -> None:
+    def close_soon(self, last: bytes = b"") -> None:
         """Send ``last`` and close, within a second: a client that does not read cannot keep the socket open."""
         if self._tls_started and not self._tls_active:  # in the middle of the handshake the client could not read it
             self.abort()
             return
-        self._is_cut_short = True
-        self.hang_up(last)
+        self._is_closing_soon = True
+        self.close(last)
         self.loop.call_later(_CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:

@@ -32,7 +32,7 @@ def header_editor(recipients: Recipients, account: str, now: datetime) -> EditHe
         if authors is None or not all(recipients.owns(account, author) for author in authors):
             raise SmtpError(replies.FROM_DENIED)
         message_id = f"<{secrets.token_hex(16)}@{_message_id_domain(account)}>"
-        return trace.complete(trace.without_private_fields(header), date=now, message_id=message_id)
+        return trace.add_missing_fields(trace.without_private_fields(header), date=now, message_id=message_id)
 
     return edit
 

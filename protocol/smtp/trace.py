@@ -69,7 +69,7 @@ class Hop:
     tls: str | None = None  # for people: "TLSv1.3 TLS_AES_256_GCM_SHA384"
 
 
-def received(hop: Hop) -> bytes:
+def received_field(hop: Hop) -> bytes:
     """RFC 5321 4.4: the Received field, folded, CRLF at its end."""
     lines = [
         f"Received: from {_host(hop.hello)} ({_peer(hop)})",
@@ -173,7 +173,7 @@ def _without(header: bytes, names: Collection[str]) -> bytes:
     return b"".join(kept)
 
 
-def complete(header: bytes, *, date: datetime, message_id: str) -> bytes:
+def add_missing_fields(header: bytes, *, date: datetime, message_id: str) -> bytes:
     """RFC 6409 8.2 and 8.3: add Date and Message-ID if they are missing or empty.
 
     ``message_id`` includes its angle brackets.

@@ -246,9 +246,9 @@ def test_header_edits_are_total_and_idempotent(header: bytes) -> None:
     assert trace.without_private_fields(without) == without
     assert len(without) <= len(header)
     when = datetime(2026, 1, 1, tzinfo=UTC)
-    completed = trace.complete(header, date=when, message_id="<m@x>")
+    completed = trace.add_missing_fields(header, date=when, message_id="<m@x>")
     assert completed.endswith(header)
-    assert trace.complete(completed, date=when, message_id="<n@x>") == completed
+    assert trace.add_missing_fields(completed, date=when, message_id="<n@x>") == completed
     trace.authors(header)
 
 
@@ -256,7 +256,7 @@ def test_header_edits_are_total_and_idempotent(header: bytes) -> None:
 @given(st.text(max_size=300), st.text(max_size=300), st.sampled_from(["ESMTP", "UTF8SMTP"]), st.integers(-1439, 1439))
 def test_received_is_one_folded_field(one: str, two: str, keyword: str, minutes: int) -> None:
     when = datetime(2026, 1, 1, tzinfo=timezone(timedelta(minutes=minutes)))
-    field = trace.received(trace.Hop(one, two, one, two, keyword, one, when, two, one))
+    field = trace.received_field(trace.Hop(one, two, one, two, keyword, one, when, two, one))
     *rows, end = field.split(b"\r\n")
     assert end == b""
     assert rows[0].startswith(b"Received: ")

@@ -30,25 +30,25 @@ def test_date_format() -> None:
 
 
 def test_received_field() -> None:
-    assert trace.received(HOP) == (
+    assert trace.received_field(HOP) == (
         b"Received: from client.example.test (host.example.test [192.0.2.1])\r\n"
         b"\tby mx.example.test with ESMTPS id msg-1\r\n"
         b"\t(using TLSv1.3 TLS_AES_256_GCM_SHA384)\r\n"
         b"\tfor <ada@example.test>;\r\n"
         b"\tThu, 05 Nov 2026 04:44:20 -0530\r\n"
     )
-    plain = trace.received(replace(HOP, peer="2001:db8::1", peer_name=None, recipient=None, tls=None))
+    plain = trace.received_field(replace(HOP, peer="2001:db8::1", peer_name=None, recipient=None, tls=None))
     assert plain == (
         b"Received: from client.example.test (unknown [IPv6:2001:db8::1])\r\n"
         b"\tby mx.example.test with ESMTPS id msg-1;\r\n"
         b"\tThu, 05 Nov 2026 04:44:20 -0530\r\n"
     )
-    assert b"(local)" in trace.received(replace(HOP, peer=None))
+    assert b"(local)" in trace.received_field(replace(HOP, peer=None))
 
 
 def test_input_cannot_inject_lines_into_received() -> None:
     evil = "a\r\nBcc: x (\x00é"
-    line = trace.received(replace(HOP, hello=evil, peer=evil, peer_name=evil, id=evil, tls=evil, recipient=evil))
+    line = trace.received_field(replace(HOP, hello=evil, peer=evil, peer_name=evil, id=evil, tls=evil, recipient=evil))
     assert line.count(b"\r\n") == line.count(b"\n") == line.count(b"\r") == 4
     assert b"\nBcc" not in line
     assert line.isascii()
@@ -57,7 +57,7 @@ def test_input_cannot_inject_lines_into_received() -> None:
 
 @pytest.mark.parametrize("keyword", ["ESMTPS", "UTF8SMTPS"])
 def test_international_recipient_is_left_out_of_received(keyword: str) -> None:
-    line = trace.received(replace(HOP, recipient="jürgen@bücher.test", keyword=keyword))
+    line = trace.received_field(replace(HOP, recipient="jürgen@bücher.test", keyword=keyword))
     assert b"for <" not in line
     assert line.isascii()
 
@@ -124,15 +124,15 @@ def test_bcc_is_removed_from_the_header() -> None:
 
 
 def test_missing_fields_are_added_first() -> None:
-    added = trace.complete(b"Subject: x\r\n\r\n", date=NOW, message_id="<1@example.test>")
+    added = trace.add_missing_fields(b"Subject: x\r\n\r\n", date=NOW, message_id="<1@example.test>")
     assert added == (b"Date: Thu, 05 Nov 2026 04:44:20 -0530\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\n")
     complete = b"DATE: whenever\r\nMessage-Id: <2@example.test>\r\n\r\n"
-    assert trace.complete(complete, date=NOW, message_id="<1@example.test>") == complete
+    assert trace.add_missing_fields(complete, date=NOW, message_id="<1@example.test>") == complete
 
 
 def test_empty_fields_are_replaced() -> None:
     given = b"Date:\r\nMessage-ID: \r\n \r\nSubject: x\r\n\r\n"
-    replaced = trace.complete(given, date=NOW, message_id="<1@example.test>")
+    replaced = trace.add_missing_fields(given, date=NOW, message_id="<1@example.test>")
     assert replaced == b"Date: Thu, 05 Nov 2026 04:44:20 -0530\r\nMessage-ID: <1@example.test>\r\nSubject: x\r\n\r\n"
     twice = b"Message-ID:\r\nMessage-ID: <2@example.test>\r\nDate: x\r\n\r\n"
-    assert trace.complete(twice, date=NOW, message_id="<1@example.test>") == twice
+    assert trace.add_missing_fields(twice, date=NOW, message_id="<1@example.test>") == twice
