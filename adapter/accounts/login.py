@@ -264,7 +264,7 @@ class Authenticator:
         return await self._tokens.owner(token, user)
 
     async def admit(self, user: str, attempt: Attempt) -> Success | Failure:
-        """Admit a user whose proof is correct, if the account is active."""
+        """Admit a user after a correct proof, if the account is active."""
         account = _account(user)
         attempt.failed = account is None or not await asyncio.to_thread(self._is_active, account)
         if account is None or attempt.failed:

@@ -1,8 +1,8 @@
-"""The configuration: one TOML file, checked strictly, overridden by the environment and by flags.
+"""Configuration loader: one TOML file, checked strictly, overridden by the environment and by flags.
 
-Every section is a frozen dataclass whose defaults are the documented ones. A key that does not exist or a value of the
-wrong kind is an error that names the file, the line and the nearest right name; all of them are told at once. Sizes may
-be written ``"50 MiB"``, times ``"5 min"``. A setting ``key`` of section ``[smtp]`` is overridden by the variable
+Every section is a frozen dataclass with the documented defaults. An unknown key or a value of the wrong type is an
+error that names the file, the line and the nearest valid name; all errors are reported at once. Sizes may be written
+``"50 MiB"``, times ``"5 min"``. A setting ``key`` of section ``[smtp]`` is overridden by the variable
 ``MARKPOST_SMTP_KEY``, and that by the flag of a command.
 """
 
@@ -24,19 +24,19 @@ from adapter.config.locations import SettingPath, key_lines
 Size = NewType("Size", int)  # octets
 Seconds = NewType("Seconds", float)
 
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
-TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
+SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+TIME_UNITS = {"ms": 0.001, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*\Z")
 _AT_LINE = re.compile(r" \(at line ([0-9]+), column ([0-9]+)\)\Z")
 _PREFIX = "MARKPOST_"
-#: What is more is a mistake, and trouble for whoever computes with it.
-_MOST_OCTETS, _MOST_SECONDS = 1 << 53, 1e9
+#: Larger values are typos and would overflow later arithmetic.
+_MAX_BYTES, _MAX_SECONDS = 1 << 53, 1e9
 
 Section = TypeVar("Section")
 
 
 class ConfigError(Exception):
-    """What is wrong, one clear line for each: where, what, and what would be right."""
+    """Errors of the configuration, one clear line for each: the place, the error, and the correction."""
 
     def __init__(self, *problems: str) -> None:
         more = f" (and {len(problems) - 1} more: see markpost config check)" if len(problems) > 1 else ""
@@ -45,7 +45,7 @@ class ConfigError(Exception):
 
 
 class Origin(NamedTuple):
-    """Where a value comes from; ``name`` is the file and line, the variable or the flag."""
+    """The source of a value; ``name`` is the file and line, the variable or the flag."""
 
     kind: Literal["default", "file", "environment", "flag"]
     name: str = ""
@@ -55,7 +55,7 @@ class Origin(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """An option of the command line and the value it was given."""
+    """An option of the command line and its value."""
 
     name: str
     value: Any
@@ -63,7 +63,7 @@ class Flag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[Section]):
-    """The settings, and where each of them comes from."""
+    """The settings, and the origin of each."""
 
     settings: Section
     origins: Mapping[SettingPath, Origin]
@@ -72,13 +72,13 @@ class Loaded(Generic[Section]):
         return self.origins.get(path, Origin("default"))
 
     def error(self, problems: Iterable[tuple[SettingPath, str]]) -> ConfigError | None:
-        """Troubles with values, found later, told with the place each value comes from."""
+        """Make the error for problems of values, each with the origin of its setting; None without problems."""
         lines = [f"{_place(self.origins, path)}{'.'.join(path)}: {text}" for path, text in problems]
         return ConfigError(*lines) if lines else None
 
 
 def load(kind: type[Section], path: str | None, environment: Mapping[str, str] = os.environ) -> Section:
-    """The settings alone."""
+    """Load the settings without their origins."""
     return read(kind, path, environment).settings
 
 
@@ -88,7 +88,7 @@ def read(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[SettingPath, Flag] | None = None,
 ) -> Loaded[Section]:
-    """Read a configuration file (or none: all defaults), the environment and flags into ``kind``."""
+    """Load a configuration file (None: defaults only), the environment and flags into ``kind``."""
     text = "" if path is None else _text(path)
     try:
         tree = tomllib.loads(text)
@@ -113,19 +113,19 @@ def _text(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: this is not UTF-8") from None
+        raise ConfigError(f"{path}: not UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
 def fields_of(kind: type[Any]) -> dict[str, Any]:
-    """The settings of a section with their types."""
+    """Return the settings of a section with their types."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _place(origins: Mapping[SettingPath, Origin], path: SettingPath) -> str:
-    """Where the nearest thing stands that the file, the environment or a flag says about it."""
+    """Return the origin of a setting, or of the section that contains it, as a prefix."""
     for length in range(len(path), 0, -1):
         origin = origins.get(path[:length])
         if origin is not None:
@@ -135,7 +135,7 @@ def _place(origins: Mapping[SettingPath, Origin], path: SettingPath) -> str:
 
 def _set(tree: dict[str, Any], path: SettingPath, value: Any) -> None:
     section = tree.setdefault(path[0], {})
-    if isinstance(section, dict):  # else it is told as the mistake it is
+    if isinstance(section, dict):  # otherwise section() reports the type error
         section[path[1]] = value
 
 
@@ -148,125 +148,125 @@ def _overlay_environment(
             continue
         section, _, key = variable.removeprefix(_PREFIX).lower().partition("_")
         if section not in sections:
-            # MARKPOST_ROOT and others are no settings; what nearly is one is a slip.
+            # MARKPOST_ROOT and others are not settings; a name close to a section is a typo.
             for near in difflib.get_close_matches(section, sections, 1, 0.8) if key else ():
-                right = f"{_PREFIX}{near}_{key}".upper()
-                checker.problems.append(f"environment {variable}: did you mean {right!r}?")
+                suggestion = f"{_PREFIX}{near}_{key}".upper()
+                checker.problems.append(f"environment {variable}: did you mean {suggestion!r}?")
             continue
-        known = fields_of(typing.cast("type[Any]", sections[section]))
+        fields = fields_of(typing.cast("type[Any]", sections[section]))
         checker.origins[section, key] = Origin("environment", variable)
-        if key in known:
-            _set(tree, (section, key), _from_text(known[key], value))
+        if key in fields:
+            _set(tree, (section, key), _from_text(fields[key], value))
         else:
-            checker.unknown((section, key), known, f"{_PREFIX}{section}_".upper())
+            checker.unknown((section, key), fields, f"{_PREFIX}{section}_".upper())
 
 
-def _from_text(wanted: Any, value: str) -> Any:
-    wanted = _without_none(wanted)
-    if wanted is bool:
+def _from_text(kind: Any, value: str) -> Any:
+    kind = _without_none(kind)
+    if kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(value.lower(), value)
-    if wanted in (int, float, Size, Seconds) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
+    if kind in (int, float, Size, Seconds) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
         return float(value) if "." in value else int(value)
-    if typing.get_origin(wanted) is tuple:
+    if typing.get_origin(kind) is tuple:
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
 
 
-def _without_none(wanted: Any) -> Any:
-    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        return next(choice for choice in typing.get_args(wanted) if choice is not type(None))
-    return wanted
+def _without_none(kind: Any) -> Any:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(choice for choice in typing.get_args(kind) if choice is not type(None))
+    return kind
 
 
 class _Invalid(Exception):  # noqa: N818 - a signal inside this module
-    """A value that has been complained about."""
+    """A value with a problem that has been recorded."""
 
 
 class _Checker:
-    """Turns a tree into sections and collects what is wrong with it."""
+    """Converts the TOML tree to sections, and collects all problems."""
 
     def __init__(self, origins: dict[SettingPath, Origin]) -> None:
         self.origins = origins
         self.problems: list[str] = []
 
-    def _complain(self, path: SettingPath, text: str) -> None:
+    def _report(self, path: SettingPath, text: str) -> None:
         self.problems.append(f"{_place(self.origins, path)}{text}")
 
-    def unknown(self, path: SettingPath, known: Iterable[str], variable: str = "") -> None:
-        """``variable``: how names of environment variables for these begin."""
-        spelled = {name: variable + name.upper() if variable else name for name in sorted(known)}
+    def unknown(self, path: SettingPath, valid: Iterable[str], variable: str = "") -> None:
+        """Report an unknown name; ``variable`` is the prefix of the environment variables of the valid names."""
+        spelled = {name: variable + name.upper() if variable else name for name in sorted(valid)}
         near = difflib.get_close_matches(path[-1], spelled, 1)
         hint = f"; did you mean {spelled[near[0]]!r}?" if near else f"; known here: {', '.join(spelled.values())}"
-        self._complain(path, f"unknown setting {'.'.join(path)!r}{hint}")
+        self._report(path, f"unknown setting {'.'.join(path)!r}{hint}")
 
     def section(self, kind: type[Section], tree: Mapping[str, Any], path: SettingPath) -> Section | None:
-        """None: something in it is wrong."""
-        known = fields_of(kind)
-        values, right = {}, True
+        """Convert a section; None if it has a problem."""
+        fields = fields_of(kind)
+        values, is_valid = {}, True
         for key, value in tree.items():
-            if key not in known:
-                self.unknown((*path, key), known)
-                right = False
+            if key not in fields:
+                self.unknown((*path, key), fields)
+                is_valid = False
                 continue
             try:
-                values[key] = self._value(known[key], value, (*path, key))
+                values[key] = self._value(fields[key], value, (*path, key))
             except _Invalid:
-                right = False
+                is_valid = False
         for field in dataclasses.fields(typing.cast("Any", kind)):
             if field.name not in tree and field.default is field.default_factory is dataclasses.MISSING:
-                self._complain((*path, field.name), f"{'.'.join((*path, field.name))} is missing")
-                right = False
-        return kind(**values) if right else None
+                self._report((*path, field.name), f"{'.'.join((*path, field.name))} is missing")
+                is_valid = False
+        return kind(**values) if is_valid else None
 
-    def _value(self, wanted: Any, value: Any, path: SettingPath) -> Any:
-        wanted = _without_none(wanted)
-        origin = typing.get_origin(wanted)
-        if dataclasses.is_dataclass(wanted):
+    def _value(self, kind: Any, value: Any, path: SettingPath) -> Any:
+        kind = _without_none(kind)
+        origin = typing.get_origin(kind)
+        if dataclasses.is_dataclass(kind):
             if isinstance(value, dict):
-                section = self.section(typing.cast("type[Any]", wanted), value, path)
+                section = self.section(typing.cast("type[Any]", kind), value, path)
                 if section is None:
                     raise _Invalid
                 return section
         elif origin is dict:
-            inner = typing.get_args(wanted)[1]
+            inner = typing.get_args(kind)[1]
             if isinstance(value, dict):
                 return {key: self._value(inner, item, (*path, key)) for key, item in value.items()}
         elif origin is tuple:
-            inner = typing.get_args(wanted)[0]
+            inner = typing.get_args(kind)[0]
             if isinstance(value, list):
                 return tuple(self._value(inner, item, path) for item in value)
         elif origin is typing.Literal:
-            if value in typing.get_args(wanted):
+            if value in typing.get_args(kind):
                 return value
-        elif wanted is Size:
-            return Size(int(self._amount(value, UNITS, _MOST_OCTETS, path)))
-        elif wanted is Seconds:
-            return Seconds(self._amount(value, TIMES, _MOST_SECONDS, path))
-        elif wanted is float and type(value) in (int, float) and value >= 0:
+        elif kind is Size:
+            return Size(int(self._amount(value, SIZE_UNITS, _MAX_BYTES, path)))
+        elif kind is Seconds:
+            return Seconds(self._amount(value, TIME_UNITS, _MAX_SECONDS, path))
+        elif kind is float and type(value) in (int, float) and value >= 0:
             return float(value)
-        elif type(value) is wanted and not (wanted is int and value < 0):
+        elif type(value) is kind and not (kind is int and value < 0):
             return value
-        self._complain(path, f"{'.'.join(path)} must be {_describe(wanted)}, not {value!r}")
+        self._report(path, f"{'.'.join(path)} must be {_describe(kind)}, not {value!r}")
         raise _Invalid
 
-    def _amount(self, value: Any, units: Mapping[str, float], most: float, path: SettingPath) -> float:
-        if type(value) in (int, float) and 0 <= value <= most:
+    def _amount(self, value: Any, units: Mapping[str, float], maximum: float, path: SettingPath) -> float:
+        if type(value) in (int, float) and 0 <= value <= maximum:
             return float(value)
         match = _AMOUNT.match(value) if isinstance(value, str) else None
         factor = {unit.lower(): size for unit, size in units.items()}.get(match[2].lower()) if match else None
         amount = float(match[1]) * factor if match is not None and factor is not None else -1.0
-        if not 0 <= amount <= most:
-            self._complain(path, f"{'.'.join(path)} must be a number with one of {', '.join(units)}, not {value!r}")
+        if not 0 <= amount <= maximum:
+            self._report(path, f"{'.'.join(path)} must be a number with one of {', '.join(units)}, not {value!r}")
             raise _Invalid
         return amount
 
 
-def _describe(wanted: Any) -> str:
-    origin = typing.get_origin(wanted)
+def _describe(kind: Any) -> str:
+    origin = typing.get_origin(kind)
     if origin is typing.Literal:
-        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(wanted))
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(kind))
     if origin is tuple:
         return "a list"
-    if origin is dict or dataclasses.is_dataclass(wanted):
+    if origin is dict or dataclasses.is_dataclass(kind):
         return "a table"
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}.get(wanted, str(wanted))
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}.get(kind, str(kind))

@@ -1,12 +1,13 @@
-"""On which line of a TOML text a key stands; the parser of the standard library does not tell.
+"""Line numbers of the keys of a TOML text, which the parser of the standard library does not provide.
 
-The text has been parsed before: what is no TOML never comes here, so nothing is checked and nothing can go wrong.
+The text is valid TOML: it has been parsed before, so nothing is checked here.
 """
 
 from __future__ import annotations
 
 import re
 
+#: The path of a setting: section and key, or the section alone.
 SettingPath = tuple[str, ...]
 
 _TOKEN = re.compile(
@@ -16,53 +17,53 @@ _TOKEN = re.compile(
 
 
 def key_lines(text: str) -> dict[SettingPath, int]:
-    """Every key and table by its path, with the line it is first named on."""
-    found: dict[SettingPath, int] = {}
+    """Return every key and table by its path, with the line of its first occurrence."""
+    lines: dict[SettingPath, int] = {}
     table: SettingPath = ()
-    words: list[str] = []  # of the key that is being read
-    opened: list[SettingPath | None] = []  # brackets of a value: an inline table by its path, None for an array
+    words: list[str] = []  # of the current key
+    brackets: list[SettingPath | None] = []  # open ones: an inline table by its path, None for an array
     path: SettingPath = ()
     in_header = in_value = False
-    line, seen = 1, 0
+    line, position = 1, 0
 
-    def note(path: SettingPath) -> None:
+    def record(path: SettingPath) -> None:
         for length in range(1, len(path) + 1):
-            found.setdefault(path[:length], line)
+            lines.setdefault(path[:length], line)
 
     for match in _TOKEN.finditer(text):
-        line += text.count("\n", seen, match.start())
-        seen = match.start()
-        mark = match[0]
-        if mark.startswith("#"):
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        lexeme = match[0]
+        if lexeme.startswith("#"):
             continue
-        if mark == "\n":
-            if not opened:
+        if lexeme == "\n":
+            if not brackets:
                 in_value, words = False, []
         elif in_value:
-            if mark == "{":
-                opened.append(path)
+            if lexeme == "{":
+                brackets.append(path)
                 in_value = False
-            elif mark == "[":
-                opened.append(None)
-            elif mark in "]}" and opened:
-                opened.pop()
-            elif mark == "," and opened and opened[-1] is not None:
+            elif lexeme == "[":
+                brackets.append(None)
+            elif lexeme in "]}" and brackets:
+                brackets.pop()
+            elif lexeme == "," and brackets and brackets[-1] is not None:
                 in_value = False
-        elif mark == "[":
+        elif lexeme == "[":
             in_header = True
-        elif mark == "]":
+        elif lexeme == "]":
             if in_header:
                 table = tuple(words)
-                note(table)
+                record(table)
             words, in_header = [], False
-        elif mark == "=":
-            base = next((outer for outer in reversed(opened) if outer is not None), table)
+        elif lexeme == "=":
+            base = next((outer for outer in reversed(brackets) if outer is not None), table)
             path = (*base, *words)
-            note(path)
+            record(path)
             words, in_value = [], True
-        elif mark == "}":  # of a table with nothing in it, or after a comma
-            opened.pop()
+        elif lexeme == "}":  # of an empty table, or after a comma
+            brackets.pop()
             in_value = True
-        elif mark not in (".", ","):
-            words.append(mark[1:-1] if mark[0] in "\"'" else mark)
-    return found
+        elif lexeme not in (".", ","):
+            words.append(lexeme[1:-1] if lexeme[0] in "\"'" else lexeme)
+    return lines

@@ -1,6 +1,6 @@
-"""The settings in force as TOML, each with the place it comes from.
+"""Render the effective settings as TOML, each with its origin.
 
-Invariant: what could be a secret is masked; a masked setting is the only one that could not be read back.
+Invariant: every possible secret is masked; only a masked setting could not be loaded back.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adapter.config.loader import TIMES, UNITS, Loaded, Seconds, Size, fields_of
+from adapter.config.loader import SIZE_UNITS, TIME_UNITS, Loaded, Seconds, Size, fields_of
 from adapter.config.locations import SettingPath
 
 MASK = "********"
 _SECRET = re.compile(r"(password|secret|token)\Z")
-_IN_URL = re.compile(r"(?<=://)[^/@\s]*(?=@)|(?<=\?).+")  # user and password; a query may be a key
+_IN_URL = re.compile(r"(?<=://)[^/@\s]*(?=@)|(?<=\?).+")  # user and password; a query may contain a key
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _OCTAL = "socket_mode"
 
 
 def render(loaded: Loaded[Any]) -> str:
-    """The whole file, tables last in every section."""
+    """Render the whole file, with tables last in every section."""
     return "\n".join(_section(loaded, loaded.settings, ())).strip() + "\n"
 
 
@@ -48,13 +48,13 @@ def _table(loaded: Loaded[Any], value: Any, path: SettingPath) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
         yield from _section(loaded, value, path)
         return
-    plain = {key: item for key, item in value.items() if not dataclasses.is_dataclass(item)}
-    if plain:
+    scalars = {key: item for key, item in value.items() if not dataclasses.is_dataclass(item)}
+    if scalars:
         yield from ("", _header(path))
-        for key, item in plain.items():
+        for key, item in scalars.items():
             yield f"{_key(key)} = {_value(key, None, item)}  # {loaded.origin((*path, key))}"
     for key, item in value.items():
-        if key not in plain:
+        if key not in scalars:
             yield from _section(loaded, item, (*path, key))
 
 
@@ -78,14 +78,14 @@ def _value(name: str, kind: Any, value: Any) -> str:
     if name == _OCTAL:
         return f"{value:#o}"
     if kind is Size:
-        return _amount(value, {unit: UNITS[unit] for unit in ("GiB", "MiB", "KiB")})
+        return _amount(value, {unit: SIZE_UNITS[unit] for unit in ("GiB", "MiB", "KiB")})
     if kind is Seconds:
-        return _amount(value, {unit: TIMES[unit] for unit in ("d", "h", "min", "s")})
+        return _amount(value, {unit: TIME_UNITS[unit] for unit in ("d", "h", "min", "s")})
     return str(value)
 
 
 def _amount(value: float, units: Mapping[str, float]) -> str:
-    """In the largest unit that leaves a whole number."""
+    """Format an amount in the largest unit that gives a whole number."""
     for unit, size in units.items():
         if value and value % size == 0:
             return f'"{int(value / size)} {unit}"'
@@ -93,5 +93,5 @@ def _amount(value: float, units: Mapping[str, float]) -> str:
 
 
 def _text(value: str) -> str:
-    """Strings of JSON are strings of TOML, but for one character."""
+    """Quote a string as TOML: as in JSON, except for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

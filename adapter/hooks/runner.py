@@ -88,7 +88,7 @@ async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop
 
 
 class Retry(NamedTuple):
-    """A message whose call failed; times are seconds since the epoch."""
+    """A message to call the hook for again; times are seconds since the epoch."""
 
     arrival: Arrival
     attempts: int

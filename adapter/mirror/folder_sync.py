@@ -47,7 +47,7 @@ _MAX_PENDING_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class PullResult:
-    """What a pull has done so far."""
+    """Counters and failures of a pull so far."""
 
     messages: int = 0
     octets: int = 0
@@ -55,7 +55,7 @@ class PullResult:
     flagged: int = 0
     removed: int = 0
     folders: set[str] = field(default_factory=set)  # synchronised
-    failed: list[str] = field(default_factory=list)  # what was not mirrored, and why
+    failed: list[str] = field(default_factory=list)  # messages and folders not mirrored, with the reason
 
 
 class FolderSync:
@@ -208,7 +208,7 @@ class FolderSync:
         spool = self._transport.spool()
         with spool:
             if not await self._session.large_body(each.uid, each.size or 0, self._message_size, spool.write):
-                return  # removed upstream in the meantime
+                return  # removed upstream during the sync
             staged = await run_blocking(spool.stage, _arrived(each.date))
         bookmark = sync_state.bookmark(uidvalidity, each.uid)
         if await self._claims(owner, bookmark, target, each, unclaimed.take(staged.content.wire_sha256)):

@@ -49,7 +49,7 @@ _HEARTBEAT_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What all workers of a server share; made before they are forked."""
+    """The state that all workers of a server share; created before they are forked."""
 
     root: str
     source: SettingsSource

@@ -1,15 +1,15 @@
 """Admission: limits on connections, by listener, address and user, for all workers together.
 
 Each kind of listener has its own budget (:mod:`adapter.sessions.budgets`). A worker holds at most its share of the
-connections before the login. When that share is full, the oldest of them gives way to the new one, first of the peer
-with the most (:mod:`adapter.sessions.eviction`). Peers that have logged in or delivered a message before give way last,
-so that a flood from more addresses than there are places does not displace them. While more than half of the share is
-used, connections that take longer than ``busy_login_time`` to log in, or to begin a mail transaction, give way when the
-next connection comes.
+unauthenticated connections. When that share is full, the oldest one is evicted in favour of the new one, first of the
+peer with the most (:mod:`adapter.sessions.eviction`). Peers that have logged in or delivered a message before are
+evicted last, so that a flood from many addresses does not displace them. While more than half of the share is used,
+connections that take longer than ``busy_login_time`` to log in, or to begin a mail transaction, are evicted when the
+next connection arrives.
 
-Invariants: every ticket is counted exactly once until it is released, however often that is called; a logged-in
-connection, and one whose message is being stored, never gives way; peers in exempt networks are refused only when the
-process has no descriptors left, never give way, and take nothing from the budgets.
+Invariants: a ticket is counted exactly once until it is released, and releasing is idempotent; a logged-in connection,
+and one that is storing a message, is never evicted; peers in exempt networks are refused only when the process has no
+free descriptors, are never evicted, and use no budget.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from adapter.sessions.eviction import EvictionQueue
 
 _log = logging.getLogger(__name__)
 
-#: For so long a peer is remembered that has logged in or delivered a message.
-_REMEMBERED_SECONDS = 7 * 86400.0
-#: Seconds between two warnings about one full budget.
-_WARNING_SECONDS = 60.0
+#: How long a peer stays known after a login or a delivery.
+_KNOWN_PEER_SECONDS = 7 * 86400.0
+#: Interval of the warnings about one full budget.
+_WARNING_INTERVAL_SECONDS = 60.0
 
-#: Closes a connection, with the protocol's word for "try again later".
-GiveWay = Callable[[], None]
+#: Closes a connection with the protocol's reply for "try again later".
+Evict = Callable[[], None]
 
 
 class Stage(enum.Enum):
-    """How far a connection without a login has come."""
+    """The progress of an unauthenticated connection."""
 
     IDLE = enum.auto()
-    TRANSACTION = enum.auto()  # of its peer's connections it gives way last
-    STORING = enum.auto()  # its message is being stored: it does not give way
+    TRANSACTION = enum.auto()  # evicted after the idle connections of its peer
+    STORING = enum.auto()  # storing a message: not evicted
 
 
 class Admission:
-    """``per_process`` is how many connections the descriptors of this process allow."""
+    """``per_process`` is the number of connections that the descriptors of this process allow."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Admission:
         self._per_process = per_process
         self._clock = clock
         self._all = self.counts.key("connections")
-        #: Connections that are logged in, and those of LMTP.
+        #: Logged-in connections, and those of LMTP.
         self._logged_in = {kind: self.counts.key(f"logged in {kind}") for kind in kinds}
         self._waiting = {kind: _Waiting() for kind in kinds}
         self._storing = dict.fromkeys(kinds, 0)
-        self._open = 0  # sockets of this process, those that are closing included
+        self._open = 0  # sockets of this process, including closing ones
         self._warned: dict[str, float] = {}
         self.refused = 0
         self.evicted = 0
@@ -74,7 +74,7 @@ class Admission:
 
     @property
     def by_worker(self) -> list[int]:
-        """The connections of each worker."""
+        """The number of connections of each worker."""
         return self.counts.of_workers(self._all)
 
     @property
@@ -82,7 +82,7 @@ class Admission:
         return sum(self.by_worker)
 
     def apply(self, limits: Limits) -> None:
-        """Go by these limits from now on; open connections stay. Raises ValueError."""
+        """Apply new limits; open connections stay. Raises ValueError."""
         exempt = Networks(limits.exempt)
         allowed = allowed_connections(self.counts.workers, self._per_process)
         self.budgets = share_out(limits, self._kinds, allowed)
@@ -92,8 +92,8 @@ class Admission:
     def exempts(self, peer: str) -> bool:
         return peer in self._exempt
 
-    def admit(self, kind: str, peer: str, give_way: GiveWay) -> Ticket | None:
-        """A ticket to be released at the end of the connection; None: too many already."""
+    def admit(self, kind: str, peer: str, evict: Evict) -> Ticket | None:
+        """Return a ticket, to be released at the end of the connection; None: too many connections."""
         exempt = self.exempts(peer)
         group = networks.group(peer)
         of_peer = self.counts.key(f"peer {group}")
@@ -106,20 +106,20 @@ class Admission:
             if has_room and not exempt:
                 victims = self._make_room(kind)
                 has_room = self._has_room(kind)
-            if has_room and self._open >= self._descriptors(kind):  # until one of them is closed
+            if has_room and self._open >= self._descriptors(kind):  # until a socket is closed
                 victims += self._of_longest_queue()
                 has_room = False
             if has_room:
-                ticket = Ticket(self, kind, group, give_way, [key for key in keys if self.counts.add(key)])
-                ticket.is_known = self.counts.common(self._known(group), _REMEMBERED_SECONDS) > 0
+                ticket = Ticket(self, kind, group, evict, [key for key in keys if self.counts.add(key)])
+                ticket.is_known = self.counts.common(self._known_peer(group), _KNOWN_PEER_SECONDS) > 0
         for victim in victims:
-            victim.give_way()
+            victim.evict()
         if ticket is None:
             self.refused += 1
             return None
         self._open += 1
         if kind == "lmtp" or exempt:
-            ticket.is_settled = True
+            ticket.is_protected = True
         else:
             self._waiting[kind].add(ticket, self._clock())
         return ticket
@@ -127,11 +127,11 @@ class Admission:
     # --- making room -------------------------------------------------------------------------------------------------
 
     def _make_room(self, kind: str) -> list[Ticket]:
-        """Take the connections off the count that have to give way to one more."""
+        """Evict as many connections as one more needs; the caller closes them."""
         if kind == "lmtp" or self._count(self._logged_in[kind]) >= self.budgets[kind].connections:
             return []
         waiting, victims = self._waiting[kind], []
-        if len(waiting) * 2 * self.counts.workers > self.budgets[kind].before_login:  # pressure
+        if len(waiting) * 2 * self.counts.workers > self.budgets[kind].before_login:  # under pressure
             slow = waiting.idle_before(self._clock() - self._limits.busy_login_time)
             victims = [self._evict(each) for each in slow]
         while not self._has_room(kind) and (victim := waiting.victim()) is not None:
@@ -149,7 +149,7 @@ class Admission:
         return [] if victim is None else [self._evict(victim)]
 
     def _share(self, kind: str) -> int:
-        """How many connections before the login this worker may hold now."""
+        """Return the number of unauthenticated connections that this worker may hold now."""
         return self.budgets[kind].before_login_of_worker(self._count(self._logged_in[kind]), self.counts.workers)
 
     def _descriptors(self, kind: str) -> int:
@@ -162,19 +162,19 @@ class Admission:
 
     def _warn(self, kind: str) -> None:
         now = self._clock()
-        if now - self._warned.get(kind, -_WARNING_SECONDS) >= _WARNING_SECONDS:
+        if now - self._warned.get(kind, -_WARNING_INTERVAL_SECONDS) >= _WARNING_INTERVAL_SECONDS:
             self._warned[kind] = now
             _log.warning(
-                "%s: %d unauthenticated connections, no more allowed (limits.connections_%s); the oldest give way",
+                "%s: %d unauthenticated connections (limits.connections_%s reached); evicting the oldest",
                 kind,
                 self.budgets[kind].before_login,
                 kind,
             )
 
-    # --- what tickets ask --------------------------------------------------------------------------------------------
+    # --- used by tickets --------------------------------------------------------------------------------------------
 
     def _set_stage(self, ticket: Ticket, stage: Stage) -> None:
-        if ticket.is_settled or not ticket.is_counted:
+        if ticket.is_protected or not ticket.is_counted:
             return
         waiting = self._waiting[ticket.kind]
         if ticket.is_storing:
@@ -192,22 +192,22 @@ class Admission:
         with self.counts.exclusive():
             if not ticket.is_counted or self._count(key) >= self._limits.connections_per_user:
                 return False
-            keys = [key] if ticket.is_settled else [key, self._logged_in[ticket.kind]]
+            keys = [key] if ticket.is_protected else [key, self._logged_in[ticket.kind]]
             ticket.counted += [each for each in keys if self.counts.add(each)]
-            self.counts.set_common(self._known(ticket.group), 1)
+            self.counts.set_common(self._known_peer(ticket.group), 1)
         self._waiting[ticket.kind].remove(ticket)
-        ticket.is_settled = True
+        ticket.is_protected = True
         return True
 
     def _remember(self, ticket: Ticket) -> None:
         with self.counts.exclusive():
-            self.counts.set_common(self._known(ticket.group), 1)
+            self.counts.set_common(self._known_peer(ticket.group), 1)
 
-    def _known(self, group: str) -> Key:
+    def _known_peer(self, group: str) -> Key:
         return self.counts.key(f"known {group}")
 
     def _forget(self, ticket: Ticket) -> None:
-        """Take a connection off the count; to be called under the lock of the counts."""
+        """Remove a connection from the counts, under their lock."""
         if ticket.is_counted:
             ticket.is_counted = False
             self._waiting[ticket.kind].remove(ticket)
@@ -225,48 +225,48 @@ class Admission:
 
 
 class Ticket:
-    """One connection's place."""
+    """The admission of one connection."""
 
     __slots__ = (
         "_admission",
         "_entered",
         "_released",
         "counted",
-        "give_way",
+        "evict",
         "group",
         "is_counted",
         "is_known",
-        "is_settled",
+        "is_protected",
         "is_storing",
         "kind",
     )
 
-    def __init__(self, admission: Admission, kind: str, group: str, give_way: GiveWay, counted: list[Key]) -> None:
+    def __init__(self, admission: Admission, kind: str, group: str, evict: Evict, counted: list[Key]) -> None:
         self.kind = kind
         self.group = group
-        self.give_way = give_way
+        self.evict = evict
         self.counted = counted
         self.is_counted = True
-        self.is_settled = False  # logged in, trusted or exempt: it never gives way
-        self.is_known = False  # its peer has logged in or delivered a message before
+        self.is_protected = False  # logged in, trusted or exempt: never evicted
+        self.is_known = False  # the peer has logged in or delivered a message before
         self.is_storing = False
         self._admission = admission
         self._entered = False
         self._released = False
 
     def enter(self, user: str) -> bool:
-        """The connection belongs to this user now; False if the user has too many, or it has given way."""
+        """Record the login of a user; False if the user has too many connections, or this one was evicted."""
         if self._entered or not self._admission._enter(self, user):
             return False
         self._entered = True
         return True
 
     def set_stage(self, stage: Stage) -> None:
-        """Record how far the connection has come without a login."""
+        """Record the progress of an unauthenticated connection."""
         self._admission._set_stage(self, stage)
 
     def remember_peer(self) -> None:
-        """Record that the peer has delivered a message: its next connections give way last."""
+        """Record that the peer has delivered a message: its next connections are evicted last."""
         self._admission._remember(self)
 
     def release(self) -> None:
@@ -276,14 +276,14 @@ class Ticket:
 
 
 class _Waiting:
-    """The connections of one kind and one worker that are not logged in."""
+    """The unauthenticated connections of one kind, of this worker."""
 
     def __init__(self) -> None:
-        self._unknown: EvictionQueue[Ticket] = EvictionQueue()
-        self._known: EvictionQueue[Ticket] = EvictionQueue()
+        self._unknown_peers: EvictionQueue[Ticket] = EvictionQueue()
+        self._known_peers: EvictionQueue[Ticket] = EvictionQueue()
 
     def __len__(self) -> int:
-        return len(self._unknown) + len(self._known)
+        return len(self._unknown_peers) + len(self._known_peers)
 
     def add(self, ticket: Ticket, now: float) -> None:
         self._queue(ticket).add(ticket, ticket.group, now)
@@ -295,11 +295,11 @@ class _Waiting:
         self._queue(ticket).set_idle(ticket, idle=idle, now=now)
 
     def idle_before(self, moment: float) -> list[Ticket]:
-        return self._unknown.idle_before(moment) + self._known.idle_before(moment)
+        return self._unknown_peers.idle_before(moment) + self._known_peers.idle_before(moment)
 
     def victim(self) -> Ticket | None:
-        unknown = self._unknown.victim()
-        return self._known.victim() if unknown is None else unknown
+        unknown = self._unknown_peers.victim()
+        return self._known_peers.victim() if unknown is None else unknown
 
     def _queue(self, ticket: Ticket) -> EvictionQueue[Ticket]:
-        return self._known if ticket.is_known else self._unknown
+        return self._known_peers if ticket.is_known else self._unknown_peers

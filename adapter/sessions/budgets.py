@@ -1,10 +1,10 @@
-"""Connection budgets: how many connections each kind of listener may hold, and what the process's descriptors allow.
+"""Connection budgets: the number of connections of each kind of listener, bounded by the descriptor limit.
 
-``[limits] connections`` is shared out among the kinds of listeners that are in use. A kind with a number of its own has
-that; the others share the rest by weight. Budgets are disjoint: a flood at one port takes nothing from another.
+``[limits] connections`` is divided among the kinds of listeners in use. A kind with an explicit setting has that
+budget; the others share the rest by weight. Budgets are disjoint: a flood at one port does not affect another.
 
-Of a budget with logins (IMAP, submission) at most half is for connections before the login. SMTP has no logins, and
-LMTP is for trusted peers alone: each may use all of its budget.
+Of a budget with logins (IMAP, submission) at most half is for unauthenticated connections. SMTP has no logins, and LMTP
+serves trusted peers only: each may use all of its budget.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from adapter.config.validate import connection_budgets
 
 _log = logging.getLogger(__name__)
 
-#: The kinds of listeners with a budget, and their shares of what is left after explicit settings.
+#: The kinds of listeners with a budget, and their weights in sharing what explicit settings leave.
 WEIGHTS = {"imap": 5, "submission": 2, "smtp": 2, "lmtp": 1}
-#: Kinds whose connections log in; of their budgets one half is out of reach before that.
+#: Kinds with logins: half of their budget is reserved for logged-in connections.
 _WITH_LOGIN = frozenset({"imap", "submission"})
-#: Of a process, for files, locks of addresses, the index and the log.
+#: Descriptors of a process for files, address locks, the index and the log.
 _FILE_DESCRIPTORS = 512
-#: The part of a process's connections that only LMTP can take.
+#: One in so many connections of a process is reserved for LMTP.
 LMTP_PART = 16
-#: No limit of descriptors is known, or there is none.
+#: Stands for no descriptor limit.
 UNLIMITED = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Connections of one kind of listener, of all workers together."""
+    """The connections of one kind of listener, of all workers together."""
 
     connections: int
     before_login: int
 
     def before_login_of_worker(self, logged_in: int, workers: int) -> int:
-        """How many connections before the login one worker may hold while so many are logged in everywhere."""
+        """Return one worker's share of unauthenticated connections, given all logged-in ones."""
         return max(1, math.ceil(min(self.before_login, self.connections - logged_in) / workers))
 
 
 def budget_kind(listener: str) -> str:
-    """The budget that a listener belongs to: TLS from the first octet makes no difference."""
+    """Return the budget of a listener: implicit TLS makes no difference."""
     return {"imaps": "imap", "submissions": "submission"}.get(listener, listener)
 
 
@@ -65,7 +65,7 @@ def share_out(limits: Limits, kinds: Collection[str], allowed: int = UNLIMITED) 
 
 
 def raise_descriptor_limit() -> int:
-    """Raise RLIMIT_NOFILE as far as the system allows; how many connections one process can hold then."""
+    """Raise RLIMIT_NOFILE to the hard limit; return the connections that one process can then hold."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -74,19 +74,19 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_per_process(descriptors: int) -> int:
-    """How many connections a process with so many descriptors can hold: the others are for files."""
+    """Return the connections that a process with so many descriptors can hold: the rest is for files."""
     if descriptors == resource.RLIM_INFINITY:
         return UNLIMITED
     return max(1, descriptors - min(_FILE_DESCRIPTORS, descriptors // 2))
 
 
 def allowed_connections(workers: int, per_process: int) -> int:
-    """How many connections so many workers can hold, without the part that is kept for LMTP."""
+    """Return the connections that so many workers can hold, without the reserve for LMTP."""
     return workers * (per_process - per_process // LMTP_PART)
 
 
 def log_lowered(limits: Limits, workers: int, per_process: int) -> None:
-    """Say it if the descriptors allow fewer connections than the settings."""
+    """Warn if the descriptors allow fewer connections than the settings."""
     allowed = allowed_connections(workers, per_process)
     if allowed < limits.connections:
         _log.warning(

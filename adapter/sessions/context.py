@@ -1,6 +1,7 @@
 """Server context: what all sessions of a process share, and how they are asked to end.
 
-The store can be closed while the listeners stay: in maintenance ``store`` is None, and new connections are turned away.
+The store can be closed while the listeners stay: in maintenance there is no ``store``, and new connections are turned
+away.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class OpenStore:
 
 @dataclass(slots=True)
 class ServerContext:
-    """What all sessions of a process share."""
+    """The state that all sessions of a process share."""
 
     settings: Settings
     hostname: str

@@ -1,8 +1,7 @@
-"""Eviction queue: which unauthenticated connection gives way to a new one.
+"""Eviction queue: selects the unauthenticated connection to close in favour of a new one.
 
-The peer (network group) with the most connections in the queue gives way first: of its connections the oldest idle one,
-or the oldest if all are at work. So a flood from many addresses displaces itself before it displaces a client that has
-one connection.
+The peer (network group) with the most connections in the queue loses one first: the oldest idle one, or the oldest if
+none is idle. So a flood from many addresses displaces itself before it displaces a client that has one connection.
 
 Invariant: the time of every step is bounded, however long the queue is.
 """
@@ -15,11 +14,13 @@ from typing import Generic, TypeVar
 
 Member = TypeVar("Member", bound=Hashable)
 
-#: Among how many groups of the same size the oldest member is searched for.
+#: Groups of the same size among which the oldest member is searched for.
 _SCANNED_GROUPS = 64
 
 
 class EvictionQueue(Generic[Member]):
+    """Unauthenticated connections by network group."""
+
     def __init__(self) -> None:
         self._group: dict[Member, str] = {}
         self._added: dict[Member, int] = {}  # in this order
@@ -54,24 +55,24 @@ class EvictionQueue(Generic[Member]):
             del self._members[group]
 
     def set_idle(self, member: Member, *, idle: bool, now: float) -> None:
-        """Record whether a member is at work; it keeps its place."""
+        """Record whether a member is idle; its position stays."""
         self._idle_since.pop(member, None)
         if idle and member in self._group:
             self._idle_since[member] = now
 
     def victim(self) -> Member | None:
-        """The member that gives way next."""
+        """Return the member to evict next, or None."""
         if not self._group:
             return None
         groups = itertools.islice(self._of_size[self._largest], _SCANNED_GROUPS)
-        candidates = [self._first_to_go(self._members[group]) for group in groups]
+        candidates = [self._oldest_idle(self._members[group]) for group in groups]
         return min(candidates, key=self._added.__getitem__)
 
-    def _first_to_go(self, members: dict[Member, None]) -> Member:
+    def _oldest_idle(self, members: dict[Member, None]) -> Member:
         return next((each for each in members if each in self._idle_since), next(iter(members)))
 
     def idle_before(self, moment: float) -> list[Member]:
-        """The members that have been idle since before this moment."""
+        """Return the members that have been idle since before this moment."""
         return [each for each, _ in itertools.takewhile(lambda item: item[1] < moment, self._idle_since.items())]
 
     def _resize(self, group: str, before: int, after: int) -> None:

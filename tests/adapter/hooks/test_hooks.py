@@ -209,19 +209,19 @@ async def test_a_store_that_cannot_be_written_for_a_while(
     real = transport.commit
     failures = 3
 
-    async def failing(operation: Any) -> Any:
+    async def failing(operation: Any, actor: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise MailError(Reason.DISK_FULL)
-        return await real(operation)
+        return await real(operation, actor)
 
     async with running_hooks(transport, agent=url_hook(receiver)):
         monkeypatch.setattr(transport, "commit", failing)
         sent = [deliver(transport, ADA).message_id for _ in range(2)]
         await until(lambda: receiver.messages == sent)
     assert failures == 0
-    assert receiver.messages == sent  # told once all the same
+    assert receiver.messages == sent  # each delivered once
 
 
 async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: HookReceiver) -> None:

@@ -144,7 +144,7 @@ def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, wo
                 attack.join()
         resident.logout()
         log = server.log.read_text()
-        assert "the oldest give way" in log
+        assert "evicting the oldest" in log
         assert "Traceback" not in log
         assert max(map(max, took.values())) < _LONGEST_SECONDS, took
         assert server.stop() == 0
@@ -164,7 +164,7 @@ def test_a_connection_that_gives_way_is_closed_politely(tmp_path: Path) -> None:
                 assert opened[-1].readline()[:1] in b"*2"  # greeted: the older one came first
             assert opened[0].readline().startswith(word)
             assert opened[0].readline() == b""
-        wait_until(lambda: server.log.read_text().count("the oldest give way") == 3)
+        wait_until(lambda: server.log.read_text().count("evicting the oldest") == 3)
         assert server.stop() == 0
 
 
