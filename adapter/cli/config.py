@@ -13,7 +13,7 @@ from adapter.cli.serve_options import read_settings, settings_options
 from adapter.config import render
 from adapter.config.loader import ConfigError
 from adapter.server import autoconfig as formats
-from adapter.server.autoconfig import Client
+from adapter.server.autoconfig import ClientSetup
 
 
 @click.group(name="config", short_help="Check or show the configuration.")
@@ -49,7 +49,7 @@ def show(config_file: str | None, **flags: Any) -> None:
     click.echo(render.render(loaded), nl=False)
 
 
-_FORMATS: dict[str, tuple[str, Callable[[Client], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[ClientSetup], str]]] = {
     "thunderbird": (
         "Thunderbird: publish as https://autoconfig.{0}/mail/config-v1.1.xml",
         formats.thunderbird,
@@ -74,7 +74,7 @@ def autoconfig(address: str, only: str | None, host: str | None, config_file: st
     except ConfigError as error:
         raise CommandError(str(error)) from None
     host = host or settings.server.hostname or socket.getfqdn()
-    client = formats.client(address, settings, host)
+    client = formats.client_setup(address, settings, host)
     if "." not in host or host.startswith("localhost."):
         click.echo(f"markpost: other machines cannot find this server as {host!r}: give its name with --host", err=True)
     if only is not None:

@@ -1,6 +1,6 @@
-"""What mail clients need to know to set themselves up: Thunderbird's XML, Apple's profile, and records for the DNS.
+"""Autoconfiguration of mail clients: Thunderbird's XML, Apple's profile, and DNS records.
 
-Invariant: every address, domain and host name is data; none can break out of the format it is put into.
+Invariant: addresses, domains and host names are escaped as data of the output format.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _KINDS: dict[str, tuple[Protocol, bool, int]] = {
     "submission": ("smtp", False, 587),
 }
 _SOCKET_TYPES: dict[Security, str] = {"tls": "SSL", "starttls": "STARTTLS", "none": "plain"}
-_TTL = 3600
-#: RFC 6186 section 3.4: not offered, and clients need not try.
-_NEVER = ("pop3", "pop3s")
+_TTL_SECONDS = 3600
+#: Published as not offered (RFC 6186 section 3.4).
+_NOT_OFFERED = ("pop3", "pop3s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """Somebody who wants to set up a mail client."""
+class ClientSetup:
+    """The settings of a mail client for one address."""
 
     address: str
-    offers: tuple[Offer, ...]  # the preferred first
+    offers: tuple[Offer, ...]  # the preferred one first
 
     @property
     def domain(self) -> str:
@@ -59,31 +59,28 @@ class Client:
         return next(offer for offer in self.offers if offer.protocol == protocol)
 
 
-def client(address: str, settings: Settings, host: str) -> Client:
-    """For an address, with what the settings listen on; where that is nothing, with the usual ports.
-
-    Raises MailError for what is no address.
-    """
+def client_setup(address: str, settings: Settings, host: str) -> ClientSetup:
+    """Return the settings for an address: the configured listeners, or the standard ports. Raises MailError."""
     offers = []
-    for kind, (protocol, implicit, usual) in _KINDS.items():
-        ports = [endpoints.parse(kind, text).port or usual for text in getattr(settings.listen, kind)]
+    for kind, (protocol, implicit, standard_port) in _KINDS.items():
+        ports = [endpoints.parse(kind, text).port or standard_port for text in getattr(settings.listen, kind)]
         security: Security = "tls" if implicit else "starttls" if settings.tls.certificate else "none"
         offers += [Offer(kind, protocol, security, _ascii(host), port) for port in dict.fromkeys(ports)]
     for protocol in ("imap", "smtp"):
         if not any(offer.protocol == protocol for offer in offers):
-            kind, (_, _, usual) = next(item for item in _KINDS.items() if item[1][0] == protocol)
-            offers.append(Offer(kind, protocol, "tls", _ascii(host), usual))
-    return Client(names.normalise_address(address), tuple(offers))
+            kind, (_, _, standard_port) = next(item for item in _KINDS.items() if item[1][0] == protocol)
+            offers.append(Offer(kind, protocol, "tls", _ascii(host), standard_port))
+    return ClientSetup(names.normalise_address(address), tuple(offers))
 
 
-def thunderbird(wanted: Client) -> str:
-    """Thunderbird's autoconfiguration, the same for everybody in the domain."""
+def thunderbird(setup: ClientSetup) -> str:
+    """Render Thunderbird's autoconfiguration, which is the same for all addresses of a domain."""
     root = ET.Element("clientConfig", version="1.1")
-    provider = ET.SubElement(root, "emailProvider", id=wanted.domain)
+    provider = ET.SubElement(root, "emailProvider", id=setup.domain)
     for tag in ("domain", "displayName", "displayShortName"):
-        ET.SubElement(provider, tag).text = wanted.domain
+        ET.SubElement(provider, tag).text = setup.domain
     for protocol, tag in (("imap", "incomingServer"), ("smtp", "outgoingServer")):
-        for offer in wanted.offers:
+        for offer in setup.offers:
             if offer.protocol != protocol:
                 continue
             server = ET.SubElement(provider, tag, type=protocol)
@@ -96,15 +93,15 @@ def thunderbird(wanted: Client) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
-def apple(wanted: Client) -> str:
-    """A configuration profile (.mobileconfig). The same account makes the same profile: a new one replaces the old."""
-    imap, smtp = wanted.first("imap"), wanted.first("smtp")
-    identifier = f"{imap.host}.{wanted.address}"
+def apple(setup: ClientSetup) -> str:
+    """Render a configuration profile (.mobileconfig); an account always has the same identifiers, to be replaceable."""
+    imap, smtp = setup.first("imap"), setup.first("smtp")
+    identifier = f"{imap.host}.{setup.address}"
     account: dict[str, Any] = {
-        **_payload("com.apple.mail.managed", f"{identifier}.mail", wanted.address),
+        **_payload("com.apple.mail.managed", f"{identifier}.mail", setup.address),
         "EmailAccountType": "EmailTypeIMAP",
-        "EmailAccountDescription": wanted.address,
-        "EmailAddress": wanted.address,
+        "EmailAccountDescription": setup.address,
+        "EmailAddress": setup.address,
         "OutgoingPasswordSameAsIncomingPassword": True,
     }
     for way, offer in (("Incoming", imap), ("Outgoing", smtp)):
@@ -113,51 +110,51 @@ def apple(wanted: Client) -> str:
             f"{way}MailServerHostName": offer.host,
             f"{way}MailServerPortNumber": offer.port,
             f"{way}MailServerUseSSL": offer.security != "none",
-            f"{way}MailServerUsername": wanted.address,
+            f"{way}MailServerUsername": setup.address,
         }
     profile = {
-        **_payload("Configuration", identifier, f"Mail for {wanted.address}"),
+        **_payload("Configuration", identifier, f"Mail for {setup.address}"),
         "PayloadContent": [account],
         "PayloadRemovalDisallowed": False,
     }
     return plistlib.dumps(profile).decode()
 
 
-def records(wanted: Client) -> str:
-    """SRV records for the zone of the domain (RFC 6186, RFC 8314 section 5.1), in the form of a zone file."""
+def records(setup: ClientSetup) -> str:
+    """Render SRV records as a zone file (RFC 6186, RFC 8314 section 5.1)."""
     lines = []
     for kind in _KINDS:
-        published = [offer for offer in wanted.offers if offer.kind == kind and offer.security != "none"]
+        published = [offer for offer in setup.offers if offer.kind == kind and offer.security != "none"]
         for offer in published[:1]:
-            # The lower number is tried first: TLS from the start (RFC 8314 section 3).
+            # Implicit TLS is preferred: clients try the lower priority first (RFC 8314 section 3).
             priority = 0 if offer.security == "tls" else 10
-            lines.append(_record(kind, wanted.domain, f"{priority} 1 {offer.port} {offer.host.rstrip('.')}."))
+            lines.append(_record(kind, setup.domain, f"{priority} 1 {offer.port} {offer.host.rstrip('.')}."))
         if not published:
-            lines.append(_record(kind, wanted.domain, "0 0 0 ."))
-    lines += [_record(kind, wanted.domain, "0 0 0 .") for kind in _NEVER]
+            lines.append(_record(kind, setup.domain, "0 0 0 ."))
+    lines += [_record(kind, setup.domain, "0 0 0 .") for kind in _NOT_OFFERED]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _record(kind: str, domain: str, data: str) -> str:
-    return f"_{kind}._tcp.{domain}. {_TTL} IN SRV {data}"
+    return f"_{kind}._tcp.{domain}. {_TTL_SECONDS} IN SRV {data}"
 
 
-def _payload(kind: str, identifier: str, shown: str) -> dict[str, Any]:
+def _payload(kind: str, identifier: str, display_name: str) -> dict[str, Any]:
     return {
         "PayloadType": kind,
         "PayloadVersion": 1,
         "PayloadIdentifier": identifier,
         "PayloadUUID": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{kind} {identifier}")).upper(),
-        "PayloadDisplayName": shown,
+        "PayloadDisplayName": display_name,
     }
 
 
 def _ascii(domain: str) -> str:
-    """As it stands in the DNS."""
+    """Convert a domain to its DNS form. Raises MailError."""
     try:
         spelled = to_ascii(domain)
     except UnicodeError:
         spelled = ""
     if not spelled or any(not (character.isalnum() or character in ".-_") for character in spelled):
-        raise MailError(Reason.BAD_ADDRESS, f"{domain!r} cannot stand in the DNS")
+        raise MailError(Reason.BAD_ADDRESS, f"{domain!r} is not a valid DNS name")
     return spelled
