@@ -196,7 +196,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long deleted mail is kept."""
+    """Retention of deleted mail."""
 
     deleted: Seconds = Seconds(30 * 86400.0)  # until content that no folder shows is erased; 0: never
     expire: dict[str, Seconds] = field(default_factory=dict)  # folder -> age at which its messages are deleted

@@ -60,16 +60,16 @@ class MetricsCollector:
         if store is None:
             return
         try:
-            found = await asyncio.to_thread(stats.look, self._directories, store.transport.index, time.time())
+            sizes = await asyncio.to_thread(stats.look, self._directories, store.transport.index, time.time())
         except (MailError, OSError, sqlite3.Error) as error:
             _log.warning("metrics: cannot measure the store (%s); keeping the last values", error)
             return
-        metrics.QUEUE.of("due").value = found.queue_due
-        metrics.QUEUE.of("waiting").value = found.queue_waiting
-        metrics.QUEUE_AGE.of().value = found.queue_oldest
-        metrics.JOURNAL_BYTES.of().value = found.journal_bytes
-        metrics.JOURNAL_SEGMENTS.of().value = found.journal_segments
-        metrics.INDEX_BYTES.of().value = found.index_bytes
-        metrics.APPLIED.of().value = found.applied
-        metrics.CHECKPOINT_LAG.of().value = max(0, found.applied - found.checkpoint)
-        metrics.FREE_BYTES.of().value = found.free_bytes
+        metrics.QUEUE.of("due").value = sizes.queue_due
+        metrics.QUEUE.of("waiting").value = sizes.queue_waiting
+        metrics.QUEUE_AGE.of().value = sizes.queue_oldest
+        metrics.JOURNAL_BYTES.of().value = sizes.journal_bytes
+        metrics.JOURNAL_SEGMENTS.of().value = sizes.journal_segments
+        metrics.INDEX_BYTES.of().value = sizes.index_bytes
+        metrics.APPLIED.of().value = sizes.applied
+        metrics.CHECKPOINT_LAG.of().value = max(0, sizes.applied - sizes.checkpoint)
+        metrics.FREE_BYTES.of().value = sizes.free_bytes
