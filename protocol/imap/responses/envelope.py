@@ -10,34 +10,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from protocol.imap.wire.strings import nstring, string
+
 if TYPE_CHECKING:
     from protocol.mime.addresses import Address
     from protocol.mime.structure import Envelope, Structure
 
-# Longer strings could be quoted, too, but some clients limit the length of a line.
-_is_plain = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-!#-\[\]-\x7f]{0,1000}").fullmatch
-_is_quotable = re.compile(rb"[\x01-\x09\x0b\x0c\x0e-\x7f]{0,1000}").fullmatch
 _PERCENT = re.compile(rb"[^A-Za-z0-9!#$&+.^_`{|}~-]")
 
 
-def nstring(b: bytes | None) -> bytes:
-    """Encode as NIL, a quoted string, or a literal."""
-    return b"NIL" if b is None else string(b)
-
-
-def string(b: bytes) -> bytes:
-    """Encode as a quoted string if the octets allow it, else as a literal."""
-    if _is_plain(b):
-        return b'"%b"' % b
-    if _is_quotable(b):
-        return b'"%b"' % b.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    if b"\x00" in b:
-        return string(b.replace(b"\x00", b""))
-    return b"{%d}\r\n%b" % (len(b), b)
-
-
+# RFC 3501 9 envelope
 def encode_envelope(e: Envelope) -> bytes:
-    """RFC 3501 section 9: envelope."""
     from_ = _addresses(e.from_)
     return b"(%b %b %b %b %b %b %b %b %b %b)" % (
         nstring(e.date),
@@ -69,8 +52,9 @@ def _addresses(addresses: list[Address]) -> bytes:
     return b"(%b)" % b"".join(encoded)
 
 
+# RFC 3501 9 body
 def encode_structure(s: Structure, extended: bool) -> bytes:
-    """RFC 3501 section 9: body; with the extension data (BODYSTRUCTURE) or without (BODY)."""
+    """Encode a structure with extension data (BODYSTRUCTURE) or without (BODY)."""
     if not s.children:
         return _encode_one(s, [], extended)
     # Parents before children; encoded in reverse order, so that children are encoded before their parent.
@@ -114,8 +98,8 @@ def _encode_one(s: Structure, children: list[bytes], extended: bool) -> bytes:
     return b"(%b)" % b" ".join(parts)
 
 
+# RFC 3501 9 body-fld-dsp, body-fld-lang and body-fld-loc
 def _extension(s: Structure) -> bytes:
-    """RFC 3501 section 9: body-fld-dsp, body-fld-lang and body-fld-loc."""
     if s.disposition is None and not s.language and s.location is None:
         return b"NIL NIL NIL"
     disposition = b"NIL"
@@ -126,8 +110,8 @@ def _extension(s: Structure) -> bytes:
     return b"%b %b %b" % (disposition, language, nstring(s.location))
 
 
+# RFC 3501 9 body-fld-param
 def _params(params: dict[str, str]) -> bytes:
-    """RFC 3501 section 9: body-fld-param."""
     if not params:
         return b"NIL"
     encoded: list[bytes] = []

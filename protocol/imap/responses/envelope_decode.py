@@ -45,15 +45,15 @@ def split_envelope(encoded: bytes) -> EncodedEnvelope:
     return EncodedEnvelope(*match.groups())
 
 
+# RFC 3501 9 nstring
 def string(field: bytes) -> bytes | None:
-    """RFC 3501 9, nstring"""
     if field == b"NIL":
         return None
     return _ESCAPED.sub(rb"\1", field[1:-1]) if b"\\" in field else field[1:-1]
 
 
+# RFC 3501 9 env-from and the like
 def addresses(field: bytes) -> list[Address]:
-    """RFC 3501 9, env-from and the like"""
     return [Address(*map(string, four)) for four in _ADDRESS.findall(field)]
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from protocol.imap.flags import FlagTable
 from protocol.imap.responses import codes
-from protocol.imap.responses.envelope import nstring
 from protocol.imap.sequence_set import format_set
 from protocol.imap.wire.lexer import Dialect
-from protocol.imap.wire.strings import mailbox, quoted, string, text
+from protocol.imap.wire.strings import mailbox, nstring, quoted, string, text
 
 DELIMITER = b"/"
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.imap.responses.envelope import encode_envelope, encode_structure, nstring
+from protocol.imap.responses.envelope import encode_envelope, encode_structure
+from protocol.imap.wire.strings import nstring
 from protocol.mime.addresses import mailboxes, parse_addresses
 from protocol.mime.dates import parse_date
 from protocol.mime.headers import decode_words, parse_headers, parse_parameters

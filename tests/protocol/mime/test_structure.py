@@ -6,7 +6,8 @@ import mmap
 
 import pytest
 
-from protocol.imap.responses.envelope import encode_envelope, encode_structure, nstring
+from protocol.imap.responses.envelope import encode_envelope, encode_structure
+from protocol.imap.wire.strings import nstring
 from protocol.mime.parser import ParserLimits, scan
 from protocol.mime.structure import count_lines, envelope, structure
 
