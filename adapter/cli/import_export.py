@@ -39,7 +39,7 @@ def export(root: str, form: Format, target: str, address: str | None) -> None:
     click.echo(f"exported {counts} of {plural(done.accounts, 'account')} to {target}")
 
 
-@click.command(name="import", short_help="Import mail from Maildir, mbox or .eml files.")
+@click.command(name="import", short_help="Import mail from Maildir, mbox, .eml or .md files.")
 @root_option
 @click.option("--from", "path", metavar="PATH", required=True, type=click.Path())
 @click.option("--address", metavar="ADDRESS", required=True, help="The account to import into.")
@@ -49,10 +49,10 @@ def export(root: str, form: Format, target: str, address: str | None) -> None:
     help="Import INBOX and mail without a folder into FOLDER, and other folders below it. [default: as they are]",
 )
 def import_(root: str, path: str, address: str, folder: str | None) -> None:
-    """Import a Maildir with its folders, an mbox file, a directory of .mbox files, or .eml files.
+    """Import a Maildir with its folders, an mbox file, a directory of .mbox files, or .eml or .md files.
 
-    Each message is imported completely or not at all, also if the import is interrupted. A second run imports all
-    messages again. A bare LF is read as CRLF.
+    Each message is imported completely or not at all. An interrupted import is resumed by running the same command
+    again: messages that the folder has already are skipped. A bare LF is read as CRLF.
     """
     address = names.normalise_address(address)
     try:
@@ -72,11 +72,9 @@ def import_(root: str, path: str, address: str, folder: str | None) -> None:
 
                 importer.run(progress)
         except BaseException:
-            if importer.done.messages or importer.done.failed:
+            if importer.done.messages or importer.done.skipped or importer.done.failed:
                 _report(importer.done, address)
-            if importer.done.messages:
-                count = plural(importer.done.messages, "message")
-                click.echo(f"markpost: not finished; a second run imports {count} again", err=True)
+                click.echo("markpost: not finished; run the same command again to import the rest", err=True)
             raise
     _report(importer.done, address)
     if importer.done.failed:
@@ -88,4 +86,5 @@ def _report(done: Imported, address: str) -> None:
     for label, reason in done.failed:
         click.echo(f"markpost: {label}: {reason}", err=True)
     counts = f"{plural(done.messages, 'message')} ({size(done.octets)})"
-    click.echo(f"imported {counts} into {plural(len(done.folders), 'folder')} of {address}")
+    skipped = f"; skipped {plural(done.skipped, 'message')} that were there already" if done.skipped else ""
+    click.echo(f"imported {counts} into {plural(len(done.folders), 'folder')} of {address}{skipped}")

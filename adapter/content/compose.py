@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from email.utils import format_datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -70,16 +70,18 @@ def compose(
     now: datetime,
     message_id: str,
     attachments: Sequence[tuple[str, str, bytes]] = (),
+    ignore_unknown_keys: bool = False,
 ) -> bytes:
     """Compose the octets of a Markdown file; raises MailError(BAD_CONTENT or BAD_ADDRESS).
 
     Optional front matter sets ``from``, ``to``, ``cc``, ``reply_to``, ``subject``, ``in_reply_to`` and ``references``.
     Without ``to`` and ``cc`` the To header lists ``recipients``; otherwise the headers list only the named people.
-    Unknown keys are rejected rather than silently ignored. A stored message can be sent again unless it has
-    attachments, because its file does not contain them.
+    Unknown keys are rejected, unless ``ignore_unknown_keys`` is set for files that were not written to be sent. A
+    stored message can be sent again unless it has attachments, because its file does not contain them.
     """
     values, text = _read(markdown_file)
-    _check_keys(values)
+    if not ignore_unknown_keys:
+        _check_keys(values)
     headers = _headers_of(values)
     if not headers.to and not headers.cc:
         headers = headers._replace(to=list(recipients))
@@ -105,6 +107,21 @@ def compose_message(
         files = [_file(Attachment(*attachment)) for attachment in attachments]
         octets = _multipart("mixed", [octets, *files])
     return "".join(_header_lines(headers, text, sender, now, message_id)).encode() + octets
+
+
+def read_date(markdown_file: bytes) -> int | None:
+    """The ``date`` of the front matter in seconds; None if it has none, or an impossible one."""
+    value = _read(markdown_file)[0].get("date")
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        return int((value if value.tzinfo is not None else value.replace(tzinfo=UTC)).timestamp())
+    if isinstance(value, date):
+        return int(datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp())
+    return None
 
 
 def _read(markdown_file: bytes | str) -> tuple[dict[str, Any], str]:

@@ -1,20 +1,24 @@
-"""Import mail from Maildir, mbox or ``.eml`` files into the folders of an account.
+"""Import mail from Maildir, mbox, ``.eml`` or ``.md`` files into the folders of an account.
 
 Each message is one operation: whenever the import stops, the message is complete, with flags and date, or absent. Many
 operations are in flight at once, so that they share commits. An unreadable message is reported and skipped. An error
-of the store itself ends the import.
+of the store itself ends the import, after the results of all operations in flight were counted.
+
+An import is idempotent: a message that the target folder has already, with the same octets, is skipped. Copies are
+counted, so that a folder ends with as many equal messages as the source has.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from adapter.exchange import eml, maildir, mbox
+from adapter.exchange import eml, maildir, markdown, mbox
 from adapter.exchange.model import Item, Source, SourceError
 from adapter.store import names
 from adapter.store.queries import mailboxes
@@ -37,6 +41,7 @@ class Imported:
 
     messages: int = 0
     octets: int = 0
+    skipped: int = 0  # in the target folder already, with the same octets
     folders: set[str] = field(default_factory=set)
     failed: list[tuple[str, str]] = field(default_factory=list)  # label, reason
 
@@ -48,6 +53,8 @@ def find_source(path: str, address: str) -> Source:
             if os.path.exists(path) and not os.path.isfile(path):
                 raise SourceError(f"{path} is neither a file nor a directory")
             path = os.path.realpath(path)  # the user may name a link; links inside a source are refused
+            if markdown.is_markdown(path):
+                return markdown.source(path, [path], address)
             return mbox.single(path) if mbox.is_mbox(path) else eml.single(path)
         if maildir.is_maildir(path):
             return maildir.source(path)
@@ -58,9 +65,11 @@ def find_source(path: str, address: str) -> Source:
             return mbox.directory(path)
         if eml.contains_messages(path):
             return eml.directory(path)
+        if files := markdown.find(path):
+            return markdown.source(path, files, address)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
-    raise SourceError(f"{path} has no mail: it is not a Maildir and contains no .mbox or .eml files")
+    raise SourceError(f"{path} has no mail: it is not a Maildir and contains no .mbox, .eml or .md files")
 
 
 class Importer:
@@ -73,6 +82,7 @@ class Importer:
         self._below = names.normalise_folder(below) if below else None
         self._pending: deque[tuple[Item, Staged, Future[list[op.Placed]]]] = deque()
         self._pending_octets = 0
+        self._existing: dict[str, Counter[str]] = {}  # SHA-256 of the octets of the messages of each target folder
         self.done = Imported()
 
     def run(self, progress: Progress = lambda octets: None) -> Imported:
@@ -85,9 +95,19 @@ class Importer:
                 while len(self._pending) > _MAX_PENDING_MESSAGES or self._pending_octets > _MAX_PENDING_OCTETS:
                     self._collect_result()
         finally:
-            while self._pending:
-                self._collect_result()
+            self._collect_all()
         return self.done
+
+    def _collect_all(self) -> None:
+        """Wait for everything in flight, so that ``done`` is exact; then raise the first error of the store."""
+        error: MailError | None = None
+        while self._pending:
+            try:
+                self._collect_result()
+            except MailError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
 
     def target(self, folder: str) -> str:
         """Map a folder of the source to a folder here: INBOX becomes ``below`` itself, other folders go below it."""
@@ -114,19 +134,38 @@ class Importer:
         date = item.date if item.date is not None and _FIRST_DATE <= item.date <= _LAST_DATE else None
         # Store the message under the day of its internal date, not under today.
         arrived = date * 1_000_000 if date is not None and 0 <= date <= time.time() else None
+        folder = self.target(item.folder)
         spool = self._transport.spool()
+        digest = hashlib.sha256()
         with spool:
             try:
                 for chunk in item.chunks():
+                    digest.update(chunk)
                     spool.write(chunk)
             except SourceError as error:
                 self.done.failed.append((item.label, str(error)))
                 return
+            if self._is_there(folder, digest.hexdigest()):
+                self.done.skipped += 1
+                return
             staged = spool.stage(arrived)
         appended = op.AppendItem(staged, item.flags, item.keywords, date)
-        future = self._transport.submit(op.Append(self._address, self.target(item.folder), [appended]))
+        future = self._transport.submit(op.Append(self._address, folder, [appended]))
         self._pending.append((item, staged, future))
         self._pending_octets += staged.content.size
+
+    def _is_there(self, folder: str, sha256: str) -> bool:
+        """True if the folder had one more message with these octets when the import began."""
+        existing = self._existing.get(folder)
+        if existing is None:
+            with self._transport.reading() as connection:
+                row = mailboxes.active_folder(connection, self._address, folder)
+                existing = Counter(mailboxes.octets_digests(connection, row.id) if row is not None else {})
+            self._existing[folder] = existing
+        if not existing[sha256]:
+            return False
+        existing[sha256] -= 1
+        return True
 
     def _collect_result(self) -> None:
         item, staged, future = self._pending.popleft()
