@@ -765,6 +765,26 @@ def test_the_readme_names_every_module(folder: str) -> None:
     assert not set(first) - known
 
 
+def test_packages_are_listed_in_layer_order() -> None:
+    listed = re.findall(r"^(\w+)/", _listing("adapter"), re.MULTILINE)
+    assert listed == [layer for layer in LAYERS if layer in listed]
+
+
+def test_flows_of_the_readme_name_existing_modules_in_at_most_20_lines() -> None:
+    text = (
+        (ROOT / "adapter" / "README.md").read_text(encoding="utf-8").partition("## Four flows")[2].partition("\n## ")[0]
+    )
+    flows = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(flows) == 4
+    modules = {module.removeprefix("adapter/") for module in ADAPTER} | set(PROTOCOL)
+    for flow in flows:
+        lines = flow.splitlines()
+        assert len(lines) <= 20
+        assert not {line.split()[0] for line in lines} - modules
+        mentioned = re.findall(r"[\w/]+\.py", flow)
+        assert not [name for name in mentioned if not any(f"/{module}".endswith(f"/{name}") for module in modules)]
+
+
 def test_readme_of_protocol_lists_each_module_once_below_its_package() -> None:
     listed: list[str] = []
     package: list[str] = []
