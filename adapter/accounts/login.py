@@ -144,7 +144,7 @@ class Authenticator:
         if mechanism.upper() not in self.mechanisms:
             return None
         config = mechanisms.Config(os.urandom(18).hex(), self._records.secret, SCRAM_ITERATIONS)
-        exchange = mechanisms.start(mechanism, config)
+        exchange = mechanisms.start_exchange(mechanism, config)
         if exchange is None:
             return None
         with _count_abandoned(peer), contextlib.ExitStack() as attempts:
@@ -360,7 +360,7 @@ class _Driver:
             return self._exchange.reject(unavailable=True)
         # From here on the client knows a salt: an exchange that it does not complete has failed.
         attempt.failed = True
-        return self._exchange.keys(keys, spelling(user))
+        return self._exchange.supply_keys(keys, spelling(user))
 
     async def _token(self, user: str, token: str) -> mechanisms.Step:
         attempt = self._begin(user)

@@ -49,7 +49,7 @@ class _Refused(Exception):  # noqa: N818 - a signal inside this module
         self.reply = replies.failed(status, text)
 
 
-class _OutOfStep(SMTPException):
+class _OutOfSync(SMTPException):
     """More replies than commands: they can no longer be matched, in this transaction and after it."""
 
 
@@ -76,7 +76,7 @@ class Smarthost:
     async def open(self) -> None:
         """Connect, encrypt, log in. Raises :class:`Unreachable`."""
         settings = self._settings
-        where = f"{settings.host}:{settings.port}"
+        endpoint = f"{settings.host}:{settings.port}"
         try:
             self._client = client = SMTP(
                 hostname=settings.host,
@@ -91,31 +91,32 @@ class Smarthost:
             )
             async with asyncio.timeout(settings.command):
                 await client.connect(timeout=settings.connect)
-                await _say_hello(client)
+                await _greet(client)
                 if settings.tls == "starttls":
                     await client.starttls()
-                    await _say_hello(client)
+                    await _greet(client)
                 if settings.user:
-                    await self._log_in(client, where)
-                _check_step(client)
+                    await self._log_in(client, endpoint)
+                _check_sync(client)
         except Unreachable:
             self.abort()
             raise
         except (*_CONNECTION_ERRORS, ValueError) as error:
             self.abort()
-            raise Unreachable(f"cannot connect to {where}: {_reason(error)}") from error
+            raise Unreachable(f"cannot connect to {endpoint}: {_reason(error)}") from error
         self._extensions = dict(client.esmtp_extensions)
         self._transactions = 0
 
-    async def _log_in(self, client: SMTP, where: str) -> None:
+    async def _log_in(self, client: SMTP, endpoint: str) -> None:
         """Log in. Only the reply code is logged: some servers echo the password."""
         try:
             await client.login(self._settings.user, await self._password())
         except SMTPResponseException as refusal:
             code = f" ({refusal.code})" if refusal.code > 0 else ""
-            raise Unreachable(f"cannot log in to {where}{code}", "4.7.0") from None
+            advice = "check relay.user and relay.password_file"
+            raise Unreachable(f"cannot log in to {endpoint}{code}", "4.7.0", advice) from None
         except (*_CONNECTION_ERRORS, ValueError) as error:
-            raise Unreachable(f"cannot log in to {where}", "4.7.0", _reason(error)) from error
+            raise Unreachable(f"cannot log in to {endpoint}", "4.7.0", _reason(error)) from error
 
     async def _password(self) -> str:
         settings = self._settings
@@ -169,24 +170,24 @@ class Smarthost:
                     raise Unreachable("the server closed the reused connection")
                 return [self._parse(reply)] * len(rows)
             step = "RCPT"
-            for place, row in enumerate(rows):
-                results[place] = await self._recipient(client, row)
-            accepted = [place for place, result in enumerate(results) if result is None]
+            for index, row in enumerate(rows):
+                results[index] = await self._send_rcpt(client, row)
+            accepted = [index for index, result in enumerate(results) if result is None]
             if accepted:
                 step = "the data"
-                data_reply = await self._data(client, message, binary=b"BODY=BINARYMIME" in options)
-                for place in accepted:
-                    results[place] = data_reply
+                final_reply = await self._send_data(client, message, binary=b"BODY=BINARYMIME" in options)
+                for index in accepted:
+                    results[index] = final_reply
             if not accepted or (results[accepted[0]] or _NO_REPLY).verdict is not Verdict.RELAYED:
                 await self._reset(client)
         except _CONNECTION_ERRORS as error:
             self.abort()
             if step == "MAIL" and self._transactions > 1:
                 raise Unreachable(f"the connection broke: {_reason(error)}", "4.4.2") from error
-            is_out_of_step = isinstance(error, _OutOfStep)
-            status = "4.5.0" if is_out_of_step else "4.4.2"
+            is_out_of_sync = isinstance(error, _OutOfSync)
+            status = "4.5.0" if is_out_of_sync else "4.4.2"
             lost = replies.deferred(status, f"{self._settings.host}: {_reason(error)} while sending {step}")
-            results = [lost if is_out_of_step else result or lost for result in results]
+            results = [lost if is_out_of_sync else result or lost for result in results]
         return _defer_without_progress([result or _NO_REPLY for result in results])
 
     def _mail_options(self, rows: Sequence[QueueRow], traits: MessageTraits) -> list[bytes]:
@@ -238,7 +239,7 @@ class Smarthost:
                 raise _Refused("5.6.7", f"{self._settings.host} does not accept international addresses (SMTPUTF8)")
         return f"<{address}>".encode()
 
-    async def _recipient(self, client: SMTP, row: QueueRow) -> RecipientReply | None:
+    async def _send_rcpt(self, client: SMTP, row: QueueRow) -> RecipientReply | None:
         """Send RCPT; None: accepted."""
         try:
             arguments = [b"TO:" + self._path(row.recipient)]
@@ -257,18 +258,18 @@ class Smarthost:
             raise SMTPServerDisconnected(f"{reply.code} {reply.message}")
         return replies.parse_rcpt_reply(reply.code, reply.message, self._settings.host)
 
-    async def _data(self, client: SMTP, message: OutgoingMessage, *, binary: bool) -> RecipientReply:
+    async def _send_data(self, client: SMTP, message: OutgoingMessage, *, binary: bool) -> RecipientReply:
         try:
-            return await (self._chunked(client, message) if binary else self._dotted(client, message))
+            return await (self._send_chunks(client, message) if binary else self._send_dot_stuffed(client, message))
         except MailError as error:
             self.abort()
             return unreadable(error)
 
-    async def _dotted(self, client: SMTP, message: OutgoingMessage) -> RecipientReply:
+    async def _send_dot_stuffed(self, client: SMTP, message: OutgoingMessage) -> RecipientReply:
         """RFC 5321 4.1.1.4."""
         reply = await _command(client, b"DATA")
         if _is_positive(reply):
-            raise _OutOfStep(f"the reply to DATA was {reply.code}")
+            raise _OutOfSync(f"the reply to DATA was {reply.code}")
         if reply.code != 354:
             return self._parse(reply)
         protocol = client.protocol
@@ -283,14 +284,14 @@ class Smarthost:
                 async with asyncio.timeout(self._settings.command):
                     await protocol._drain_helper()
             if protocol.is_connected and _has_replied(protocol):
-                raise _OutOfStep("a reply before the end of the data")
+                raise _OutOfSync("a reply before the end of the data")
             protocol.write(encoder.finish())
         except ConnectionError:
             early = await protocol.read_response(timeout=1.0)
             return self._parse(early) if not _is_positive(early) else _NO_REPLY
-        return self._data_reply(client, await protocol.read_response(timeout=self._settings.accept))
+        return self._final_reply(client, await protocol.read_response(timeout=self._settings.accept))
 
-    async def _chunked(self, client: SMTP, message: OutgoingMessage) -> RecipientReply:
+    async def _send_chunks(self, client: SMTP, message: OutgoingMessage) -> RecipientReply:
         """RFC 3030 section 2."""
         protocol = client.protocol
         async for chunk in message.chunks():
@@ -298,16 +299,18 @@ class Smarthost:
                 raise SMTPServerDisconnected("connection lost")
             protocol.write(b"BDAT %d\r\n%b" % (len(chunk), chunk))
             reply = await protocol.read_response(timeout=self._settings.command)
-            _check_step(client)
+            _check_sync(client)
             if not _is_positive(reply):
                 return self._parse(reply)
-        return self._data_reply(client, await client.execute_command(b"BDAT", b"0 LAST", timeout=self._settings.accept))
+        return self._final_reply(
+            client, await client.execute_command(b"BDAT", b"0 LAST", timeout=self._settings.accept)
+        )
 
-    def _data_reply(self, client: SMTP, reply: SMTPResponse) -> RecipientReply:
-        """An accepted message is delivered even if the replies are out of step: a retry would duplicate it."""
+    def _final_reply(self, client: SMTP, reply: SMTPResponse) -> RecipientReply:
+        """An accepted message is delivered even if the replies are out of sync: a retry would duplicate it."""
         try:
-            _check_step(client)
-        except _OutOfStep:
+            _check_sync(client)
+        except _OutOfSync:
             if not _is_positive(reply):
                 raise
             self.abort()
@@ -321,7 +324,7 @@ class Smarthost:
         try:
             if client.is_connected:
                 await client.rset()
-                _check_step(client)
+                _check_sync(client)
         except _CONNECTION_ERRORS:
             self.abort()
 
@@ -335,7 +338,7 @@ def unreadable(error: Exception) -> RecipientReply:
     return replies.deferred("4.3.0", "the stored message cannot be read")
 
 
-async def _say_hello(client: SMTP) -> None:
+async def _greet(client: SMTP) -> None:
     """RFC 5321 3.2: fall back to HELO only for a server without EHLO; a busy one would lose its extensions.
 
     aiosmtplib falls back in more cases, so this must run before any method that greets by itself.
@@ -350,14 +353,14 @@ async def _say_hello(client: SMTP) -> None:
 
 async def _command(client: SMTP, *words: bytes) -> SMTPResponse:
     reply = await client.execute_command(*words)
-    _check_step(client)
+    _check_sync(client)
     return reply
 
 
-def _check_step(client: SMTP) -> None:
+def _check_sync(client: SMTP) -> None:
     """Call after each reply: surplus octets would be taken for the reply to the next command."""
     if client.protocol is not None and client.protocol._buffer:
-        raise _OutOfStep("more replies than commands")
+        raise _OutOfSync("more replies than commands")
 
 
 def _has_replied(protocol: SMTPProtocol) -> bool:

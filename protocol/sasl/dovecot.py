@@ -45,7 +45,7 @@ def userdb_hello() -> bytes:
     return b"VERSION\t%d\t0\n" % MAJOR
 
 
-def auth(number: int, user: str, password: str, peer: str) -> bytes:
+def auth_request(number: int, user: str, password: str, peer: str) -> bytes:
     """Ask to verify a password. ``peer`` is the client's IP address, if it has one. Raises ValueError.
 
     The mechanism is PLAIN (RFC 4616), which separates its fields by NUL.
@@ -60,7 +60,7 @@ def auth(number: int, user: str, password: str, peer: str) -> bytes:
     return b"AUTH\t%d\tPLAIN\t%b\tresp=%b\n" % (number, options, response)
 
 
-def user(number: int, name: str) -> bytes:
+def user_request(number: int, name: str) -> bytes:
     """Look up a user."""
     return b"USER\t%d\t%b\tservice=lmtp\n" % (number, escape(name).encode())
 
@@ -73,7 +73,7 @@ def unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: _UNESCAPE.get(match[1], match[1]), text)
 
 
-def parse(line: bytes) -> Line:
+def parse_line(line: bytes) -> Line:
     """Parse any line; the caller checks the command. Invalid UTF-8 is replaced."""
     command, *parameters = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")
     named = {}

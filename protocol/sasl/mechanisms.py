@@ -2,12 +2,12 @@
 
 The SMTP or IMAP session drives an exchange::
 
-    exchange = start("PLAIN", config)           # None: no such mechanism
+    exchange = start_exchange("PLAIN", config)           # None: no such mechanism
     step = exchange.step(initial_response)      # None: the client sent none
     Challenge      send it, pass the client's response to step()
     NeedPassword   verify it off the event loop, then accept(user) or reject()
     NeedToken      the same, for OAuth tokens
-    NeedScramKeys  look up the keys, then keys(keys, name); None for an unknown user
+    NeedScramKeys  look up the keys, then supply_keys(keys, name); None for an unknown user
     Success, Failure   the end
 
 Invariants: no input of a client raises; input is bounded by MAX_LINE_BYTES; an exchange that has ended stays ended; an
@@ -159,7 +159,7 @@ class Exchange(ABC):
             return self._end_step(Failure(FailureCause.UNAVAILABLE))
         return self._end_step(self._reject() if isinstance(self._last, NeedToken) else _REFUSED)
 
-    def keys(self, keys: ScramKeys | None, name: str) -> Step:
+    def supply_keys(self, keys: ScramKeys | None, name: str) -> Step:
         """The keys that NeedScramKeys asked for; None for an unknown user.
 
         ``name`` is the canonical user name: all spellings of the same account must give the same salt, whether or not
@@ -392,7 +392,7 @@ MECHANISMS: dict[str, type[Exchange]] = {
 }
 
 
-def start(mechanism: str, config: Config) -> Exchange | None:
+def start_exchange(mechanism: str, config: Config) -> Exchange | None:
     """Start an exchange of the named mechanism (case-insensitive); None: unknown."""
     kind = MECHANISMS.get(mechanism.upper())
     return None if kind is None else kind(config)

@@ -106,7 +106,7 @@ class Channel:
     async def _read_hello(self, reader: asyncio.StreamReader) -> None:
         mechanisms = set()
         for _ in range(_MAX_HANDSHAKE_LINES):
-            line = dovecot.parse(await _read_line(reader))
+            line = dovecot.parse_line(await _read_line(reader))
             if line.command == "VERSION" and line.words[:1] != (str(dovecot.MAJOR),):
                 raise UnavailableError(f"{self.where}: unsupported protocol version {line.words[:1]}")
             if line.command == "MECH" and line.words:
@@ -120,7 +120,7 @@ class Channel:
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                line = dovecot.parse(await _read_line(reader))
+                line = dovecot.parse_line(await _read_line(reader))
                 reply = self._pending.pop(line.number, None)
                 if reply is not None and not reply.done():
                     reply.set_result(line)
@@ -155,7 +155,7 @@ class AuthSocket:
             return None
         address = "" if peer == networks.UNIX else peer
         try:
-            reply = await self._channel.ask(lambda number: dovecot.auth(number, user, password, address))
+            reply = await self._channel.ask(lambda number: dovecot.auth_request(number, user, password, address))
         except ValueError:
             return None
         if reply.command == "OK":
@@ -179,7 +179,7 @@ class UserdbSocket:
         """Look up a user. Raises UnavailableError."""
         if len(name) > _MAX_NAME or not name.isprintable():
             return False
-        reply = await self._channel.ask(lambda number: dovecot.user(number, name))
+        reply = await self._channel.ask(lambda number: dovecot.user_request(number, name))
         if reply.command in ("USER", "NOTFOUND"):
             return reply.command == "USER"
         reason = reply.named.get("reason") or reply.command

@@ -30,15 +30,15 @@ MALFORMED, REFUSED = Failure(FailureCause.MALFORMED), Failure(FailureCause.REFUS
 
 
 def begin(mechanism: str) -> Exchange:
-    exchange = mechanisms.start(mechanism, CONFIG)
+    exchange = mechanisms.start_exchange(mechanism, CONFIG)
     assert exchange is not None
     return exchange
 
 
 def test_mechanisms_are_found_in_any_case() -> None:
-    assert mechanisms.start("plain", CONFIG) is not None
-    assert mechanisms.start("CRAM-MD5", CONFIG) is None
-    assert mechanisms.start("SCRAM-SHA-256-PLUS", CONFIG) is None
+    assert mechanisms.start_exchange("plain", CONFIG) is not None
+    assert mechanisms.start_exchange("CRAM-MD5", CONFIG) is None
+    assert mechanisms.start_exchange("SCRAM-SHA-256-PLUS", CONFIG) is None
 
 
 def test_base64_lines_are_decoded_or_fail() -> None:
@@ -110,11 +110,11 @@ def test_calls_out_of_order_fail() -> None:
     assert exchange.reject(unavailable=True) == Failure(FailureCause.UNAVAILABLE)
     assert exchange.accept("ada") == MALFORMED
     assert begin("PLAIN").accept("ada") == MALFORMED
-    assert begin("PLAIN").keys(KEYS, "user") == MALFORMED
+    assert begin("PLAIN").supply_keys(KEYS, "user") == MALFORMED
     exchange = begin("SCRAM-SHA-256")
     exchange.step(b"n,,n=ada,r=abc")
     assert exchange.accept("ada") == MALFORMED
-    assert exchange.keys(KEYS, "user") == MALFORMED
+    assert exchange.supply_keys(KEYS, "user") == MALFORMED
     exchange = begin("PLAIN")
     exchange.step(None)
     assert exchange.step(None) == MALFORMED
@@ -131,7 +131,7 @@ def test_scram_as_in_rfc_7677() -> None:
     exchange = begin("SCRAM-SHA-256")
     assert exchange.step(None) == Challenge(b"")
     assert exchange.step(FIRST) == NeedScramKeys("user")
-    assert exchange.keys(KEYS, "user") == Challenge(b"r=" + NONCE + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert exchange.supply_keys(KEYS, "user") == Challenge(b"r=" + NONCE + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
     assert exchange.step(FINAL) == Challenge(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
     assert exchange.step(b"") == Success("user")
 
@@ -142,7 +142,7 @@ def scram_client(password: str, user: bytes, gs2: bytes, exchange: Exchange, key
     step = exchange.step(gs2 + bare)
     if not isinstance(step, NeedScramKeys):
         return step
-    step = exchange.keys(keys, "user")
+    step = exchange.supply_keys(keys, "user")
     assert isinstance(step, Challenge)
     fields = dict(part.split(b"=", 1) for part in step.data.split(b","))
     without = b"c=" + base64.b64encode(gs2) + b",r=" + fields[b"r"]
@@ -186,21 +186,21 @@ def test_scram_refuses_invalid_messages() -> None:
     ):
         exchange = begin("SCRAM-SHA-256")
         exchange.step(FIRST)
-        exchange.keys(KEYS, "user")
+        exchange.supply_keys(KEYS, "user")
         assert exchange.step(final) == REFUSED
     exchange = begin("SCRAM-SHA-256")
     exchange.step(FIRST)
-    exchange.keys(KEYS, "user")
+    exchange.supply_keys(KEYS, "user")
     exchange.step(FINAL)
     assert exchange.step(b"x") == MALFORMED
 
 
 def test_unknown_user_gets_a_stable_salt() -> None:
     def challenge(user: bytes, name: str, config: Config = CONFIG) -> Step:
-        exchange = mechanisms.start("SCRAM-SHA-256", config)
+        exchange = mechanisms.start_exchange("SCRAM-SHA-256", config)
         assert exchange is not None
         exchange.step(b"n,,n=" + user + b",r=abc")
-        return exchange.keys(None, name)
+        return exchange.supply_keys(None, name)
 
     assert challenge(b"ada", "ada") == challenge(b'"ada"', "ada") == challenge(b"ADA", "ada")
     assert challenge(b"ada", "ada") != challenge(b"ada", "bob")
@@ -304,7 +304,7 @@ def test_arbitrary_messages_never_succeed_or_raise(mechanism: str, messages: lis
             assert isinstance(step, Failure)
         ended = ended or isinstance(step, Failure)
         if isinstance(step, NeedScramKeys):
-            assert isinstance(exchange.keys(KEYS, "user"), Challenge)
+            assert isinstance(exchange.supply_keys(KEYS, "user"), Challenge)
 
 
 @settings(max_examples=300, deadline=None)
