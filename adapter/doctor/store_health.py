@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator
 
 from adapter.doctor.findings import Finding, bad, ok, warn
-from adapter.store import disk, layout, locks, offline_marker, snapshots, stats
+from adapter.store import disk, layout, locks, offline_marker, snapshots
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable
 from adapter.store.journal import Journal, JournalDamaged
+from adapter.transport import stats
 from adapter.transport.compaction import DUE_BYTES
 
 _REPAIR = "run markpost check, then markpost repair"
@@ -54,7 +55,7 @@ def layers(directories: Directories) -> Iterator[Finding]:
         last_seq, _ = _last_record(directories)
         with contextlib.closing(Index(directories)) as index:
             yield _index_lag(directories, index, last_seq)
-            measures = stats.look(directories, index, time.time())
+            measures = stats.collect_stats(directories, index, time.time())
             yield _checkpoint_lag(directories, measures)
             yield from _sizes(measures)
     except JournalDamaged as error:
@@ -111,7 +112,7 @@ def _index_lag(directories: Directories, index: Index, last_seq: int) -> Finding
     return warn("index lag", f"{_records(behind)} behind the journal", _RECOVERS_ITSELF)
 
 
-def _checkpoint_lag(directories: Directories, measures: stats.Measures) -> Finding:
+def _checkpoint_lag(directories: Directories, measures: stats.StoreStats) -> Finding:
     behind = max(0, measures.applied - measures.checkpoint)
     if not behind:
         return ok("checkpoint", "all layers are durable")
@@ -131,7 +132,7 @@ def _checkpoint_lag(directories: Directories, measures: stats.Measures) -> Findi
     return ok("checkpoint", f"{_records(behind)} behind, which is normal while mail arrives")
 
 
-def _sizes(measures: stats.Measures) -> Iterator[Finding]:
+def _sizes(measures: stats.StoreStats) -> Iterator[Finding]:
     segments = measures.journal_segments
     text = f"{measures.journal_bytes / 1e6:.1f} MB in {segments} file{'s' * (segments != 1)}"
     if measures.journal_bytes > 3 * DUE_BYTES:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, assert_never
 
 from adapter.store.effects import Project, RemoveFolder, SetFlags, Unproject
-from adapter.store.flags import parse_uids
+from adapter.store.flags import flag_masks, parse_uids
 from adapter.store.queries.messages import FolderRow
-from adapter.transport.apply.state import masks as state_masks
 from protocol.errors import MailError
 from protocol.imap.flags import DRAFT, FlagTable
 from protocol.imap.sequence_set import span_positions
@@ -157,7 +156,7 @@ class ColumnsBuilder:
 
     def _flag(self, effect: SetFlags) -> None:
         how = effect.how
-        keep, give = state_masks(how, effect.flags)
+        keep, give = flag_masks(how, effect.flags)
         keywords = self._keywords.bits(effect.keywords)
         # "add" keeps all keywords, "remove" all others, "set" none.
         keep &= _SYSTEM_BITS

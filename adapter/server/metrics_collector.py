@@ -11,8 +11,8 @@ from adapter.observability import metrics
 from adapter.server import process_state
 from adapter.server.metrics_shm import SharedMetrics
 from adapter.sessions.context import ServerContext
-from adapter.store import stats
 from adapter.store.disk import Directories
+from adapter.transport import stats
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class MetricsCollector:
         if store is None:
             return
         try:
-            sizes = await asyncio.to_thread(stats.look, self._directories, store.transport.index, time.time())
+            sizes = await asyncio.to_thread(stats.collect_stats, self._directories, store.transport.index, time.time())
         except (MailError, OSError, sqlite3.Error) as error:
             _log.warning("metrics: cannot measure the store (%s); keeping the last values", error)
             return

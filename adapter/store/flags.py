@@ -37,6 +37,25 @@ def join_keywords(keywords: Iterable[str]) -> str:
     return " ".join(unique[key] for key in sorted(unique))
 
 
+def flag_masks(how: str, flags: int) -> tuple[int, int]:
+    """New flags are ``old & keep | give``. Archived cannot be set by a client: it follows the folder."""
+    if how == "add":
+        return ALL_BITS, flags
+    if how == "remove":
+        return ALL_BITS & ~flags, 0
+    return int(Flag.ARCHIVED), flags
+
+
+def change_keywords(old: str, how: str, keywords: Iterable[str]) -> str:
+    """The column of keywords after adding, removing or setting some."""
+    if how == "set":
+        return join_keywords(keywords)
+    if how == "add":
+        return join_keywords([*keywords, *old.split()])
+    removed = {keyword.casefold() for keyword in keywords}
+    return join_keywords(keyword for keyword in old.split() if keyword.casefold() not in removed)
+
+
 def format_uids(uids: Iterable[int]) -> str:
     """Ascending UIDs as an IMAP sequence set: ``1:5,9``."""
     out: list[str] = []

@@ -11,32 +11,52 @@ Readers keep no cursor open: every query is fetched whole, at once, and they go 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.resources
-import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from adapter.store import disk, index_schema, layout, store_id
+from adapter.store import disk, layout, store_id
 from adapter.store.disk import Directories
-from adapter.store.read_gate import Turns
-from adapter.store.segments import BEGINNING
+from adapter.store.queries import schema
+from adapter.store.queries.schema import (
+    FOREIGN_SCHEMA,
+    SCHEMA_VERSION,
+    applied,
+    complete,
+    schema_differences,
+    schema_version,
+    set_applied,
+    store_of,
+)
 
-Params = ParamSpec("Params")
+__all__ = [
+    "FOREIGN_SCHEMA",
+    "SCHEMA_VERSION",
+    "Index",
+    "IndexDiverged",
+    "IndexForeign",
+    "IndexMissing",
+    "IndexUnreadable",
+    "applied",
+    "bulk_transaction",
+    "check_store",
+    "complete",
+    "connect",
+    "create",
+    "schema_differences",
+    "set_applied",
+    "store_of",
+    "unsynced_copy",
+]
+
+Values = ParamSpec("Values")
 Result = TypeVar("Result")
 
-SCHEMA_VERSION = 1
-FOREIGN_SCHEMA = "its schema is not ours: "
 _BUSY_SECONDS = 30.0
-_APPLIED = "SELECT value FROM meta WHERE key = 'applied_seq'"
-_APPLIED_RECORD = "SELECT key, value FROM meta WHERE key IN ('applied_seq', 'applied_checksum')"
-_SET_APPLIED = """
-UPDATE meta SET value = CASE key WHEN 'applied_seq' THEN ? ELSE ? END WHERE key IN ('applied_seq', 'applied_checksum')
-"""
-_COMMENT = re.compile(r"--.*")  # in the schema, where none stands in a string
+_MAX_OVERLAP_SECONDS = 0.005  # of readers, before they check whether a writer is pending
 
 
 class IndexMissing(Exception):  # noqa: N818 - a state of the store, reported by name
@@ -59,36 +79,10 @@ def create(path: str, store: str) -> sqlite3.Connection:
     """Make a new, empty index of the store with this id at ``path`` and return a writing connection to it."""
     disk.make_private(path)
     connection = connect(path, "rwc")
-    connection.executescript("BEGIN;" + _schema())
-    connection.executemany(
-        "INSERT INTO meta VALUES (?, ?)",
-        [
-            ("schema_version", SCHEMA_VERSION),
-            ("store_id", store),
-            ("applied_seq", 0),
-            ("applied_checksum", BEGINNING),
-            ("last_uidvalidity", 0),
-        ],
-    )
+    connection.execute("BEGIN")
+    schema.create_tables(connection, store)
     connection.execute("COMMIT")
     return connection
-
-
-def set_applied(connection: sqlite3.Connection, seq: int, checksum: str) -> None:
-    """Note the journal record that the rows hold; part of the transaction that applies it."""
-    connection.execute(_SET_APPLIED, (seq, checksum))
-
-
-def applied(connection: sqlite3.Connection) -> tuple[int, str]:
-    """Sequence number and checksum of the record applied last."""
-    found = dict(connection.execute(_APPLIED_RECORD).fetchall())
-    return int(found["applied_seq"]), str(found["applied_checksum"])
-
-
-def store_of(connection: sqlite3.Connection) -> str:
-    """The id of the store whose rows these are; empty if the index names none."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
-    return str(row[0]) if row else ""
 
 
 def check_store(directories: Directories, store: str) -> None:
@@ -103,32 +97,6 @@ def check_store(directories: Directories, store: str) -> None:
 def _compare_stores(found: str, store: str) -> None:
     if found != store:
         raise IndexForeign(f"belongs to store {found}" if found else "names no store")
-
-
-def complete(connection: sqlite3.Connection) -> None:
-    """Add the tables and indexes that an index of an older program lacks; leave out those that do not fit it."""
-    for statement in _COMMENT.sub("", _schema()).split(";"):
-        if "IF NOT EXISTS" in statement:
-            with contextlib.suppress(sqlite3.OperationalError):  # schema_differences() says what is wrong
-                connection.execute(statement)
-
-
-def schema_differences(connection: sqlite3.Connection) -> list[str]:
-    """What of an index's schema is not ours; empty if nothing is."""
-    differences = index_schema.differences(connection, _schema())
-    if not differences and (version := _schema_version(connection)) != SCHEMA_VERSION:
-        differences = [f"schema_version is {version!r}, this program knows {SCHEMA_VERSION}"]
-    return differences
-
-
-def _schema_version(connection: sqlite3.Connection) -> object:
-    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    return row and row[0]
-
-
-@functools.cache
-def _schema() -> str:
-    return importlib.resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def connect(path: str, mode: str) -> sqlite3.Connection:
@@ -152,6 +120,70 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
     return connection
 
 
+@contextlib.contextmanager
+def unsynced_copy(path: str) -> Iterator[sqlite3.Connection]:
+    """A private database at ``path`` for a copy of the index, which is needed for the length of the block only."""
+    copy = sqlite3.connect(path, check_same_thread=False)
+    try:
+        copy.execute("PRAGMA synchronous=OFF")
+        yield copy
+    finally:
+        copy.close()
+
+
+@contextlib.contextmanager
+def bulk_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction on a new index, which is thrown away if the block fails."""
+    connection.execute("BEGIN")
+    yield
+    connection.execute("COMMIT")
+
+
+class ReadGate:
+    """Makes the readers of a process wait for each other while a writer is pending, to prevent writer starvation.
+
+    SQLite lets no new reader in while a writer waits, but it asks the kernel for its lock only when the first reader of
+    a process comes, and gives it back when the last one goes. Readers of one process that overlap without end would
+    keep the writers of all other processes out.
+    """
+
+    def __init__(self, is_writer_pending: Callable[[], bool]) -> None:
+        """``is_writer_pending``: whether any process is about to write."""
+        self._is_writer_pending = is_writer_pending
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._began = 0.0
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Read inside the block; a block within a block of the same thread is part of it."""
+        if getattr(self._mine, "inside", False):
+            yield
+            return
+        self._acquire()
+        self._mine.inside = True
+        try:
+            yield
+        finally:
+            self._mine.inside = False
+            self._release()
+
+    def _acquire(self) -> None:
+        with self._changed:
+            while self._inside and time.monotonic() - self._began > _MAX_OVERLAP_SECONDS and self._is_writer_pending():
+                self._changed.wait()
+            if not self._inside:
+                self._began = time.monotonic()
+            self._inside += 1
+
+    def _release(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            if not self._inside:
+                self._changed.notify_all()
+
+
 class Index:
     def __init__(self, directories: Directories, store: str | None = None) -> None:
         """``store``: its id; by default the one that the root names. Raises :class:`IndexForeign` for another's."""
@@ -161,12 +193,12 @@ class Index:
                 raise IndexMissing
         self._path = layout.absolute(directories.root, layout.INDEX_FILE)
         self._readers = threading.local()
-        self._turns = Turns(self._is_being_written)
+        self._gate = ReadGate(self._is_being_written)
         self._all_readers: list[tuple[threading.Thread, sqlite3.Connection]] = []
         self._mutex = threading.Lock()
         try:
             self.writer = connect(self._path, "rw")
-            version = _schema_version(self.writer)
+            version = schema_version(self.writer)
         except sqlite3.DatabaseError as error:
             raise IndexUnreadable(str(error)) from error
         if version != SCHEMA_VERSION:
@@ -198,24 +230,24 @@ class Index:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one read-only query on this thread's connection and fetch all of it."""
-        with self._turns.turn():
+        with self._gate.enter():
             return self._reader().execute(sql, parameters).fetchall()
 
     def ask(
         self,
-        question: Callable[Concatenate[sqlite3.Connection, Params], Result],
-        *arguments: Params.args,
-        **options: Params.kwargs,
+        query: Callable[Concatenate[sqlite3.Connection, Values], Result],
+        *values: Values.args,
+        **options: Values.kwargs,
     ) -> Result:
         """Run one function of :mod:`adapter.store.queries` on this thread's connection."""
-        with self._turns.turn():
-            return question(self._reader(), *arguments, **options)
+        with self._gate.enter():
+            return query(self._reader(), *values, **options)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Several short queries that see one state; nothing else may happen inside the block."""
         connection = self._reader()
-        with self._turns.turn():
+        with self._gate.enter():
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -248,7 +280,7 @@ class Index:
             self._all_readers = readers
 
     def applied_seq(self) -> int:
-        return int(self.query(_APPLIED)[0][0])
+        return self.ask(schema.applied_seq)
 
     def applied_for_writer(self) -> tuple[int, str]:
         """Number and checksum of the record applied last. Only for the holder of the index lock.
@@ -269,3 +301,13 @@ class Index:
             if self.writer.in_transaction:  # a full disk makes SQLite roll back by itself
                 self.writer.execute("ROLLBACK")
             raise
+
+    @contextlib.contextmanager
+    def durable_transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that is synced: for rows that no journal record holds."""
+        self.writer.execute("PRAGMA synchronous=FULL")
+        try:
+            with self.transaction() as connection:
+                yield connection
+        finally:
+            self.writer.execute("PRAGMA synchronous=OFF")

@@ -19,6 +19,7 @@ import orjson
 
 from adapter.store import disk, index, layout, locks, store_id
 from adapter.store.disk import Directories
+from adapter.store.queries import folders, schema
 from protocol.errors import MailError, Reason
 
 TABLES = (
@@ -46,11 +47,6 @@ _SNAPSHOT = re.compile(r"[0-9]{16}\Z")
 _UNFINISHED = ".new"
 _PATIENCE = 2.0  # seconds: whoever opens the store looks for a moment whether a snapshot is being written
 _MANIFEST = {"seq", "store", "checksum", "last_uidvalidity", "sha256"}
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
-    """Stored columns and their declared types (generated columns are not listed)."""
-    return [(row[1], row[2]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
 
 
 def available(directories: Directories, store: str | None = None) -> list[int]:
@@ -126,25 +122,23 @@ def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> No
     checksums = {}
     with directories.open(working, create=True) as directory:
         for table in TABLES:
-            columns = _columns(source, table)
-            schema = pa.schema([(name, pa.int64() if kind == "INTEGER" else pa.string()) for name, kind in columns])
-            quoted = ", ".join(f'"{name}"' for name, _ in columns)
-            cursor = source.execute(f"SELECT {quoted} FROM {table}")  # noqa: S608 - names from our own schema
+            columns = schema.columns(source, table)
+            fields = pa.schema([(name, pa.int64() if kind == "INTEGER" else pa.string()) for name, kind in columns])
+            cursor = schema.rows(source, table, fields.names)
             name = f"{table}.parquet"
             with open(disk.open_new(directory, name), "wb") as file:
-                with pq.ParquetWriter(file, schema, compression="zstd") as parquet:
+                with pq.ParquetWriter(file, fields, compression="zstd") as parquet:
                     while rows := cursor.fetchmany(_ROWS):
-                        arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema)]
-                        parquet.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                        arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), fields)]
+                        parquet.write_table(pa.Table.from_arrays(arrays, schema=fields))
                 file.flush()
                 disk.sync_data(file.fileno())
             checksums[name] = _sha256(directory, name)
-        (uidvalidity,) = source.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()
         manifest: dict[str, Any] = {
             "seq": seq,
             "store": index.store_of(source),
             "checksum": index.applied(source)[1],
-            "last_uidvalidity": uidvalidity,
+            "last_uidvalidity": folders.last_uidvalidity(source),
             "sha256": checksums,
         }
         manifest["digest"] = _digest(manifest)
@@ -204,24 +198,17 @@ def _load(directories: Directories, connection: sqlite3.Connection, seq: int) ->
     import pyarrow.parquet as pq
 
     manifest = _manifest(directories, seq)
-    connection.execute("BEGIN")
-    with directories.open(layout.snapshot_directory(seq)) as directory:
+    with index.bulk_transaction(connection), directories.open(layout.snapshot_directory(seq)) as directory:
         for table in TABLES:
             if f"{table}.parquet" not in manifest["sha256"]:
                 continue
-            columns = [name for name, _ in _columns(connection, table)]
-            quoted = ", ".join(f'"{name}"' for name in columns)
-            places = ", ".join("?" * len(columns))
+            columns = [name for name, _ in schema.columns(connection, table)]
             with open(disk.open_read(directory, f"{table}.parquet"), "rb") as file:
                 for batch in pq.ParquetFile(file).iter_batches(_ROWS):
                     values = [batch.column(name).to_pylist() for name in columns]
-                    connection.executemany(
-                        f"INSERT INTO {table} ({quoted}) VALUES ({places})",  # noqa: S608 - names from our own schema
-                        zip(*values),
-                    )
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'last_uidvalidity'", (manifest["last_uidvalidity"],))
-    index.set_applied(connection, seq, manifest["checksum"])
-    connection.execute("COMMIT")
+                    schema.insert_rows(connection, table, columns, zip(*values))
+        schema.set_last_uidvalidity(connection, manifest["last_uidvalidity"])
+        index.set_applied(connection, seq, manifest["checksum"])
 
 
 def _manifest(directories: Directories, seq: int) -> dict[str, Any]:

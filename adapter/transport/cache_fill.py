@@ -7,28 +7,18 @@ recovery does not know of it: the transaction has to be safe by itself against a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from adapter.content import front_matter, wire
 from adapter.content.ingest import preview_of
 from adapter.content.parts import encode_outline
+from adapter.store.queries import content_rows
+from adapter.store.queries.content_rows import CacheRow
 from adapter.transport.content import ContentReader
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
 from protocol.mime.parser import scan
 from protocol.mime.structure import envelope, structure
-
-
-class CacheRow(NamedTuple):
-    """A row of ``cache_messages``."""
-
-    message_id: str
-    recipe: bytes
-    envelope: bytes
-    structure: bytes
-    outline: bytes
-    preview: str
 
 
 def derive(content: ContentReader, message_id: str) -> CacheRow:
@@ -51,19 +41,7 @@ def derive(content: ContentReader, message_id: str) -> CacheRow:
     )
 
 
-_INSERT = """
-INSERT OR IGNORE INTO cache_messages (message_id, recipe, envelope, structure, outline, preview)
-SELECT ?, ?, ?, ?, ?, ? FROM messages WHERE message_id = ?1 AND file_sha256 <> ''
-"""
-
-
 def write(transport: Transport, rows: Iterable[CacheRow]) -> None:
     """Keep rows for messages whose content is still there. Takes the index lock; blocks."""
-    index = transport.index
-    with transport.still():
-        index.writer.execute("PRAGMA synchronous=FULL")
-        try:
-            with index.transaction() as connection:
-                connection.executemany(_INSERT, list(rows))
-        finally:
-            index.writer.execute("PRAGMA synchronous=OFF")
+    with transport.still(), transport.index.durable_transaction() as connection:
+        content_rows.cache_existing(connection, rows)

@@ -12,11 +12,10 @@ from adapter.content.wire import RangeReader, Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
+from adapter.store.queries import content_rows
 from protocol.errors import MailError, Reason
 from protocol.mime.parser import Part, scan
 from protocol.mime.sections import Section, section_bytes, section_ranges
-
-_KNOWN = "SELECT size, wire_sha256, header_from, subject, header_id, arrived_at FROM messages WHERE message_id = ?"
 
 
 class ContentReader:
@@ -36,25 +35,24 @@ class ContentReader:
 
     def recipe(self, message_id: str, file: bytes | None = None) -> Recipe:
         """How the octets are rebuilt: from the index's cache, else from the file itself."""
-        row = self._index.query("SELECT recipe FROM cache_messages WHERE message_id = ?", (message_id,))
-        if row:
-            return Recipe.decode(row[0][0])
+        cached = self._index.ask(content_rows.cached_recipe, message_id)
+        if cached is not None:
+            return Recipe.decode(cached)
         return self.derive_recipe(message_id, self.file(message_id) if file is None else file)
 
     def derive_recipe(self, message_id: str, file: bytes) -> Recipe:
         """The recipe as the file tells it; for a damaged message one with placeholders for what is lost."""
-        rows = self._index.query("SELECT part, found FROM damaged_parts WHERE message_id = ?", (message_id,))
-        if not rows:
+        parts = self._index.ask(content_rows.damaged_parts, message_id)
+        if not parts:
             return front_matter.recipe_of(file)
-        parts = dict(rows)
         if "" not in parts:
             return damaged_file.recipe_without_blobs(front_matter.recipe_of(file), parts.keys())
         if hashlib.sha256(file).hexdigest() != parts[""]:
             raise MailError(Reason.UNREADABLE, f"{message_id}: changed since the last repair; run markpost repair")
-        row = self._index.query(_KNOWN, (message_id,))
-        if not row:
+        indexed = self._index.ask(content_rows.indexed_message, message_id)
+        if indexed is None:
             raise MailError(Reason.NO_SUCH_MESSAGE, message_id)
-        return damaged_file.recipe_of_damaged_file(file, damaged_file.IndexedMessage(*row[0]), self)
+        return damaged_file.recipe_of_damaged_file(file, indexed, self)
 
     def octets(self, message_id: str) -> bytes:
         """Exactly the octets that arrived."""
@@ -100,8 +98,8 @@ class ContentReader:
 
     def outline(self, message_id: str) -> Part:
         """Where the parts lie: from the index's cache, else from a scan of the octets."""
-        row = self._index.query("SELECT outline FROM cache_messages WHERE message_id = ?", (message_id,))
-        return decode_outline(row[0][0]) if row else scan(self.octets(message_id))
+        cached = self._index.ask(content_rows.cached_outline, message_id)
+        return decode_outline(cached) if cached is not None else scan(self.octets(message_id))
 
     def read(self, sha256: str, offset: int, length: int) -> bytes:
         """Part of a blob; ``length`` -1 is everything from ``offset`` on. Raises as :meth:`file` does."""

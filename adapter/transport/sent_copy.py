@@ -24,6 +24,7 @@ from functools import partial
 
 from adapter.content import front_matter, wire
 from adapter.content.html import html_alternative
+from adapter.store.queries import content_rows
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.operations.base import Plan
 from adapter.transport.operations.delivery import FindTwin, Twin
@@ -37,19 +38,10 @@ _ADDED = frozenset({"date", "mime-version"})
 _RECORD = _ADDED | {"from", "sender", "reply-to", "to", "cc", "subject", "message-id", "in-reply-to", "references"}
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_RECENT = 256
+_MAX_COPIES = 5  # compared, the newest first
 _MAX_HTML_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 _MESSAGE_ID = re.compile(rb"<[^<>\s]+>")
-
-#: Messages of the folder with this Message-ID that are not marked as deleted, the newest first.
-_CANDIDATES = """
-SELECT p.uid, p.message_id FROM messages m JOIN mailbox_projections p USING (message_id)
-JOIN mailbox_state s USING (folder_id, uid)
-WHERE m.header_id = ? AND m.header_id <> '' AND p.folder_id = ? AND NOT s.flags & 8 ORDER BY p.uid DESC LIMIT 5
-"""
-_SAME_ID = """
-SELECT message_id FROM messages WHERE header_id = ? AND header_id <> '' ORDER BY message_id DESC LIMIT 5
-"""
 
 _Read = Callable[[int, int], Iterator[bytes]]
 
@@ -91,7 +83,9 @@ class SentCopies:
         if fingerprint is None or not fingerprint.message_id:
             return None
         with contextlib.suppress(MailError, OSError, sqlite3.Error):
-            for (message_id,) in self._transport.index.query(_SAME_ID, (fingerprint.message_id,)):
+            for message_id in self._transport.index.ask(
+                content_rows.with_header_id, fingerprint.message_id, _MAX_COPIES
+            ):
                 self._remember(message_id, self._stored(message_id))
         self._remember(staged_id, fingerprint)
         return partial(self._find, fingerprint)
@@ -104,7 +98,8 @@ class SentCopies:
                 self._recent.popitem(last=False)
 
     def _find(self, fingerprint: Fingerprint, plan: Plan, folder: Folder) -> Twin | None:
-        for uid, message_id in plan.connection.execute(_CANDIDATES, (fingerprint.message_id, folder.id)).fetchall():
+        copies = content_rows.undeleted_copies(plan.connection, folder.id, fingerprint.message_id, _MAX_COPIES)
+        for uid, message_id in copies:
             try:
                 relation = _compare(self._stored(message_id), fingerprint)
             except (MailError, OSError):

@@ -28,9 +28,8 @@ from adapter.store.index import Index
 from adapter.store.journal import Journal, Record
 from adapter.store.locks import Locks
 from adapter.store.published import PublishedSequence
-from adapter.store.queries import mailboxes, recent_marks
+from adapter.store.queries import content_rows, mailboxes, recent_marks
 from adapter.transport import errors
-from adapter.transport.apply import content
 from adapter.transport.changes import ChangeFeed
 from adapter.transport.compaction import Compactor
 from adapter.transport.content import ContentReader
@@ -223,16 +222,14 @@ class Transport:
     def _snapshot(self) -> int:
         name = self._staging.fresh_name()
         copy_path = layout.absolute(self.root, *layout.staging_directory(self._staging.session), name)
-        copy = sqlite3.connect(copy_path, check_same_thread=False)
         try:
-            copy.execute("PRAGMA synchronous=OFF")  # nobody needs it afterwards, and everybody waits for it
-            with self.still() as journal:
-                self.index.writer.backup(copy)
-                seq = journal.last_seq
-                journal.rotate()
-            snapshots.write(self._directories, copy, seq)
+            with index.unsynced_copy(copy_path) as copy:
+                with self.still() as journal:
+                    self.index.writer.backup(copy)
+                    seq = journal.last_seq
+                    journal.rotate()
+                snapshots.write(self._directories, copy, seq)
         finally:
-            copy.close()
             self._staging.remove(name)
         self.checkpoint()
         needless = snapshots.prune(self._directories)
@@ -303,7 +300,7 @@ class Transport:
 
     def _knows_blob(self, sha256: str) -> bool:
         with self.index.reading() as connection:
-            return content.is_known(connection, sha256)
+            return content_rows.has_blob(connection, sha256)
 
     def _catch_up(self) -> int:
         """Bring the index to the end of the journal, and the published number with it, whatever it was."""

@@ -14,7 +14,8 @@ import sqlite3
 from typing import Any
 
 from adapter.store.effects import AddContent, Effect, Project, RequestDsn, Unproject
-from adapter.transport.apply import dsn_requests
+from adapter.store.flags import Flag
+from adapter.store.queries import outbox
 
 _MAX_BUFFERED_ROWS = 2000
 _MAX_BUFFERED_THREADS = 100_000
@@ -29,6 +30,7 @@ INSERT INTO thread_summaries VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     latest_message_id = max(latest_message_id, excluded.latest_message_id)
 """
 _Row = tuple[Any, ...]
+_READ, _DELETED = int(Flag.READ), int(Flag.DELETED)
 
 
 class Bulk:
@@ -60,7 +62,7 @@ class Bulk:
         self._attachments: list[_Row] = []
         self._projections: list[_Row] = []
         self._states: list[_Row] = []
-        self._dsn_requests: list[_Row] = []
+        self._dsn_requests: list[RequestDsn] = []
         self._threads_and_sizes: dict[str, tuple[str, int]] = {}  # message -> thread, size
         self._folders: dict[int, list[int]] = {}
 
@@ -72,7 +74,7 @@ class Bulk:
             case Project():
                 self._project(effect)
             case RequestDsn():
-                self._dsn_requests += dsn_requests.rows(effect)
+                self._dsn_requests.append(effect)
             case _:
                 self.flush()
                 if isinstance(effect, Unproject):  # the only one that asks for messages by anything but their ids
@@ -116,10 +118,10 @@ class Bulk:
             self._projections.append((folder, row.uid, message_id, row.internal_date, row.saved_at))
             self._states.append((folder, row.uid, flags, row.keywords, modseq))
             thread, size = self._threads_and_sizes.get(message_id) or self._look_up(message_id)
-            unseen = 1 - (flags & 1)
+            unseen = 0 if flags & _READ else 1
             counts[2] += 1
             counts[3] += unseen
-            counts[4] += (flags >> 3) & 1
+            counts[4] += 1 if flags & _DELETED else 0
             counts[5] += size
             summary = self._threads.setdefault((effect.registration, thread), [0, 0, ""])
             summary[0] += 1
@@ -148,7 +150,7 @@ class Bulk:
         many("INSERT INTO message_attachments VALUES (?, ?, ?, ?, ?, ?, ?)", self._attachments)
         many("INSERT INTO mailbox_projections VALUES (?, ?, ?, ?, ?)", self._projections)
         many("INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq) VALUES (?, ?, ?, ?, ?)", self._states)
-        many(dsn_requests.INSERT, self._dsn_requests)
+        outbox.request_dsn(self._connection, self._dsn_requests)
         many(_FOLDER, [(*counts, folder) for folder, counts in self._folders.items()])
         self._start()
 

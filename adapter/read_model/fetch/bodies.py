@@ -21,6 +21,7 @@ from adapter.content.wire import RangeReader, Recipe
 from adapter.read_model.fetch import transfer_stream
 from adapter.read_model.thread_pool import ThreadPool
 from adapter.store.queries import messages
+from adapter.store.queries.content_rows import CacheRow
 from adapter.transport import cache_fill
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -337,7 +338,7 @@ class Bodies:
                 _log.error("message %s: a part is unreadable (%s); serving the others", message_id, error)
         return Message(message_id, recipe.size, octets, encoded_outline)
 
-    def _write_back(self, row: cache_fill.CacheRow) -> None:
+    def _write_back(self, row: CacheRow) -> None:
         try:
             cache_fill.write(self._transport, [row])
         except (MailError, OSError, sqlite3.Error) as error:

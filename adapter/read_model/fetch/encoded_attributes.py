@@ -16,9 +16,9 @@ from typing import Any
 
 from adapter.read_model.thread_pool import ThreadPool
 from adapter.store.queries import messages
+from adapter.store.queries.content_rows import CacheRow
 from adapter.store.queries.messages import DERIVED_ATTRIBUTES, CachedAttribute
 from adapter.transport import cache_fill
-from adapter.transport.cache_fill import CacheRow
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from protocol.imap.responses.plain_structure import plain_structure

@@ -1,4 +1,8 @@
-"""What the index knows of the outbox: mail for other hosts, one row for each recipient. Short queries, no locks."""
+"""The outbox: mail for other hosts, one row for each recipient; and what senders asked of deliveries here (RFC 3461).
+
+Rows of the index only: the octets are those of the message, which is kept while it has rows here. When its last row
+goes and no folder shows it, it may be collected. Requests for reports on a delivery go with the content.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import orjson
+
+from adapter.store.effects import Dequeue, Enqueue, RequestDsn, Requeue
 
 
 class QueueRow(NamedTuple):
@@ -78,3 +84,78 @@ def sizes(connection: sqlite3.Connection) -> dict[str, int]:
         "SELECT message_id, size FROM messages WHERE message_id IN (SELECT message_id FROM outbox)"
     )
     return dict(rows.fetchall())
+
+
+class QueueLength(NamedTuple):
+    due: int
+    waiting: int
+    oldest: int | None  # seconds since the epoch; None: nothing is queued
+
+
+def length(connection: sqlite3.Connection, now: int) -> QueueLength:
+    row = connection.execute(
+        "SELECT count(*) FILTER (WHERE next_attempt_at <= :now), count(*) FILTER (WHERE next_attempt_at > :now),"
+        " min(created_at) FROM outbox",
+        {"now": now},
+    ).fetchone()
+    return QueueLength(*row)
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+def enqueue(connection: sqlite3.Connection, effect: Enqueue) -> None:
+    shared = (
+        effect.ret,
+        effect.envid,
+        effect.body,
+        int(effect.smtputf8),
+        int(effect.requiretls),
+        effect.created_at,
+        effect.created_at,
+        effect.expires_at,
+    )
+    sender = (effect.message_id, effect.sender, effect.return_to)
+    connection.executemany(
+        "INSERT INTO outbox (queue_id, message_id, sender, return_to, recipient, notify, orcpt,"
+        " ret, envid, body, smtputf8, requiretls, created_at, next_attempt_at, expires_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(row.queue_id, *sender, row.recipient, row.notify, row.orcpt, *shared) for row in effect.rows],
+    )
+
+
+def requeue(connection: sqlite3.Connection, effect: Requeue) -> None:
+    connection.executemany(
+        "UPDATE outbox SET attempts = ?, next_attempt_at = ?, last_status = ?, delay_warned = ? WHERE queue_id = ?",
+        [
+            (row.attempts, row.next_attempt_at, row.last_status, int(row.delay_warned), row.queue_id)
+            for row in effect.rows
+        ],
+    )
+
+
+_NOTE_UNLINKED = """
+UPDATE messages SET unlinked_at = :now WHERE message_id IN (SELECT value FROM json_each(:ids))
+AND unlinked_at IS NULL AND file_sha256 <> ''
+AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.message_id = messages.message_id)
+AND NOT EXISTS (SELECT 1 FROM mailbox_projections p WHERE p.message_id = messages.message_id)
+"""
+
+
+def dequeue(connection: sqlite3.Connection, effect: Dequeue, now: int) -> None:
+    """``now`` is in seconds."""
+    connection.executemany("DELETE FROM outbox WHERE queue_id = ?", [(row.queue_id,) for row in effect.rows])
+    ids = orjson.dumps(sorted({row.message_id for row in effect.rows})).decode()
+    connection.execute(_NOTE_UNLINKED, {"ids": ids, "now": now})
+
+
+def request_dsn(connection: sqlite3.Connection, effects: Iterable[RequestDsn]) -> None:
+    """Keep the requests, one row for each recipient here as the sender named it."""
+    connection.executemany(
+        "INSERT INTO dsn_requests VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (effect.message_id, each.address, each.notify, each.orcpt, effect.ret, effect.envid)
+            for effect in effects
+            for each in effect.recipients
+        ],
+    )

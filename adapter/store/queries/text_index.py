@@ -17,8 +17,9 @@ import sqlite3
 import stat
 from urllib.parse import quote
 
-from adapter.store import disk, index_schema, layout
+from adapter.store import disk, layout
 from adapter.store.disk import Directories
+from adapter.store.queries import schema
 
 #: Of the tables, and of how text is taken from messages and folded: another one means that all is to be made anew.
 VERSION = 2
@@ -129,7 +130,7 @@ def _has_log(path: str) -> bool:
 
 
 def _examine(connection: sqlite3.Connection) -> str:
-    if wrong := index_schema.differences(connection, _SCHEMA, numbers=()):
+    if wrong := schema.differences(connection, _SCHEMA, numbers=()):
         return "; ".join(wrong[:3])
     version = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
     if version != (VERSION,):

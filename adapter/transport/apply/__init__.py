@@ -15,17 +15,10 @@ from adapter.store import effects
 from adapter.store.disk import Directories
 from adapter.store.effects import Effect
 from adapter.store.journal import Record
-from adapter.transport.apply import (
-    bookmarks,
-    content,
-    damage,
-    dsn_requests,
-    folders,
-    outbox,
-    projections,
-    registrations,
-    state,
-)
+from adapter.store.queries import bookmarks, content_rows, outbox
+from adapter.store.queries import folders as folder_rows
+from adapter.store.queries import projections as projection_rows
+from adapter.transport.apply import content, folders, projections
 from adapter.transport.apply.undo import Undo
 
 #: Those that make, rename or remove directories. What comes between them opens each directory once.
@@ -58,7 +51,7 @@ def _apply_files(effect: Effect, directories: Directories, undo: Undo) -> None:
         case effects.RemoveFolder():
             folders.remove(effect, directories, undo)
         case effects.SetRegistration():
-            registrations.move_directory(effect, directories, undo)
+            folders.move_mailbox(effect, directories, undo)
         case (
             effects.SetFlags()
             | effects.Subscribe()
@@ -82,44 +75,44 @@ def apply_index(effect: Effect, connection: sqlite3.Connection, at: int) -> None
     """Change the index inside the caller's transaction; ``at`` is the record's time in microseconds."""
     match effect:
         case effects.Project():
-            projections.index(effect, connection)
+            projection_rows.project(connection, effect)
         case effects.AddContent():
-            content.index(effect, connection)
+            content_rows.add_content(connection, effect)
         case effects.SetFlags():
-            state.index(effect, connection)
+            projection_rows.set_flags(connection, effect)
         case effects.Unproject():
-            projections.index_removal(effect, connection, at)
+            projection_rows.unproject(connection, effect, at // 1_000_000)
         case effects.DropContent():
-            content.drop_rows(effect, connection)
+            content_rows.drop_content(connection, effect)
         case effects.Enqueue():
-            outbox.index(effect, connection)
+            outbox.enqueue(connection, effect)
         case effects.Requeue():
-            outbox.index_update(effect, connection)
+            outbox.requeue(connection, effect)
         case effects.Dequeue():
-            outbox.index_removal(effect, connection, at)
+            outbox.dequeue(connection, effect, at // 1_000_000)
         case effects.SetBookmarks():
-            bookmarks.index(effect, connection)
+            bookmarks.set_bookmarks(connection, effect)
         case effects.RequestDsn():
-            dsn_requests.index(effect, connection)
+            outbox.request_dsn(connection, (effect,))
         case effects.CreateFolder():
-            folders.index(effect, connection)
+            folder_rows.create_folder(connection, effect)
         case effects.RenameFolder():
-            folders.index_rename(effect, connection)
+            folder_rows.rename_folder(connection, effect)
         case effects.RemoveFolder():
-            folders.index_removal(effect, connection)
+            folder_rows.remove_folder(connection, effect)
         case effects.Subscribe():
-            folders.index_subscription(effect, connection)
+            folder_rows.subscribe(connection, effect)
         case effects.RaiseUidFloor():
-            folders.index_uid_floor(effect, connection)
+            folder_rows.raise_uid_floor(connection, effect)
         case effects.SetRegistration():
-            registrations.index(effect, connection, at)
+            folder_rows.set_registration(connection, effect, at // 1_000_000)
         case effects.MarkDamaged():
-            damage.index(effect, connection)
+            content_rows.mark_damaged(connection, effect)
         case effects.ClearDamage():
-            damage.index_healing(effect, connection)
+            content_rows.clear_damage(connection, effect)
         case effects.MarkLost():
-            damage.index_loss(effect, connection)
+            content_rows.mark_lost(connection, effect)
         case effects.RestoreLost():
-            damage.index_restoration(effect, connection)
+            content_rows.restore_lost(connection, effect)
         case _:
             assert_never(effect)

@@ -8,14 +8,12 @@ import sqlite3
 from enum import Enum
 from functools import partial
 
-from adapter.content.ingest import Ingested
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.effects import AddContent, DropContent, Effect
+from adapter.store.queries import content_rows
 from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def place(effect: AddContent, directories: Directories, undo: Undo) -> None:
@@ -159,19 +157,17 @@ def settle(effect: Effect, directories: Directories, connection: sqlite3.Connect
     """Recovery: an effect was taken back; make sure its files are as the index says."""
     if isinstance(effect, AddContent):
         message_id = effect.message_id
-        row = connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (message_id,)).fetchone()
-        if row is None:
+        if not content_rows.has_message(connection, message_id):
             _remove_stray(directories, layout.message_directory(message_id), layout.message_name(message_id))
         for blob in effect.blobs:
-            if blob.staged is not None and not is_known(connection, blob.sha256):
+            if blob.staged is not None and not content_rows.has_blob(connection, blob.sha256):
                 _remove_stray(directories, layout.blob_directory(blob.sha256), blob.sha256)
     elif isinstance(effect, DropContent):
         for message_id in effect.message_ids:
-            row = connection.execute("SELECT file_sha256 FROM messages WHERE message_id = ?", (message_id,)).fetchone()
-            if row and row[0]:
+            if content_rows.has_content(connection, message_id):
                 _take_out(directories, layout.message_directory(message_id), layout.message_name(message_id))
         for sha256 in effect.blobs:
-            if is_known(connection, sha256):
+            if content_rows.has_blob(connection, sha256):
                 _take_out(directories, layout.blob_directory(sha256), sha256)
 
 
@@ -187,103 +183,3 @@ def _take_out(directories: Directories, where: layout.Parts, name: str) -> None:
     with contextlib.suppress(FileNotFoundError), directories.open(layout.DROPPED) as dropped:
         if disk.exists(dropped, name):
             _bring_back(directories, where, name)
-
-
-# --- index -----------------------------------------------------------------------------------------------------------
-
-
-def index(effect: AddContent, connection: sqlite3.Connection) -> None:
-    message_id = effect.message_id
-    connection.execute(
-        "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-        (
-            message_id,
-            effect.arrived,
-            effect.sender,
-            effect.header_from,
-            effect.subject,
-            effect.header_id,
-            effect.thread,
-            effect.size,
-            effect.wire_sha256,
-            effect.file_sha256,
-        ),
-    )
-    if effect.recipients:
-        connection.executemany(
-            "INSERT INTO message_recipients VALUES (?, ?, ?)",
-            [(message_id, each.address, each.kind) for each in effect.recipients],
-        )
-    if effect.attachments:
-        connection.executemany(
-            "INSERT OR IGNORE INTO attachments VALUES (?, ?)",
-            [(item.sha256, item.size) for item in effect.attachments],
-        )
-        connection.executemany(
-            "INSERT INTO message_attachments VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (message_id, position, item.sha256, item.kind, item.name, item.type, item.size)
-                for position, item in enumerate(effect.attachments)
-            ],
-        )
-
-
-def cache(content: Ingested, connection: sqlite3.Connection) -> None:
-    """Keep what was computed at staging; not part of the effect, since it can be computed again."""
-    connection.execute(
-        "INSERT INTO cache_messages VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            content.id,
-            content.recipe.encode(),
-            content.envelope,
-            content.structure,
-            content.outline,
-            content.preview,
-        ),
-    )
-
-
-def drop_rows(effect: DropContent, connection: sqlite3.Connection) -> None:
-    """The content goes; that it was delivered, by whom and to whom, stays in ``messages``."""
-    ids = [(message_id,) for message_id in effect.message_ids]
-    connection.executemany("DELETE FROM message_attachments WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM cache_messages WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM dsn_requests WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM damaged_parts WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM lost_places WHERE message_id = ?", ids)
-    connection.executemany("UPDATE messages SET unlinked_at = NULL, file_sha256 = '' WHERE message_id = ?", ids)
-    connection.executemany("DELETE FROM attachments WHERE sha256 = ?", [(sha256,) for sha256 in effect.blobs])
-
-
-def drop(connection: sqlite3.Connection, ids: list[str]) -> DropContent:
-    """Remove the content of these messages, which no folder shows, and the blobs that only they need."""
-    going = set(ids)
-    blobs = {
-        row[0]
-        for message_id in ids
-        for row in connection.execute("SELECT sha256 FROM message_attachments WHERE message_id = ?", (message_id,))
-    }
-    free = sorted(
-        sha256
-        for sha256 in blobs
-        if all(
-            row[0] in going
-            for row in connection.execute("SELECT message_id FROM message_attachments WHERE sha256 = ?", (sha256,))
-        )
-    )
-    return DropContent(tuple(ids), tuple(free))
-
-
-def is_known(connection: sqlite3.Connection, sha256: str) -> bool:
-    """Whether a message in the store needs this blob."""
-    return connection.execute("SELECT 1 FROM attachments WHERE sha256 = ?", (sha256,)).fetchone() is not None
-
-
-def unlinked(connection: sqlite3.Connection, before: int, limit: int) -> list[str]:
-    """Messages no folder shows since ``before``. One that repair shows again keeps its time, and is not meant."""
-    found = connection.execute(
-        "SELECT message_id FROM messages m WHERE unlinked_at <= ?"
-        " AND NOT EXISTS (SELECT 1 FROM mailbox_projections p WHERE p.message_id = m.message_id) LIMIT ?",
-        (before, limit),
-    )
-    return [row[0] for row in found.fetchall()]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 from dataclasses import replace
 from functools import partial
 
 from adapter.store import disk, folder_identity, layout, names, store_id
 from adapter.store.disk import Directories
-from adapter.store.effects import CreateFolder, RaiseUidFloor, RemoveFolder, RenameFolder, Subscribe
+from adapter.store.effects import CreateFolder, RemoveFolder, RenameFolder, SetRegistration
 from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
 
 _log = logging.getLogger(__name__)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def make(effect: CreateFolder, directories: Directories, undo: Undo) -> None:
@@ -146,48 +142,33 @@ def set_aside_stray(directories: Directories, where: str, name: str) -> None:
             quarantine.set_aside(directories, parent, entry)
 
 
-# --- index -----------------------------------------------------------------------------------------------------------
+# --- mailboxes -------------------------------------------------------------------------------------------------------
 
 
-def index(effect: CreateFolder, connection: sqlite3.Connection) -> None:
-    connection.execute(
-        "INSERT INTO folders (folder_id, registration_id, name, special_use, uidvalidity, uidnext, highestmodseq)"
-        " VALUES (?, ?, ?, ?, ?, 1, 1)",
-        (
-            effect.folder,
-            effect.registration,
-            effect.name,
-            effect.special_use,
-            effect.uidvalidity,
-        ),
-    )
-    connection.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect.uidvalidity,))
+def move_mailbox(effect: SetRegistration, directories: Directories, undo: Undo) -> None:
+    if effect.status == "purged":
+        set_aside_mailbox(directories, effect.directory)
+    elif effect.moved_from is not None:
+        _rename_mailbox(directories, effect.moved_from, effect.directory)
+        undo.add(partial(_rename_mailbox, directories, effect.directory, effect.moved_from))
+    else:
+        with directories.open(layout.MAILBOXES) as mailboxes:
+            if not disk.exists(mailboxes, effect.directory):
+                disk.make_directory(mailboxes, effect.directory)
+                undo.add(partial(set_aside_mailbox, directories, effect.directory))
 
 
-def index_uid_floor(effect: RaiseUidFloor, connection: sqlite3.Connection) -> None:
-    connection.execute(
-        "UPDATE folders SET uidnext = max(uidnext, ?), uidvalidity = coalesce(?, uidvalidity) WHERE folder_id = ?",
-        (effect.uidnext, effect.uidvalidity, effect.folder),
-    )
-    if effect.uidvalidity is not None:
-        connection.execute(
-            "UPDATE meta SET value = max(value, ?) WHERE key = 'last_uidvalidity'", (effect.uidvalidity,)
-        )
+def _rename_mailbox(directories: Directories, old: str, new: str) -> None:
+    with directories.open(layout.MAILBOXES) as mailboxes:
+        disk.rename(mailboxes, old, mailboxes, new)
 
 
-def index_rename(effect: RenameFolder, connection: sqlite3.Connection) -> None:
-    connection.execute("UPDATE folders SET name = ? WHERE folder_id = ?", (effect.new_name, effect.folder))
-
-
-def index_removal(effect: RemoveFolder, connection: sqlite3.Connection) -> None:
-    connection.execute("DELETE FROM folders WHERE folder_id = ?", (effect.folder,))
-    connection.execute("DELETE FROM expunged WHERE folder_id = ?", (effect.folder,))
-
-
-def index_subscription(effect: Subscribe, connection: sqlite3.Connection) -> None:
-    sql = (
-        "INSERT OR IGNORE INTO subscriptions VALUES (?, ?)"
-        if effect.on
-        else "DELETE FROM subscriptions WHERE registration_id = ? AND name = ?"
-    )
-    connection.execute(sql, (effect.registration, effect.name))
+def set_aside_mailbox(directories: Directories, entry: str) -> None:
+    """Remove an emptied mailbox directory; what others put into it goes to quarantine."""
+    with directories.open(layout.MAILBOXES) as mailboxes, contextlib.suppress(FileNotFoundError):
+        try:
+            disk.remove_directory(mailboxes, entry)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            quarantine.set_aside(directories, mailboxes, entry)

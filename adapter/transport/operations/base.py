@@ -16,10 +16,10 @@ from adapter.content.ingest import Ingested
 from adapter.store import names
 from adapter.store.disk import Directories
 from adapter.store.effects import Effect
-from adapter.store.queries import mailboxes
+from adapter.store.queries import content_rows, folders, mailboxes
+from adapter.store.queries.content_rows import CacheRow
 from adapter.store.queries.mailboxes import Folder, Registration
 from adapter.transport import apply, ids
-from adapter.transport.apply import content
 from adapter.transport.staging import Staged
 from protocol.errors import MailError, Reason
 
@@ -42,7 +42,16 @@ class Plan:
         apply.apply_index(effect, self.connection, self.now)
 
     def cache(self, ingested: Ingested) -> None:
-        content.cache(ingested, self.connection)
+        """Keep what was computed at staging; no effect, since it can be computed again."""
+        row = CacheRow(
+            ingested.id,
+            ingested.recipe.encode(),
+            ingested.envelope,
+            ingested.structure,
+            ingested.outline,
+            ingested.preview,
+        )
+        content_rows.cache(self.connection, row)
 
     @property
     def seconds(self) -> int:
@@ -65,8 +74,7 @@ class Plan:
 
     def next_uidvalidity(self) -> int:
         """Greater than any given out before, so that a folder made again is told from its predecessor."""
-        last = self.connection.execute("SELECT value FROM meta WHERE key = 'last_uidvalidity'").fetchone()[0]
-        return max(self.seconds, int(last) + 1)
+        return max(self.seconds, folders.last_uidvalidity(self.connection) + 1)
 
 
 class Operation(ABC, Generic[Result]):

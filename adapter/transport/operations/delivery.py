@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from adapter.store import disk, layout, names
 from adapter.store.effects import Project, ProjectedRow, Recipient, SetFlags
-from adapter.store.flags import SETTABLE, Flag, join_keywords
-from adapter.store.queries import mailboxes
+from adapter.store.flags import SETTABLE, Flag, change_keywords, join_keywords
+from adapter.store.queries import content_rows, mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.quotas import Quota
 from adapter.transport import ids
-from adapter.transport.apply import content, state
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from adapter.transport.operations.envelopes import DsnRequests, RelayEnvelope, RelayRecipient
 from adapter.transport.operations.messages import remove_messages
@@ -228,7 +227,7 @@ def emit_content(plan: Plan, staged: Staged, sender: str, recipients: tuple[Reci
             with plan.directories.stable(layout.blob_directory(blob.sha256), create=True) as directory:
                 # The index as well: a collection planned before in this batch has yet to remove the file.
                 there = disk.is_file(directory, blob.sha256, blob.size)
-                if not (there and content.is_known(plan.connection, blob.sha256)):
+                if not (there and content_rows.has_blob(plan.connection, blob.sha256)):
                     raise MailError(Reason.UNKNOWN, f"blob {blob.sha256} was collected while the message was staged")
     plan.emit(staged.effect(sender, recipients))
     plan.cache(staged.content)
@@ -250,7 +249,7 @@ def place_once(plan: Plan, address: str, folder: Folder, item: AppendItem, twin:
         remove_messages(plan, plan.folder_by_id(address, folder.id), [twin.uid])
         return placed
     modseq = folder.highestmodseq
-    if flags & ~row.flags or state.change_keywords(row.keywords, "add", item.keywords) != row.keywords:
+    if flags & ~row.flags or change_keywords(row.keywords, "add", item.keywords) != row.keywords:
         modseq += 1
         plan.emit(SetFlags.on(folder, modseq, [twin.uid], "add", flags, item.keywords))
     return Placed(address, folder.id, folder.name, folder.uidvalidity, twin.uid, modseq)

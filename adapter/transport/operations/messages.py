@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from adapter.store.effects import FlagChange, Project, ProjectedRow, SetFlags, Unproject, UnprojectedRow
-from adapter.store.flags import SETTABLE, Flag
-from adapter.store.queries import mailboxes
+from adapter.store.effects import DropContent, FlagChange, Project, ProjectedRow, SetFlags, Unproject, UnprojectedRow
+from adapter.store.flags import SETTABLE, Flag, change_keywords, flag_masks
+from adapter.store.queries import content_rows, mailboxes
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.quotas import Quota
-from adapter.transport.apply import content, state
 from adapter.transport.operations.base import MAX_UID, Operation, Plan
 from protocol.errors import MailError, Reason
 
@@ -44,7 +43,7 @@ class ChangeFlags(Operation[FlagsChanged]):
 
     def plan(self, plan: Plan) -> FlagsChanged:
         folder = plan.folder_by_id(self.address, self.folder)
-        keep, give = state.masks(self.how, self.flags & SETTABLE)
+        keep, give = flag_masks(self.how, self.flags & SETTABLE)
         changed: list[tuple[int, int, str]] = []
         unchanged: list[tuple[int, int, str]] = []
         modified: list[int] = []
@@ -56,7 +55,7 @@ class ChangeFlags(Operation[FlagsChanged]):
             flags = before & keep | give
             keywords = new_keywords.get(words)
             if keywords is None:
-                keywords = new_keywords[words] = state.change_keywords(words, self.how, self.keywords)
+                keywords = new_keywords[words] = change_keywords(words, self.how, self.keywords)
             (unchanged if flags == before and keywords == words else changed).append((uid, flags, keywords))
         modseq = folder.highestmodseq
         if changed:
@@ -186,10 +185,15 @@ class Collect(Operation[int]):
         return ()
 
     def plan(self, plan: Plan) -> int:
-        message_ids = content.unlinked(plan.connection, self.before, self.limit)
+        message_ids = content_rows.unlinked(plan.connection, self.before, self.limit)
         if message_ids:
-            plan.emit(content.drop(plan.connection, message_ids))
+            drop_content(plan, message_ids)
         return len(message_ids)
+
+
+def drop_content(plan: Plan, message_ids: Sequence[str]) -> None:
+    """Remove the content of these messages, which no folder shows, and the blobs that only they need."""
+    plan.emit(DropContent(tuple(message_ids), tuple(content_rows.blobs_only_in(plan.connection, set(message_ids)))))
 
 
 def _copy(

@@ -12,12 +12,12 @@ from typing import Literal
 
 from adapter.store import effects, names
 from adapter.store.effects import SetRegistration
-from adapter.store.queries import mailboxes
+from adapter.store.queries import content_rows, mailboxes
 from adapter.store.queries.mailboxes import Registration
 from adapter.transport import ids
-from adapter.transport.apply import content, damage
 from adapter.transport.operations.base import Operation, Plan
 from adapter.transport.operations.folders import discard_folder, make_folder
+from adapter.transport.operations.messages import drop_content
 from protocol.errors import MailError, Reason
 
 RegisterMode = Literal["safe", "force", "stash"]
@@ -86,13 +86,13 @@ class Deregister(Operation[None]):
                 for row in mailboxes.rows(plan.connection, folder.id)
             }
             folders = mailboxes.folders(plan.connection, existing.id)
-            lost = damage.lost_from(plan.connection, {folder.id for folder in folders})
+            lost = content_rows.lost_only_from(plan.connection, {folder.id for folder in folders})
             for folder in folders:
                 discard_folder(plan, folder)
             plan.emit(SetRegistration(existing.id, self.address, "purged", existing.directory))
-            gone = shown.intersection(content.unlinked(plan.connection, plan.seconds, -1)) | lost
+            gone = shown.intersection(content_rows.unlinked(plan.connection, plan.seconds, -1)) | lost
             if gone:
-                plan.emit(content.drop(plan.connection, sorted(gone)))
+                drop_content(plan, sorted(gone))
 
 
 def current_registration(plan: Plan, address: str) -> Registration | None:

@@ -22,12 +22,11 @@ def build(directories: Directories, journal: Journal, path: str) -> int:
     try:
         seq = snapshots.load_latest(directories, connection)
         _, checksum = index.applied(connection)
-        connection.execute("BEGIN")
-        for record in without_aborted(journal.records(seq, journal.last_seq, checksum)):
-            for effect in record.effects:
-                apply.apply_index(effect, connection, record.at)
-        index.set_applied(connection, journal.last_seq, journal.last_checksum)
-        connection.execute("COMMIT")
+        with index.bulk_transaction(connection):
+            for record in without_aborted(journal.records(seq, journal.last_seq, checksum)):
+                for effect in record.effects:
+                    apply.apply_index(effect, connection, record.at)
+            index.set_applied(connection, journal.last_seq, journal.last_checksum)
         return journal.last_seq
     finally:
         connection.close()

@@ -17,11 +17,11 @@ from typing import assert_never
 from adapter.store import disk, effects, folder_identity, layout, names
 from adapter.store.disk import Directories
 from adapter.store.effects import Effect
+from adapter.store.queries import folders as rows
 from adapter.store.queries import mailboxes as queries
 from adapter.store.queries.mailboxes import Folder
-from adapter.transport.apply import folders as folder_effects
+from adapter.transport.apply import folders as folder_files
 from adapter.transport.apply import quarantine
-from adapter.transport.apply import registrations as registration_effects
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def reconcile(
 ) -> None:
     """``rewrite``: what the files of a folder seem to hold proves nothing; they are written again."""
     for registration, entries in touched.mailboxes.items():  # first: they may lie where others belong
-        if _mailbox(connection, registration) is None:
+        if rows.mailbox_of(connection, registration) is None:
             _remove_unknown_mailbox(directories, registration, entries, touched.places.get(registration, set()))
     for registration, entries in touched.mailboxes.items():
         _place_mailbox(directories, connection, registration, entries)
@@ -102,7 +102,7 @@ def reconcile(
         _remove_own_files(directories, (*layout.STAGING, entry))
     # Last, what a folder leaves behind that has already lost its identity file, and mailboxes that are empty by now.
     for mailbox, name in sorted({place for places in touched.folders.values() for place in places}):
-        if not _is_folder(connection, mailbox, name):
+        if not rows.is_folder(connection, mailbox, name):
             with _passing_strangers_by():
                 _remove_own_files(directories, layout.folder_directory(mailbox, name))
     for registration in touched.mailboxes:
@@ -111,13 +111,10 @@ def reconcile(
 
 def lay_out(directories: Directories, connection: sqlite3.Connection) -> None:
     """Make all mailboxes with their folders and links, where there are none yet."""
-    rows = connection.execute(
-        "SELECT DISTINCT directory FROM mailbox_registrations WHERE status <> 'purged'"
-    ).fetchall()
-    for (entry,) in rows:
+    for entry in rows.mailbox_directories(connection):
         with directories.open(layout.mailbox_directory(entry), create=True):
             pass
-    for (folder_id,) in connection.execute("SELECT folder_id FROM folders").fetchall():
+    for folder_id in rows.folder_ids(connection):
         folder = queries.folder_by_id(connection, folder_id)
         if folder is not None:
             _reconcile_folder(directories, connection, folder)
@@ -130,23 +127,6 @@ def _passing_strangers_by() -> Iterator[None]:
         yield
     except NotADirectoryError as error:
         _log.error("%s is not a directory: run markpost repair", error.filename)
-
-
-def _is_folder(connection: sqlite3.Connection, mailbox: str, name: str) -> bool:
-    row = connection.execute(
-        "SELECT 1 FROM folders f JOIN mailbox_registrations r USING (registration_id)"
-        " WHERE r.directory = ? AND f.name = ?",
-        (mailbox, name),
-    ).fetchone()
-    return row is not None
-
-
-def _mailbox(connection: sqlite3.Connection, registration: str) -> tuple[str, str] | None:
-    """Its directory and its status."""
-    row: tuple[str, str] | None = connection.execute(
-        "SELECT directory, status FROM mailbox_registrations WHERE registration_id = ?", (registration,)
-    ).fetchone()
-    return row
 
 
 def _remove_unknown_mailbox(
@@ -164,28 +144,25 @@ def _remove_unknown_mailbox(
 
 
 def _remove_purged_mailbox(directories: Directories, connection: sqlite3.Connection, registration: str) -> None:
-    gone = connection.execute(
-        "SELECT directory FROM mailbox_registrations p WHERE registration_id = ? AND status = 'purged' AND NOT EXISTS"
-        " (SELECT 1 FROM mailbox_registrations r WHERE r.directory = p.directory AND r.status <> 'purged')",
-        (registration,),
-    ).fetchone()
-    if gone:
-        registration_effects.set_aside(directories, gone[0])
+    purged = rows.purged_directory(connection, registration)
+    if purged is not None:
+        folder_files.set_aside_mailbox(directories, purged)
 
 
 def _place_mailbox(
     directories: Directories, connection: sqlite3.Connection, registration: str, entries: set[str]
 ) -> None:
-    row = _mailbox(connection, registration)
-    if row is None:
+    mailbox = rows.mailbox_of(connection, registration)
+    if mailbox is None:
         return
+    place, status = mailbox
     with directories.open(layout.MAILBOXES) as mailboxes:
-        for entry in sorted(entries - {row[0]}):
-            moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, row[0])
+        for entry in sorted(entries - {place}):
+            moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, place)
             if moved and registration in {known.registration for known in _identities_in(directories, entry).values()}:
-                disk.rename(mailboxes, entry, mailboxes, row[0])
-        if row[1] != "purged" and not disk.exists(mailboxes, row[0]):
-            disk.make_directory(mailboxes, row[0])
+                disk.rename(mailboxes, entry, mailboxes, place)
+        if status != "purged" and not disk.exists(mailboxes, place):
+            disk.make_directory(mailboxes, place)
 
 
 def _identities_in(directories: Directories, mailbox: str) -> dict[str, folder_identity.Identity]:
@@ -246,7 +223,7 @@ def _set_aside(directories: Directories, place: tuple[str, str]) -> str:
 
 
 def _bring_back(directories: Directories, aside: str, folder: Folder) -> None:
-    folder_effects.set_aside_stray(directories, folder.directory, folder.name)
+    folder_files.set_aside_stray(directories, folder.directory, folder.name)
     mailbox = layout.mailbox_directory(folder.directory)
     with directories.open(mailbox, create=True) as parent, directories.open(layout.STAGING) as staging:
         disk.rename(staging, aside, parent, names.folder_entry(folder.name))
@@ -256,10 +233,8 @@ def _reconcile_folder(
     directories: Directories, connection: sqlite3.Connection, folder: Folder, *, rewrite: bool = False
 ) -> None:
     parts = layout.folder_directory(folder.directory, folder.name)
-    rows = connection.execute(
-        "SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ?", (folder.id,)
-    ).fetchall()
-    links = {layout.projection_name(uid, message_id): message_id for uid, message_id in rows}
+    shown = rows.projections(connection, folder.id)
+    links = {layout.projection_name(uid, message_id): message_id for uid, message_id in shown}
     with directories.open(parts, create=True) as directory:
         there = {name for name in os.listdir(directory) if layout.PROJECTION.match(name)}
         for name in sorted(there - links.keys()):
@@ -275,7 +250,7 @@ def _reconcile_folder(
         for name in doubtful:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(directory, name)
-    folder_effects.identify(effects.CreateFolder.of(folder), directories, folder.uidnext)
+    folder_files.identify(effects.CreateFolder.of(folder), directories, folder.uidnext)
 
 
 def _has_identity(directory: int, folder: Folder, mark: int) -> bool:

@@ -14,8 +14,7 @@ import pytest
 
 from adapter.store import index, store_id
 from adapter.store.disk import Directories
-from adapter.store.index import Index, IndexMissing, IndexUnreadable
-from adapter.store.read_gate import Turns
+from adapter.store.index import Index, IndexMissing, IndexUnreadable, ReadGate
 from tests.support.stores import STORE
 
 
@@ -152,8 +151,8 @@ def test_a_name_with_odd_characters(tmp_path: Path) -> None:
 
 
 def test_a_turn_within_a_turn_is_part_of_it() -> None:
-    turns = Turns(lambda: True)
-    with turns.turn():
+    gate = ReadGate(lambda: True)
+    with gate.enter():
         time.sleep(0.01)  # longer than readers may overlap
-        with turns.turn():
+        with gate.enter():
             pass

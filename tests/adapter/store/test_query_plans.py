@@ -57,11 +57,11 @@ SCANS = {
         "mailbox_registrations",
         "repair needs an id that no registration has",
     ),
-    ("adapter/store/index_schema.py", "SELECT type, name, tbl_name, sql FROM sqlite_schema"): (
+    ("adapter/store/queries/schema.py", "SELECT type, name, tbl_name, sql FROM sqlite_schema"): (
         "sqlite_schema",
         "compares the schema when a store is opened",
     ),
-    ("adapter/store/index_schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
+    ("adapter/store/queries/schema.py", "SELECT key, value FROM meta"): ("meta", "a few rows, when a store is opened"),
     ("adapter/store/queries/messages.py", "SELECT folder_id, uidvalidity, uidnext FROM folders"): (
         "folders",
         "once at the start of a process",
@@ -79,7 +79,10 @@ SCANS = {
         "recent_marks",
         "once at the start of a process",
     ),
-    ("adapter/store/snapshots.py", "SELECT message_id FROM messages"): ("messages", "a snapshot copies whole tables"),
+    ("adapter/store/queries/schema.py", "SELECT message_id FROM messages"): (
+        "messages",
+        "a snapshot copies whole tables",
+    ),
     ("adapter/store/queries/text_index.py", "SELECT row FROM texts WHERE (row >> 32)"): (
         "texts",
         "check goes through all",
@@ -88,12 +91,12 @@ SCANS = {
         "sqlite_master",
         "counts the tables",
     ),
-    ("adapter/store/stats.py", "SELECT count(*) FILTER"): ("outbox", "counts the outbox, every few seconds"),
-    ("adapter/transport/recovery/reconcile.py", "SELECT folder_id FROM folders"): (
+    ("adapter/store/queries/outbox.py", "SELECT count(*) FILTER"): ("outbox", "counts the outbox, every few seconds"),
+    ("adapter/store/queries/folders.py", "SELECT folder_id FROM folders"): (
         "folders",
         "recovery goes through all",
     ),
-    ("adapter/transport/recovery/reconcile.py", "SELECT DISTINCT directory FROM mailbox_registrations"): (
+    ("adapter/store/queries/folders.py", "SELECT DISTINCT directory FROM mailbox_registrations"): (
         "mailbox_registrations",
         "recovery goes through all",
     ),
@@ -127,12 +130,12 @@ def _text_index(module: Any) -> list[str]:
 BUILT = {
     "adapter/store/queries/messages.py": _attributes,
     "adapter/store/queries/text_search.py": _text_index,
-    "adapter/transport/apply/state.py": lambda module: [*module._ON_RANGE, *module._ON_LIST],
+    "adapter/store/queries/projections.py": lambda module: [*module.ON_RANGE, *module.ON_LIST],
 }
 #: Local names in f-strings.
 LOCALS: dict[str, Values] = {
-    "adapter/store/snapshots.py": {"table": ["messages"], "quoted": ["message_id"], "places": ["?"]},
-    "adapter/transport/apply/projections.py": {"table": ["mailbox_state", "mailbox_projections"]},
+    "adapter/store/queries/schema.py": {"table": ["messages"], "quoted": ["message_id"], "places": ["?"]},
+    "adapter/store/queries/projections.py": {"table": ["mailbox_state", "mailbox_projections"]},
 }
 
 

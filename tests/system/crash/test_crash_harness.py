@@ -14,11 +14,12 @@ from adapter.store import disk
 from adapter.store import journal as journal_module
 from adapter.store.effects import Unproject
 from adapter.store.journal import Journal, Record
+from adapter.store.queries import projections
 from adapter.transport import apply as effects
 from adapter.transport import operations as op
 from adapter.transport import transport as transport_module
 from adapter.transport import writer
-from adapter.transport.apply import content, projections
+from adapter.transport.apply import content
 from adapter.transport.apply.content import Belief
 from adapter.transport.apply.undo import Undo
 from adapter.transport.recovery import checkpoint, reconcile, roll_forward
@@ -176,13 +177,13 @@ def _errors_are_permanent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _uids_are_given_again(patch: pytest.MonkeyPatch) -> None:
-    real = projections.index_removal
+    real = projections.unproject
 
-    def removal(effect: Unproject, connection: sqlite3.Connection, at: int) -> None:
-        real(effect, connection, at)
+    def unproject(connection: sqlite3.Connection, effect: Unproject, now: int) -> None:
+        real(connection, effect, now)
         connection.execute("UPDATE folders SET uidnext = uidnext - 1 WHERE folder_id = ?", (effect.folder,))
 
-    patch.setattr(projections, "index_removal", removal)
+    patch.setattr(projections, "unproject", unproject)
 
 
 _BROKEN: dict[str, tuple[Broken, str, Tried]] = {

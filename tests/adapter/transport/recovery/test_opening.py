@@ -116,7 +116,7 @@ def test_nobody_else_can_read_a_store_in_a_directory_that_was_there_before(tmp_p
                 }
     finally:
         os.umask(before)
-    assert open_to_others == {"protocol-version.txt": 0o444}
+    assert open_to_others == {"protocol-version.txt": 0o444, "README.md": 0o444}
 
 
 # --- the index -------------------------------------------------------------------------------------------------------

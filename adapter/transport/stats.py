@@ -1,4 +1,4 @@
-"""How large the parts of a store are and how far behind one another: a look that changes nothing and takes no lock."""
+"""Statistics of an open store: the sizes of its parts and how far they lag. Changes nothing and takes no lock."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.index import Index
+from adapter.store.queries import outbox
 from adapter.transport.recovery import checkpoint
-
-_QUEUE = """
-SELECT count(*) FILTER (WHERE next_attempt_at <= :now), count(*) FILTER (WHERE next_attempt_at > :now), min(created_at)
-FROM outbox
-"""
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class StoreStats:
     queue_due: int
     queue_waiting: int
     queue_oldest: float  # seconds
@@ -29,10 +25,9 @@ class Measures:
     free_bytes: int
 
 
-def look(directories: Directories, index: Index, now: float) -> Measures:
+def collect_stats(directories: Directories, index: Index, now: float) -> StoreStats:
     """Blocks. Raises OSError and sqlite3.Error."""
-    with index.reading() as connection:
-        due, waiting, oldest = connection.execute(_QUEUE, {"now": int(now)}).fetchone()
+    queue = index.ask(outbox.length, int(now))
     with directories.stable(layout.JOURNAL) as journal:
         sizes = [
             entry.stat(follow_symlinks=False).st_size
@@ -43,10 +38,10 @@ def look(directories: Directories, index: Index, now: float) -> Measures:
         size = os.stat(layout.INDEX_FILE, dir_fd=top, follow_symlinks=False).st_size
         room = os.statvfs(top)
     last = checkpoint.read(directories)
-    return Measures(
-        queue_due=due,
-        queue_waiting=waiting,
-        queue_oldest=0.0 if oldest is None else max(0.0, now - oldest),
+    return StoreStats(
+        queue_due=queue.due,
+        queue_waiting=queue.waiting,
+        queue_oldest=0.0 if queue.oldest is None else max(0.0, now - queue.oldest),
         journal_bytes=sum(sizes),
         journal_segments=len(sizes),
         index_bytes=size,
