@@ -337,8 +337,8 @@ def assigned_states(module: str, source: str) -> list[str]:
             continue
         stored = [each for each in targets if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
         named = [_dotted(each) for each in stored if each.attr in ("_state", "state")]
-        # Of the framer, and of a selected mailbox: other things than the session's state.
-        innocent = {"protocol/imap/wire/framer.py": "self._state", "adapter/imap/selected_mailbox.py": "self.state"}
+        # The state of the framer is another machine.
+        innocent = {"protocol/imap/wire/framer.py": "self._state"}
         bad += [name for name in named if name != innocent.get(module)]
     return bad
 

@@ -72,6 +72,24 @@ async def test_connection_is_closed_if_a_literal_cannot_be_completed(
         await client.close()
 
 
+async def test_select_that_fails_late_leaves_no_mailbox_selected(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(self: MailboxCache, folder: int, modseq: int) -> list[tuple[int, int]]:
+        raise MailError(Reason.UNREADABLE)
+
+    async with start() as server:
+        await asyncio.to_thread(append, server.transport, "INBOX", varied_message(1))
+        client = await server.login(ADA)
+        await client.ok("ENABLE QRESYNC")
+        await client.ok("SELECT INBOX")
+        uidvalidity = server.session.mailbox.folder.uidvalidity
+        monkeypatch.setattr(MailboxCache, "vanished", failing)
+        assert (await client.run(f"SELECT INBOX (QRESYNC ({uidvalidity} 1))"))[1].startswith(b"NO [UNAVAILABLE]")
+        assert (await client.run("FETCH 1 FLAGS"))[1] == b"BAD Select a mailbox first"
+        monkeypatch.undo()
+        await client.ok("SELECT INBOX")
+        await client.close()
+
+
 async def test_failed_search_empties_the_saved_result(start: Start) -> None:
     async with start() as server:
         await asyncio.to_thread(append, server.transport, "INBOX", *map(varied_message, range(3)))
