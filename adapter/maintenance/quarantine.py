@@ -1,4 +1,4 @@
-"""Quarantine: what leaves the store comes here, under its own name, with a file that says where it was and why."""
+"""Quarantine: entries removed from the store, under their own names, with a file that records path and reason."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import orjson
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
 
-_LONGEST = 200  # octets of a name
+_MAX_NAME_BYTES = 200
 
 
 def move(directories: Directories, where: layout.Parts, name: str, why: str) -> str:
-    """Move one entry of a directory; returns where it is now, empty if it was gone already."""
+    """Move an entry of a directory to quarantine; return its new path, or "" if it is already gone."""
     mark = os.urandom(6).hex()
-    kept = f"{mark}-{_cut(name)}"
+    new_name = f"{mark}-{_truncated(name)}"
     note = {
         "was": os.fsencode(layout.absolute(*where, name)).decode("utf-8", "backslashreplace"),
         "why": why,
@@ -27,16 +27,17 @@ def move(directories: Directories, where: layout.Parts, name: str, why: str) -> 
             if not disk.exists(source, name):
                 return ""
             disk.write_new(target, f"{mark}.reason.json", orjson.dumps(note, option=orjson.OPT_INDENT_2) + b"\n")
-            disk.rename(source, name, target, kept)
+            disk.rename(source, name, target, new_name)
     except FileNotFoundError:
         return ""
-    return layout.absolute(*layout.QUARANTINE, kept)
+    return layout.absolute(*layout.QUARANTINE, new_name)
 
 
-def _cut(name: str) -> str:
-    """What fits into a directory entry, with room for the mark."""
-    return os.fsencode(name)[:_LONGEST].decode("utf-8", "ignore")
+def _truncated(name: str) -> str:
+    """A name short enough for a directory entry with the mark."""
+    return os.fsencode(name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def parts(place: str) -> layout.Parts:
+    """The path components of a finding's directory."""
     return tuple(place.split("/")) if place else ()

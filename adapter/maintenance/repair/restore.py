@@ -23,24 +23,24 @@ class MissingContent:
         """``foreign``: names of journal segments of other stores."""
         self._directories = directories
         self._foreign = foreign
-        self._list = tables.create(f"{scratch}/wanted.sqlite")
-        self._list.execute("CREATE TABLE IF NOT EXISTS wanted (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        self._list = tables.create(f"{scratch}/missing.sqlite")
+        self._list.execute("CREATE TABLE IF NOT EXISTS missing (id TEXT PRIMARY KEY) WITHOUT ROWID")
 
     def close(self) -> None:
         self._list.close()
 
     def add(self, name: str) -> None:
-        self._list.execute("INSERT OR IGNORE INTO wanted VALUES (?)", (name,))
+        self._list.execute("INSERT OR IGNORE INTO missing VALUES (?)", (name,))
 
     def contains(self, name: str) -> bool:
-        return self._list.execute("SELECT 1 FROM wanted WHERE id = ?", (name,)).fetchone() is not None
+        return self._list.execute("SELECT 1 FROM missing WHERE id = ?", (name,)).fetchone() is not None
 
     def _remove(self, name: str) -> None:
-        self._list.execute("DELETE FROM wanted WHERE id = ?", (name,))
+        self._list.execute("DELETE FROM missing WHERE id = ?", (name,))
 
     def restore(self, *, dry_run: bool = False) -> None:
         """Restore from the journal in one pass; what remains is unrecoverable. ``dry_run``: write nothing."""
-        if self._list.execute("SELECT 1 FROM wanted LIMIT 1").fetchone() is None:
+        if self._list.execute("SELECT 1 FROM missing LIMIT 1").fetchone() is None:
             return
         for effect in _contents(self._directories, self._foreign):
             message, session = effect.message_id, effect.staged.session
