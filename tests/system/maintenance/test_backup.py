@@ -1,4 +1,4 @@
-"""A store that was restored from a backup, before the same judge as every other."""
+"""Check and repair of stores restored from a backup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.maintenance.lab import lab, lab_stores
 pytestmark = pytest.mark.needs("java")
 
 
-def test_check_finds_nothing_in_a_restored_store(tmp_path: Path) -> None:
+def test_restored_store_has_no_findings(tmp_path: Path) -> None:
     root, restored = tmp_path / "store", tmp_path / "restored"
     lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
@@ -26,7 +26,7 @@ def test_check_finds_nothing_in_a_restored_store(tmp_path: Path) -> None:
     assert lab.check(restored).kinds == {}
 
 
-def test_repair_mends_what_was_changed_in_a_backup(tmp_path: Path) -> None:
+def test_repair_restores_files_changed_in_a_backup(tmp_path: Path) -> None:
     root, restored = tmp_path / "store", tmp_path / "restored"
     lab_stores.build(root, snapshot=True)
     backup = create.create_backup(str(root), str(tmp_path / "backups"), credentials=True).path

@@ -1,4 +1,4 @@
-"""A look at a store that others change meanwhile: what is wrong is found, and nothing else."""
+"""Check of a store in use: damage is found, and concurrent changes give no false findings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.system.maintenance.lab import lab, lab_stores
 pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
-def _write(root: str, stop: str, told: Queue[Any]) -> None:
-    """Deliver, flag, expunge, collect, make and rename folders and accounts, take snapshots, until told to stop."""
+def _write(root: str, stop: str, results: Queue[Any]) -> None:
+    """Change mail, folders and accounts, collect garbage and take snapshots, until the stop file exists."""
     chance = random.Random(1)
     done = 0
     with Transport.open(root) as transport, Credentials.open(transport) as credentials:
@@ -37,10 +37,10 @@ def _write(root: str, stop: str, told: Queue[Any]) -> None:
             done += 1
             time.sleep(0.01)
             if done % 30 == 0:
-                transport.snapshot()  # and what it makes needless goes
+                transport.snapshot()  # and compact the journal
             if done == 20:
-                told.put("under way")
-    told.put(done)
+                results.put("started")
+    results.put(done)
 
 
 def _change(transport: Transport, credentials: Credentials, chance: random.Random, number: int) -> None:
@@ -53,7 +53,7 @@ def _change(transport: Transport, credentials: Credentials, chance: random.Rando
     elif what == 4:
         transport.run(op.Expunge(ADA, folder(transport).id))
         transport.run(op.Collect(2**40))
-    elif what == 5:  # folders of the same names again and again
+    elif what == 5:  # recreate folders with the same names
         transport.run(op.CreateFolder(BOB, "Now and then"))
         transport.run(op.Copy(BOB, folder(transport, address=BOB).id, range(1, 1000), "Now and then"))
     elif what == 6:
@@ -66,20 +66,20 @@ def _change(transport: Transport, credentials: Credentials, chance: random.Rando
         transport.run(op.Deregister(f"guest-{number}@example.test", "purge"))
 
 
-def test_a_busy_store_yields_no_false_finding(tmp_path: Path) -> None:
+def test_check_of_a_store_in_use_has_no_false_findings(tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     (lab.path(root, *layout.MESSAGES) / "notes.txt").write_text("really wrong")
-    told = processes.channel()
-    said: list[str] = []
-    with processes.running(_write, str(root), str(tmp_path / "stop"), told):
-        assert told.get(timeout=300) == "under way"
-        found = lab.check(root, said.append)
+    results = processes.channel()
+    progress: list[str] = []
+    with processes.running(_write, str(root), str(tmp_path / "stop"), results):
+        assert results.get(timeout=300) == "started"
+        checked = lab.check(root, progress.append)
         (tmp_path / "stop").touch()
-        done = told.get(timeout=300)
+        done = results.get(timeout=300)
     assert done > 50
-    assert found.kinds == {"message-stray": 1}, found.report["items"]
-    assert any("checking the findings again" in line for line in said)
-    assert any(re.match(r"[\d,]+ messages read, [\d,]+/s", line) for line in said)
-    assert any(re.match(r"\d+ findings", line) for line in said)
+    assert checked.kinds == {"message-stray": 1}, checked.report["items"]
+    assert any("checking the findings again" in line for line in progress)
+    assert any(re.match(r"[\d,]+ messages read, [\d,]+/s", line) for line in progress)
+    assert any(re.match(r"\d+ findings", line) for line in progress)
     assert lab.check(root).kinds == {"message-stray": 1}

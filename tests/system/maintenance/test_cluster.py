@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, as on a cluster, find and mend what threads of one process do."""
+"""Executors in separate processes, as on a cluster, give the same findings and repairs as local threads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.paths import REPOSITORY
 from tests.support.stores import ADA, BOB
 from tests.system.maintenance.lab import lab, lab_stores
 
-pytestmark = pytest.mark.timeout(900)  # three Java processes take their time on a busy machine
+pytestmark = pytest.mark.timeout(900)  # three Java processes are slow on a busy machine
 
 MASTER = "local-cluster[2,1,1024]"
 _CODE = REPOSITORY
 
 
 def _damage(root: Path) -> None:
-    """Something for every kind of work: rows, content, links, folders; what must be joined and what must not."""
+    """Damage of every kind: rows, content, links, folders; with and without a join."""
     connection = lab.index(root)
     try:
         connection.execute("UPDATE mailbox_state SET flags = flags | 2 WHERE keywords = 'todo'")
@@ -44,8 +44,19 @@ def _damage(root: Path) -> None:
 
 
 def _repair_on_a_cluster(root: Path) -> dict[str, Any]:
-    said = ["--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE"]
-    command = [sys.executable, "-m", "adapter.cli", "repair", "--root", str(root), "--json", "--master", MASTER, *said]
+    confirmation = ["--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE"]
+    command = [
+        sys.executable,
+        "-m",
+        "adapter.cli",
+        "repair",
+        "--root",
+        str(root),
+        "--json",
+        "--master",
+        MASTER,
+        *confirmation,
+    ]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(_CODE)}
     )
@@ -53,14 +64,14 @@ def _repair_on_a_cluster(root: Path) -> dict[str, Any]:
     return report
 
 
-def _told(report: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on time, machine, or the random names of what was set aside."""
+def _comparable(report: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a report that do not depend on time, machine or random names in quarantine."""
     parts = {name: report[name] for name in ("source", "scanned", "verified", "counts", "severities")}
     items = [{key: item[key] for key in ("kind", "subject", "seen", "detail", "severity")} for item in report["items"]]
     return {**parts, "items": sorted(items, key=lambda item: (item["kind"], item["subject"]))}
 
 
-def test_a_cluster_finds_and_mends_the_same(tmp_path: Path) -> None:
+def test_cluster_gives_the_same_findings_and_repairs(tmp_path: Path) -> None:
     root, other = tmp_path / "store", tmp_path / "other"
     lab_stores.build(root)
     before, links = lab.view(root), lab.links(root)
@@ -70,7 +81,7 @@ def test_a_cluster_finds_and_mends_the_same(tmp_path: Path) -> None:
     assert there["master"] == MASTER
     assert here["verified"]
     assert len(here["counts"]) >= 6
-    assert _told(there) == _told(here)
+    assert _comparable(there) == _comparable(here)
     for place in (root, other):
         assert lab.view(place) == before
         assert lab.links(place) == links

@@ -1,4 +1,4 @@
-"""The commands: what they refuse, what they say, and with which status they end."""
+"""Commands: refusals, output and exit statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.stores import ADA, new_store
 from tests.system.maintenance.lab import lab
 
 
-def test_repair_wants_to_be_told(tmp_path: Path) -> None:
+def test_repair_requires_confirmation(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["repair", "--root", str(tmp_path)])
     assert result.exit_code == 3
     assert "--i-know-what-im-doing ALL-SERVICES-ARE-OFFLINE" in result.output
@@ -25,8 +25,8 @@ def test_repair_wants_to_be_told(tmp_path: Path) -> None:
 
 def test_repair_refuses_while_the_store_is_open(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA):
-        said = ["--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE", "--deadline", "0.2"]
-        result = CliRunner().invoke(main, ["repair", "--root", str(tmp_path / "store"), *said])
+        confirmation = ["--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE", "--deadline", "0.2"]
+        result = CliRunner().invoke(main, ["repair", "--root", str(tmp_path / "store"), *confirmation])
     assert result.exit_code == 3
     assert "not offline" in result.output
 
@@ -37,17 +37,17 @@ def _finish(report: Report, verified: bool | None) -> None:
 
 
 def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome], verified: bool | None) -> Result:
-    """The command with a pipeline that has found this."""
+    """Run the command on a pipeline with these outcomes."""
 
-    def look(self: pipeline.Pipeline, report: Report) -> None:
+    def check(self: pipeline.Pipeline, report: Report) -> None:
         for outcome in outcomes:
             report.add(outcome)
         _finish(report, verified)
 
     def mend(self: pipeline.Pipeline, held: object, report: Report, chosen: object) -> None:
-        look(self, report)
+        check(self, report)
 
-    monkeypatch.setattr(pipeline.Pipeline, "check", look)
+    monkeypatch.setattr(pipeline.Pipeline, "check", check)
     monkeypatch.setattr(pipeline.Pipeline, "repair", mend)
     with new_store(tmp_path / "store"):
         pass
@@ -55,7 +55,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome
     return CliRunner().invoke(main, [*command, "--root", str(tmp_path / "store")])
 
 
-def test_a_failure_does_not_look_like_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_has_another_exit_status_than_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: pipeline.Pipeline, report: Report) -> None:
         raise RuntimeError("an executor was lost")
 
@@ -108,11 +108,11 @@ def test_exit_status_and_table(
 
 
 @pytest.mark.parametrize(("verified", "word"), [(None, "repairable"), (True, "repaired")])
-def test_nothing_is_called_repaired_that_is_only_seen(
+def test_check_calls_findings_repairable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verified: bool | None, word: str
 ) -> None:
     outcome = Outcome.expected(Finding("projection-missing", f"{ADA}/inbox/1-msg.md"))
-    told = _run(tmp_path, monkeypatch, [outcome], verified).output
-    assert f"  {word:8}  {ADA}/inbox/1-msg.md" in told
-    assert f"{word}: 1" in told
-    assert ("repaired" in told) is (word == "repaired")
+    output = _run(tmp_path, monkeypatch, [outcome], verified).output
+    assert f"  {word:8}  {ADA}/inbox/1-msg.md" in output
+    assert f"{word}: 1" in output
+    assert ("repaired" in output) is (word == "repaired")

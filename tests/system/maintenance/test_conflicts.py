@@ -1,4 +1,4 @@
-"""What repair leaves to a person, and what becomes of the decision; accounts that were made half-way."""
+"""Conflicts: open until a person decides them; and incomplete accounts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATH_ID, _PATH_VALIDITY = 0xABCDEF, 77
 
 
 class Ghost(NamedTuple):
-    """A folder that the index and its path call by different names, each with its own mail."""
+    """A folder with one id in the index and another at its path, each with its own mail."""
 
     row: Folder
     of_row: list[str]  # messages
@@ -49,20 +49,20 @@ def _ghost(transport: Transport, root: Path, name: str, number: int) -> Ghost:
     transport.run(op.CreateFolder(ADA, name))
     own = append(transport, name, message(f"{name} 1"), message(f"{name} 2"), flags=4, keywords=("kept",))
     with transport.reading() as connection:
-        found = connection.execute("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", (own[0].folder,))
-        of_row = [row[0] for row in found.fetchall()]
+        cursor = connection.execute("SELECT message_id FROM mailbox_projections WHERE folder_id = ?", (own[0].folder,))
+        of_row = [row[0] for row in cursor.fetchall()]
     other = deliver(transport, BOB, octets=message(f"Only the path of {name} shows it", to=BOB)).message_id
     row = folder(transport, name)
     where = lab.path(root, *layout.folder_directory(row.directory, name))
     (where / layout.IDENTITY_FILE).unlink()
-    known = folder_identity.Identity(transport.store, _PATH_ID + number, row.registration, _PATH_VALIDITY, "")
-    (where / layout.IDENTITY_FILE).write_bytes(known.encode())
+    identity = folder_identity.Identity(transport.store, _PATH_ID + number, row.registration, _PATH_VALIDITY, "")
+    (where / layout.IDENTITY_FILE).write_bytes(identity.encode())
     (where / layout.projection_name(1, other)).symlink_to(layout.projection_target(other))
     return Ghost(row, of_row, other, _PATH_ID + number)
 
 
 def _undecidable(root: Path) -> tuple[Ghost, Ghost]:
-    """Two ghosts, two passwords of addresses that were removed, and a journal that cannot tell."""
+    """Two ghosts, two passwords of removed addresses, and a journal that cannot decide."""
     with new_store(root, ADA, BOB, CAROL, DAN) as transport, Credentials.open(transport) as credentials:
         ghosts = _ghost(transport, root, "One", 1), _ghost(transport, root, "Two", 2)
         for address in (CAROL, DAN):
@@ -77,14 +77,14 @@ def _undecidable(root: Path) -> tuple[Ghost, Ghost]:
     return ghosts
 
 
-def test_conflicts_are_left_alone_until_they_are_decided(tmp_path: Path) -> None:
+def test_conflicts_stay_open_until_they_are_decided(tmp_path: Path) -> None:
     root = tmp_path / "store"
     one, two = _undecidable(root)
     foretold = lab.check(root)
     first = lab.repair(root)
     assert first.kinds == {"journal-damaged": 1, "folder-two-ids": 2, "credentials-orphan": 2}
     assert first.report["severities"]["conflict"] == 4
-    assert first.report["verified"], "nothing but the conflicts is left"
+    assert first.report["verified"], "only the conflicts remain"
     assert _open(foretold) == _open(first)
     offered = {item["subject"]: item["decide"] for item in _open(first)}
     assert f"--decide credentials-orphan:{CAROL}=register" in offered[CAROL]
@@ -124,15 +124,15 @@ def test_conflicts_are_left_alone_until_they_are_decided(tmp_path: Path) -> None
     aside = [each for each in lab.path(root, *layout.QUARANTINE).iterdir() if each.name.endswith("-passwd")]
     assert [(DAN in each.read_text(), each.stat().st_mode & 0o777) for each in aside] == [(True, 0o600)]
 
-    lab.path(root, layout.INDEX_FILE).unlink()  # what was decided is in the journal
+    lab.path(root, layout.INDEX_FILE).unlink()  # the decisions are in the journal
     assert lab.repair(root).kinds == {"index-missing": 1}
     assert lab.seen(root) == seen
 
 
 def _open(result: lab.Result) -> list[dict[str, Any]]:
-    """What a person has to decide, and why."""
-    found = [item for item in result.report["items"] if item["severity"] == "conflict"]
-    return sorted(found, key=lambda item: str(item["subject"]))
+    """The open conflicts of a report, sorted by subject."""
+    conflicts = [item for item in result.report["items"] if item["severity"] == "conflict"]
+    return sorted(conflicts, key=lambda item: str(item["subject"]))
 
 
 def _is_merged(shown: lab.Folder, ghost: Ghost, expected: dict[int, str], uidvalidity: int) -> None:
@@ -144,8 +144,8 @@ def _is_merged(shown: lab.Folder, ghost: Ghost, expected: dict[int, str], uidval
             assert (flags, keywords) == ((4, "kept") if message_id in ghost.of_row else (0, ""))
 
 
-def test_directories_that_changed_places(tmp_path: Path) -> None:
-    """Two whose directories were swapped, and one that was renamed by hand: the journal knows where each belongs."""
+def test_moved_directories_return_to_their_folders(tmp_path: Path) -> None:
+    """Two swapped directories and one renamed by hand: the journal decides where each belongs."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         for number, name in enumerate(("Left", "Right", "Moved"), 1):
@@ -169,15 +169,15 @@ def test_directories_that_changed_places(tmp_path: Path) -> None:
     assert lab.links(root) == links
 
 
-def test_decisions_that_decide_nothing() -> None:
+def test_decision_without_a_finding_is_refused() -> None:
     orphan = Finding("credentials-orphan", CAROL)
-    ghost = Finding("folder-two-ids", "ada/x", folder=5)  # the other id is the one of a folder elsewhere
+    ghost = Finding("folder-two-ids", "ada/x", folder=5)  # the other id belongs to a folder elsewhere
 
-    def found(kinds: set[str]) -> list[Finding]:
+    def findings(kinds: set[str]) -> list[Finding]:
         return [each for each in (orphan, ghost) if each.kind in kinds]
 
     decisions.check(
-        {f"credentials-orphan:{CAROL}": "remove", "folder-two-ids:mbx-000000000005": "mbx-000000000005"}, found
+        {f"credentials-orphan:{CAROL}": "remove", "folder-two-ids:mbx-000000000005": "mbx-000000000005"}, findings
     )
     for subject, choice, answer in (
         (f"credentials-orphan:{CAROL}", "perhaps", "choose register or remove"),
@@ -185,7 +185,7 @@ def test_decisions_that_decide_nothing() -> None:
         ("folder-two-ids:mbx-000000000005", "mbx-000000000006", "choose mbx-000000000005"),
     ):
         with pytest.raises(BadDecision, match=answer):
-            decisions.check({subject: choice}, found)
+            decisions.check({subject: choice}, findings)
 
 
 @pytest.mark.parametrize(
@@ -201,24 +201,31 @@ def test_decisions_that_decide_nothing() -> None:
         ),
     ],
 )
-def test_bad_decisions_are_one_line(
+def test_invalid_decision_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int, line: str
 ) -> None:
-    def look(self: pipeline.Pipeline, held: object, report: object, chosen: dict[str, str]) -> None:
+    def repair(self: pipeline.Pipeline, held: object, report: object, chosen: dict[str, str]) -> None:
         decisions.check(chosen, lambda kinds: [])
 
-    monkeypatch.setattr(pipeline.Pipeline, "repair", look)
+    monkeypatch.setattr(pipeline.Pipeline, "repair", repair)
     with new_store(tmp_path / "store"):
         pass
-    said = ["--root", str(tmp_path / "store"), "--i-know-what-im-doing", "ALL-SERVICES-ARE-OFFLINE", "--decide", text]
-    result = CliRunner().invoke(main, ["repair", *said])
+    options = [
+        "--root",
+        str(tmp_path / "store"),
+        "--i-know-what-im-doing",
+        "ALL-SERVICES-ARE-OFFLINE",
+        "--decide",
+        text,
+    ]
+    result = CliRunner().invoke(main, ["repair", *options])
     assert result.exit_code == status
     assert line in result.output
     assert "Traceback" not in result.output
 
 
 def _half_made(root: Path) -> Counter[str]:
-    """An account for every combination of registration, directory and password that is not whole."""
+    """Create an account for every incomplete combination of registration, directory and password."""
     expected: Counter[str] = Counter()
     with new_store(root, ADA, "row@x.test", "row-password@x.test", "index@x.test") as transport:
         message_id = deliver(transport, ADA, "row@x.test", octets=message("Hello")).message_id
@@ -235,10 +242,10 @@ def _half_made(root: Path) -> Counter[str]:
         for offset, name in enumerate(("INBOX", "Own") if kind != "folders-password" else ("Sent", "Own")):
             place = _mailbox(root, f"{kind}@x.test") / names.folder_entry(name)
             place.mkdir(parents=True)
-            known = folder_identity.Identity(
+            identity = folder_identity.Identity(
                 id_of(root), 1000 + 10 * number + offset, f"reg-{number:016x}", 7 + number, ""
             )
-            (place / layout.IDENTITY_FILE).write_bytes(known.encode())
+            (place / layout.IDENTITY_FILE).write_bytes(identity.encode())
             (place / layout.projection_name(5, message_id)).symlink_to(layout.projection_target(message_id))
         expected += Counter({"registration-missing": 1, "folder-path-without-row": 2})
     expected["credentials-orphan"] += 3  # directory, folders, and alone
@@ -253,7 +260,7 @@ def _mailbox(root: Path, address: str) -> Path:
     return lab.path(root, *layout.mailbox_directory(names.address_entry(address)))
 
 
-def test_accounts_made_half_way(tmp_path: Path) -> None:
+def test_incomplete_accounts_are_repaired(tmp_path: Path) -> None:
     root = tmp_path / "store"
     expected = _half_made(root)
     repaired = lab.repair(root)
@@ -269,7 +276,7 @@ def test_accounts_made_half_way(tmp_path: Path) -> None:
             [*names.STANDARD_FOLDERS, "Own"]
         )
     seen = lab.seen(root)
-    # Nothing but the mark in the identity says which UIDs were given out: new mail comes behind it.
+    # Only the UID mark of the identity shows which UIDs were assigned: new mail gets a UID beyond it.
     assert seen["folders@x.test", "INBOX"].keys() == {0, 5, 1 + folder_identity.UID_STEP}
     assert seen["folders@x.test", "INBOX"][0][0] == f"7 {2 + folder_identity.UID_STEP}"
     assert seen["folders-password@x.test", "Own"].keys() == {0, 5}

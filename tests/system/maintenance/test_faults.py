@@ -1,4 +1,4 @@
-"""Every fault of the catalogue, all at once and in random sets: found exactly, mended, and the mail is as before."""
+"""All faults of the catalogue, together and in random sets: detected exactly, repaired, and no mail changes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LOSSES = (lab_stores.CAROL, lab_stores.LOSSES)
 _EXAMPLES = {"ci": 3, "default": 3}.get(settings.get_current_profile_name(), 200)
 
 
-def test_the_catalogue_covers_every_kind() -> None:
-    lasting = {"owner-foreign"}  # a repair leaves it: test_maintenance_tree.py
+def test_catalogue_covers_every_kind() -> None:
+    lasting = {"owner-foreign"}  # repair leaves it to a person: test_tree.py
     assert {kind for fault in CATALOGUE.values() for kind in fault.kinds} == KINDS.keys() - lasting
 
 
@@ -49,7 +49,7 @@ def _readable_afterwards() -> Iterator[None]:
 
 
 class _Before:
-    """A healthy store, to be compared with what repair makes of it."""
+    """The state of a healthy store, for comparison with the repaired store."""
 
     def __init__(self, root: Path, victims: Victims) -> None:
         self._root = root
@@ -57,7 +57,7 @@ class _Before:
         self._seen, self._view, self._links = lab.seen(root), lab.view(root), lab.links(root)
 
     def is_back(self) -> None:
-        """Everything, but for what nothing held any more: that is taken out of its folders, or has a placeholder."""
+        """Assert that all mail is unchanged, except unrecoverable content (removed, or with a placeholder)."""
         seen = lab.seen(self._root)
         self._are_renewed(seen)
         assert {place: self._comparable(place, own) for place, own in self._without_new(seen).items()} == {
@@ -75,16 +75,16 @@ class _Before:
         } == {link: target for link, target in self._links.items() if Path(target).stem not in gone}
 
     def _are_renewed(self, seen: lab.Seen) -> None:
-        """What came back is shown once where it was, exact, with its flags, under a UID that nothing had before."""
+        """Assert that a returned message is shown once in its folder, exact, with its flags and an unused UID."""
         wire = {row[0]: row[4] for row in self._view["history"]}
         for message in self._victims.renewed:
-            (found,) = [(uid, row) for uid, row in seen[_LOSSES].items() if uid and row[0] == message]
-            assert found[1][1:3] == (5, "once")
-            assert found[1][3] == wire[message] or message in self._victims.damaged
-            assert found[0] >= int(self._seen[_LOSSES][0][0].split()[1])
+            (shown,) = [(uid, row) for uid, row in seen[_LOSSES].items() if uid and row[0] == message]
+            assert shown[1][1:3] == (5, "once")
+            assert shown[1][3] == wire[message] or message in self._victims.damaged
+            assert shown[0] >= int(self._seen[_LOSSES][0][0].split()[1])
 
     def _comparable(self, place: tuple[str, str], shown: lab.Folder) -> lab.Folder:
-        """Without what came back; octets of what is damaged now need not be what they were."""
+        """The folders without returned messages, and without the octets of damaged ones."""
         if self._victims.renewed and place == _LOSSES:
             numbers = shown[0]
             shown = {uid: row for uid, row in shown.items() if row[0] not in self._victims.renewed}
@@ -99,7 +99,7 @@ class _Before:
         return {**left, 0: (numbers, messages - len(shown) + len(left), use, none)}
 
     def _without_lost(self) -> dict[str, Any]:
-        """The tables with what is lost taken out of its folders; that it was delivered stays on record."""
+        """The tables with lost messages removed from their folders; their delivery stays recorded."""
         view, lost = dict(self._view), self._victims.lost
         sizes = {row[0]: row[3] for row in view["history"]}
         folders = {row[0]: list(row) for row in view["folders"]}
@@ -119,7 +119,7 @@ class _Before:
         }
 
     def _same(self, view: dict[str, Any]) -> dict[str, Any]:
-        """What must not change, of the tables: without accounts and folders that repair had to make."""
+        """The rows that must not change: all except those of accounts and folders that repair created."""
         new = self._victims
         address = {row[0]: row[1] for row in view["registrations"]}
         accounts = {registration for registration, owner in address.items() if owner in new.new_accounts}
@@ -153,8 +153,8 @@ _REPORT = {
 _ITEM = {"kind", "subject", "seen", "detail", "authority", "severity", "outcome", "decide"}
 
 
-def _is_documented(report: dict[str, Any]) -> None:
-    """The form that programs rely on."""
+def _assert_documented(report: dict[str, Any]) -> None:
+    """Assert the documented schema of the report."""
     assert report["schema"] == 1
     assert report.keys() == _REPORT
     assert all(item.keys() == _ITEM for item in report["items"])
@@ -165,53 +165,53 @@ def _is_documented(report: dict[str, Any]) -> None:
     assert not [key for key in (*_REPORT, *_ITEM) if key not in text]
 
 
-def _mends(root: Path, victims: Victims, wanted: Iterable[str]) -> list[str]:
+def _assert_repaired(root: Path, victims: Victims, fault_names: Iterable[str]) -> list[str]:
     before = _Before(root, victims)
-    expected, applied = damage(victims, wanted)
+    expected, applied = damage(victims, fault_names)
     damaged = tree(root)
-    looked = lab.check(root)
-    assert looked.kinds == expected, applied
-    assert looked.report["severities"]["loss"] == victims.losses, looked.report["items"]
-    assert tree(root) == damaged, "a look changes nothing"
-    _is_documented(looked.report)
+    checked = lab.check(root)
+    assert checked.kinds == expected, applied
+    assert checked.report["severities"]["loss"] == victims.losses, checked.report["items"]
+    assert tree(root) == damaged, "check changes nothing"
+    _assert_documented(checked.report)
     repaired = lab.repair(root)
-    _is_documented(repaired.report)
+    _assert_documented(repaired.report)
     assert repaired.kinds == expected, applied
-    assert repaired.report["severities"] == looked.report["severities"], "it was foretold"
+    assert repaired.report["severities"] == checked.report["severities"], "the check predicted it"
     assert repaired.report["severities"]["conflict"] == 0, repaired.report["items"]
     assert repaired.report["verified"], (repaired.report.get("left"), applied)
     assert repaired.report["severities"]["unreadable"] == victims.unreadable
     if victims.unreadable:
-        assert lab.check(root).kinds == {"unreadable": victims.unreadable}, "and nothing else is left"
+        assert lab.check(root).kinds == {"unreadable": victims.unreadable}, "nothing else remains"
         victims.make_readable()
     before.is_back()
     assert lab.check(root).kinds == {}
     return applied
 
 
-def test_everything_at_once(tmp_path: Path) -> None:
+def test_all_faults_together(tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root, snapshot=True, losses=True)
     victims = Victims(root, random.Random(1))
-    wanted = [name for name, fault in CATALOGUE.items() if fault.layer in ("disk", "rows")]
-    assert _mends(root, victims, wanted) == wanted
+    fault_names = [name for name, fault in CATALOGUE.items() if fault.layer in ("disk", "rows")]
+    assert _assert_repaired(root, victims, fault_names) == fault_names
 
 
 @pytest.mark.parametrize("whole", [name for name, fault in CATALOGUE.items() if fault.layer in ("index", "journal")])
-def test_everything_on_disk_and(whole: str, tmp_path: Path) -> None:
+def test_all_disk_faults_with(whole: str, tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root, losses=True)
     victims = Victims(root, random.Random(2))
-    wanted = [name for name, fault in CATALOGUE.items() if fault.layer == "disk"]
-    applied = _mends(root, victims, [*wanted, whole])
-    assert set(compatible([*wanted, whole])) - set(applied) <= {"snapshot_overwritten"}
+    fault_names = [name for name, fault in CATALOGUE.items() if fault.layer == "disk"]
+    applied = _assert_repaired(root, victims, [*fault_names, whole])
+    assert set(compatible([*fault_names, whole])) - set(applied) <= {"snapshot_overwritten"}
     assert whole in applied
 
 
 @settings(max_examples=_EXAMPLES)
 @given(st.sets(st.sampled_from(sorted(CATALOGUE)), min_size=1, max_size=12), st.randoms(use_true_random=False))
-def test_random_faults_in_random_stores(wanted: set[str], chance: random.Random) -> None:
+def test_random_faults_in_random_stores(fault_names: set[str], chance: random.Random) -> None:
     with tempfile.TemporaryDirectory(dir=lab.memory()) as place:
         root = Path(place) / "store"
         lab_stores.build_random(root, chance, losses=True)
-        _mends(root, Victims(root, chance), wanted)
+        _assert_repaired(root, Victims(root, chance), fault_names)

@@ -1,4 +1,4 @@
-"""The gate: mail goes offline for sure, and comes back whatever happens."""
+"""The gate: mail goes offline reliably, and comes back after any failure."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ def _refused(root: str) -> MailError:
     return caught.value
 
 
-def test_nobody_gets_in_while_the_gate_is_closed(root: str) -> None:
+def test_store_cannot_be_opened_while_the_gate_is_closed(root: str) -> None:
     with gate.offline(root, reason="a test"):
         assert "a test" in _refused(root).detail
     Transport.open(root).close()
 
 
-def test_the_gate_waits_for_an_open_store_and_names_its_holder(root: str) -> None:
+def test_gate_waits_for_an_open_store_and_names_its_holder(root: str) -> None:
     with Transport.open(root) as transport:
         with (
             pytest.raises(gate.NotOffline, match=f"process {os.getpid()} "),
             gate.offline(root, reason="x", deadline=0.2),
         ):
-            raise AssertionError("the lock was had although the store is open")
-        transport.run(op.Subscribe("ada@example.test", "Elsewhere"))  # and nothing happened to it
+            raise AssertionError("took the lock although the store is open")
+        transport.run(op.Subscribe("ada@example.test", "Elsewhere"))  # the open store still works
     with gate.offline(root, reason="x", deadline=0.2):
         pass
 
 
-def test_a_marker_removed_by_hand_does_not_open_the_gate(root: str) -> None:
+def test_gate_stays_closed_if_the_marker_is_removed_by_hand(root: str) -> None:
     with gate.offline(root, reason="x"):
         os.unlink(f"{root}/maintenance/offline")
         _refused(root)
 
 
-def test_who_loses_patience_leaves_mail_as_it_was(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_wait_restores_the_previous_state(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -72,45 +72,45 @@ def test_who_loses_patience_leaves_mail_as_it_was(root: str, monkeypatch: pytest
     assert gate.status(root)[0] is None
 
 
-def test_on_lasts_until_off(root: str) -> None:
+def test_maintenance_lasts_until_it_is_turned_off(root: str) -> None:
     marker = gate.turn_on(root, reason="disks", until="noon")
     assert marker.lasting
     assert "disks" in _refused(root).detail
-    with gate.offline(root, reason="repair meanwhile"):
+    with gate.offline(root, reason="repair"):
         pass
-    found, holders = gate.status(root)
-    assert found is not None
-    assert found.why == "disks"
+    current, holders = gate.status(root)
+    assert current is not None
+    assert current.why == "disks"
     assert holders == []
     assert gate.turn_off(root)
     assert not gate.turn_off(root)
     Transport.open(root).close()
 
 
-def test_on_during_a_repair_outlasts_it(root: str) -> None:
+def test_maintenance_turned_on_during_a_repair_outlasts_it(root: str) -> None:
     with ThreadPoolExecutor(1) as aside:
         with gate.offline(root, reason="repair"):
             with pytest.raises(gate.NotOffline):
                 gate.turn_on(root, reason="too late", deadline=0.2)
-            assert "repair" in str(gate.status(root)[0]), "as it was before"
+            assert "repair" in str(gate.status(root)[0]), "the marker of the repair"
             waiting = aside.submit(gate.turn_on, root, reason="disks", deadline=PATIENCE)
             wait_until(lambda: "disks" in str(gate.status(root)[0]))
         assert waiting.result(PATIENCE).why == "disks"
-    assert "disks" in _refused(root).detail, "who turned it off was told that mail is offline"
+    assert "disks" in _refused(root).detail, "maintenance on reported that mail is offline"
     assert gate.turn_off(root)
 
 
-def test_two_repairs_take_turns(root: str) -> None:
+def test_two_repairs_run_one_after_the_other(root: str) -> None:
     with ThreadPoolExecutor(1) as aside, ExitStack() as second:
         with gate.offline(root, reason="first"):
             waiting = aside.submit(second.enter_context, gate.offline(root, reason="second", deadline=PATIENCE))
             wait_until(lambda: "second" in str(gate.status(root)[0]))
         waiting.result(PATIENCE)
-        assert "second" in _refused(root).detail, "servers know that they still have to wait"
+        assert "second" in _refused(root).detail, "the marker of the second repair is in place"
     assert gate.status(root)[0] is None
 
 
-def test_a_killed_gate_lets_mail_back_in(root: str) -> None:
+def test_mail_comes_back_after_the_gate_is_killed(root: str) -> None:
     script = (
         "import sys, time\nfrom adapter.maintenance import gate\n"
         "with gate.offline(sys.argv[1], reason='dies'):\n    print('closed', flush=True)\n    time.sleep(60)\n"
@@ -130,8 +130,8 @@ def _sign_with(root: str, pid: int) -> None:
     marker.write_bytes(orjson.dumps({**orjson.loads(marker.read_bytes()), "pid": pid}))
 
 
-def test_the_number_of_a_process_tells_nothing(root: str) -> None:
-    """In another container it is another's, or nobody's."""
+def test_marker_does_not_depend_on_a_process_id(root: str) -> None:
+    """In another container the process ID belongs to another process or to none."""
     with gate.offline(root, reason="from elsewhere"):
         _sign_with(root, 2**30)
         assert "from elsewhere" in str(gate.status(root)[0])
@@ -142,7 +142,7 @@ def test_the_number_of_a_process_tells_nothing(root: str) -> None:
     Transport.open(root).close()
 
 
-def test_a_running_server_lets_go_and_comes_back(root: str) -> None:
+def test_running_server_releases_the_store_and_returns(root: str) -> None:
     command = [sys.executable, "-m", "adapter.cli", "serve", "--root", root, "--lmtp", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -156,6 +156,6 @@ def test_a_running_server_lets_go_and_comes_back(root: str) -> None:
             server.terminate()
 
 
-def test_a_marker_that_cannot_be_read_keeps_mail_offline(root: str) -> None:
+def test_unreadable_marker_keeps_mail_offline(root: str) -> None:
     Path(root, "maintenance", "offline").write_text("not JSON")
     assert "not JSON" in _refused(root).detail

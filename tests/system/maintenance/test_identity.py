@@ -1,4 +1,4 @@
-"""Whom a repair believes: the id that most files carry, and of two histories the one that is told completely."""
+"""Choice of the source: the store id of most files, and of two histories the complete one."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def _write_id(root: Path, store: str) -> None:
         store_id.write(directories, store)
 
 
-# --- the id ----------------------------------------------------------------------------------------------------------
+# --- store id --------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_in_the_root_is_right(root: Path) -> None:
+def test_confirmed_file_in_the_root_wins(root: Path) -> None:
     assert _resolved(root) == store_identity.StoreIdentity(id_of(root), "")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage"])
-def test_a_lost_id_is_what_the_other_files_agree_on(root: Path, content: bytes | None) -> None:
+def test_lost_id_is_restored_from_the_other_files(root: Path, content: bytes | None) -> None:
     store = id_of(root)
     (root / layout.STORE_ID_FILE).unlink()
     if content is not None:
@@ -81,12 +81,12 @@ def test_a_lost_id_is_what_the_other_files_agree_on(root: Path, content: bytes |
     assert _resolved(root) == store_identity.StoreIdentity(store, "is missing or damaged")
 
 
-def test_an_id_that_no_other_file_has_is_wrong(root: Path) -> None:
+def test_id_that_no_other_file_has_is_wrong(root: Path) -> None:
     store = id_of(root)
     _write_id(root, STORE)
-    found = _resolved(root)
-    assert found.store == store
-    assert STORE in found.problem
+    identity = _resolved(root)
+    assert identity.store == store
+    assert STORE in identity.problem
 
 
 def _take_index(root: Path, other: Path) -> None:
@@ -110,12 +110,12 @@ def test_files_of_another_store_do_not_change_the_id(
 ) -> None:
     store = id_of(root)
     take(root, other)
-    if lost and take is not _take_both:  # else two kinds of files stand against one
+    if lost and take is not _take_both:  # else two kinds of files outvote one
         (root / layout.STORE_ID_FILE).unlink()
     assert _resolved(root).store == store
 
 
-def test_folders_alone_tell_the_id(root: Path) -> None:
+def test_folders_alone_determine_the_id(root: Path) -> None:
     store = id_of(root)
     (root / layout.STORE_ID_FILE).unlink()
     (root / layout.INDEX_FILE).unlink()
@@ -123,20 +123,20 @@ def test_folders_alone_tell_the_id(root: Path) -> None:
     assert _resolved(root).store == store
 
 
-def test_a_store_without_any_id_gets_one(tmp_path: Path) -> None:
+def test_store_without_any_id_gets_a_new_one(tmp_path: Path) -> None:
     with new_store(tmp_path / "store"):
         pass
     root = tmp_path / "store"
     store = id_of(root)
     (root / layout.STORE_ID_FILE).unlink()
     (root / layout.INDEX_FILE).unlink()
-    found = _resolved(root)
-    assert store_id.FORM.match(found.store)
-    assert found.store != store
-    assert found.problem
+    identity = _resolved(root)
+    assert store_id.FORM.match(identity.store)
+    assert identity.store != store
+    assert identity.problem
 
 
-# --- the tables ------------------------------------------------------------------------------------------------------
+# --- expected tables -------------------------------------------------------------------------------------------------
 
 
 def _replayed(root: Path, scratch: Path) -> Facts:
@@ -149,20 +149,20 @@ def _replayed(root: Path, scratch: Path) -> Facts:
     return facts
 
 
-def _same_tables(scratch: Path, wanted: Path) -> None:
-    assert tables(scratch / BASE) == tables(wanted)
+def _assert_same_tables(scratch: Path, index: Path) -> None:
+    assert tables(scratch / BASE) == tables(index)
 
 
-def test_a_foreign_index_is_passed_over(root: Path, other: Path, tmp_path: Path) -> None:
+def test_foreign_index_is_ignored(root: Path, other: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.sqlite"
     shutil.copy(root / layout.INDEX_FILE, own)
     _take_index(root, other)
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind) == ("journal", "index-foreign")
-    _same_tables(tmp_path / "scratch", own)
+    _assert_same_tables(tmp_path / "scratch", own)
 
 
-def test_foreign_segments_are_passed_over(root: Path, other: Path, tmp_path: Path) -> None:
+def test_foreign_segments_are_ignored(root: Path, other: Path, tmp_path: Path) -> None:
     last = sorted((other / "journal").glob("*.jsonl"))[-1]
     shutil.copy(last, root / "journal" / layout.journal_segment(5000))
     header = segments.decode_header(records(last)[0])._replace(first=5000)
@@ -171,11 +171,11 @@ def test_foreign_segments_are_passed_over(root: Path, other: Path, tmp_path: Pat
     assert (facts.source, facts.index_kind) == ("journal", "")
     assert facts.foreign_segments == {layout.journal_segment(5000): id_of(other)}
     assert facts.next_seq < 5000
-    _same_tables(tmp_path / "scratch", root / layout.INDEX_FILE)
+    _assert_same_tables(tmp_path / "scratch", root / layout.INDEX_FILE)
 
 
-def _went_apart(root: Path, tmp_path: Path) -> Path:
-    """A copy of the store; both got other mail since, under the same numbers."""
+def _diverged_copy(root: Path, tmp_path: Path) -> Path:
+    """Copy the store, then deliver different mail to both under the same record numbers."""
     copy = tmp_path / "copy"
     shutil.copytree(root, copy, symlinks=True)
     for place in (root, copy):
@@ -185,30 +185,30 @@ def _went_apart(root: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_of_two_histories_the_complete_journal_is_believed(root: Path, tmp_path: Path) -> None:
-    copy, own = _went_apart(root, tmp_path), tmp_path / "own.sqlite"
+def test_complete_journal_wins_over_a_diverged_index(root: Path, tmp_path: Path) -> None:
+    copy, own = _diverged_copy(root, tmp_path), tmp_path / "own.sqlite"
     shutil.copy(root / layout.INDEX_FILE, own)
     _take_index(root, copy)
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind) == ("journal", "index-diverged")
-    _same_tables(tmp_path / "scratch", own)
+    _assert_same_tables(tmp_path / "scratch", own)
 
 
-def test_of_two_histories_the_index_is_believed_if_the_journal_is_damaged(root: Path, tmp_path: Path) -> None:
-    copy = _went_apart(root, tmp_path)
+def test_intact_index_wins_over_a_diverged_damaged_journal(root: Path, tmp_path: Path) -> None:
+    copy = _diverged_copy(root, tmp_path)
     _take_index(root, copy)
     first, *_ = sorted((root / "journal").glob("*.jsonl"))
     lines = records(first)
     write_records(first, [*lines[:3], b"#" + lines[3][1:], *lines[4:]])
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind, facts.index_problem) == ("index", "index-diverged", "")
-    found = tables(tmp_path / "scratch" / BASE)
-    assert found["messages"] == tables(copy / layout.INDEX_FILE)["messages"]
+    replayed = tables(tmp_path / "scratch" / BASE)
+    assert replayed["messages"] == tables(copy / layout.INDEX_FILE)["messages"]
 
 
-def test_a_segment_of_another_history_does_not_go_with_the_others(root: Path, tmp_path: Path) -> None:
-    """Its numbers and its id fit, its chain does not: the index, which is whole, is believed."""
-    copy = _went_apart(root, tmp_path)
+def test_segment_of_another_history_breaks_the_chain(root: Path, tmp_path: Path) -> None:
+    """Numbers and id fit, the checksum chain does not: the intact index wins."""
+    copy = _diverged_copy(root, tmp_path)
     for place in (root, copy):
         with Transport.open(place) as store, store.still() as log:
             log.rotate()
@@ -221,11 +221,11 @@ def test_a_segment_of_another_history_does_not_go_with_the_others(root: Path, tm
     facts = _replayed(root, tmp_path / "scratch")
     assert facts.source == "index"
     assert facts.damaged_segments == {newest.name: f"the header does not continue record {int(newest.stem) - 1}"}
-    assert facts.index_kind == "index-diverged"  # of the last record there are two
+    assert facts.index_kind == "index-diverged"  # index and journal have different last records
     assert checksum in facts.index_detail
 
 
-def test_an_older_index_is_built_anew(root: Path, tmp_path: Path) -> None:
+def test_outdated_index_is_rebuilt(root: Path, tmp_path: Path) -> None:
     older = (root / layout.INDEX_FILE).read_bytes()
     with Transport.open(root) as store:
         deliver(store, ADA, octets=message("New"))
@@ -234,10 +234,10 @@ def test_an_older_index_is_built_anew(root: Path, tmp_path: Path) -> None:
     (root / layout.INDEX_FILE).write_bytes(older)
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind) == ("journal", "index-outdated")
-    _same_tables(tmp_path / "scratch", newer)
+    _assert_same_tables(tmp_path / "scratch", newer)
 
 
-def test_an_older_journal_does_not_take_mail_away(root: Path, tmp_path: Path) -> None:
+def test_outdated_journal_loses_no_mail(root: Path, tmp_path: Path) -> None:
     older = tmp_path / "older"
     shutil.copytree(root / "journal", older)
     with Transport.open(root) as store:
@@ -247,10 +247,10 @@ def test_an_older_journal_does_not_take_mail_away(root: Path, tmp_path: Path) ->
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind) == ("index", "")
     assert "are missing" in facts.gap
-    _same_tables(tmp_path / "scratch", root / layout.INDEX_FILE)
+    _assert_same_tables(tmp_path / "scratch", root / layout.INDEX_FILE)
 
 
-def test_a_damaged_header_is_damage(root: Path, tmp_path: Path) -> None:
+def test_damaged_header_is_reported(root: Path, tmp_path: Path) -> None:
     newest = sorted((root / "journal").glob("*.jsonl"))[-1]
     lines = records(newest)
     write_records(newest, [b"#" + lines[0][1:], *lines[1:]])
@@ -259,16 +259,14 @@ def test_a_damaged_header_is_damage(root: Path, tmp_path: Path) -> None:
     assert facts.damaged_segments == {newest.name: "the header does not verify"}
 
 
-def test_a_header_of_another_number_is_damage(root: Path, tmp_path: Path) -> None:
+def test_header_of_another_segment_is_reported(root: Path, tmp_path: Path) -> None:
     newest = sorted((root / "journal").glob("*.jsonl"))[-1]
     write_records(newest, [Header(id_of(root), 3, "00000000").encode(), *records(newest)[1:]])
     assert _replayed(root, tmp_path / "scratch").damaged_segments.keys() == {newest.name}
 
 
-def test_the_index_and_the_checkpoint_of_another_store_count_for_nothing(
-    root: Path, other: Path, tmp_path: Path
-) -> None:
-    """With the own journal lost, no number of theirs becomes ours."""
+def test_index_and_checkpoint_of_another_store_are_ignored(root: Path, other: Path, tmp_path: Path) -> None:
+    """Even with the own journal lost, none of their record numbers is used."""
     with Transport.open(other) as store:
         for _ in range(20):
             deliver(store, ADA)
@@ -276,17 +274,17 @@ def test_the_index_and_the_checkpoint_of_another_store_count_for_nothing(
     facts = _replayed(root, tmp_path / "scratch")
     assert (facts.source, facts.index_kind, facts.next_seq) == ("nothing", "index-foreign", 1)
     assert tables(tmp_path / "scratch" / BASE)["messages"] == []
-    found = folder_identity.decode((root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE).read_bytes())
-    assert found is not None
-    assert found.store == facts.store
+    identity = folder_identity.decode((root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE).read_bytes())
+    assert identity is not None
+    assert identity.store == facts.store
 
 
-# --- what is done about it, without the scan -------------------------------------------------------------------------
+# --- repair without a scan -------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _repairing(root: Path, scratch: Path) -> Iterator[FolderRepair]:
-    """What applies a plan, on the tables of a replay."""
+    """A FolderRepair on the tables of a replay."""
     facts = _replayed(root, scratch)
     with (
         closing(Directories(str(root))) as directories,
@@ -298,25 +296,25 @@ def _repairing(root: Path, scratch: Path) -> Iterator[FolderRepair]:
 
 
 def _inbox(repair: FolderRepair) -> Folder:
-    found = repair.at(ADA, "inbox")
-    assert found is not None
-    return found
+    inbox = repair.at(ADA, "inbox")
+    assert inbox is not None
+    return inbox
 
 
 def _identity(root: Path, entry: str = "inbox") -> folder_identity.Identity:
-    found = folder_identity.decode((root / "mailboxes" / ADA / entry / layout.IDENTITY_FILE).read_bytes())
-    assert found is not None
-    return found
+    identity = folder_identity.decode((root / "mailboxes" / ADA / entry / layout.IDENTITY_FILE).read_bytes())
+    assert identity is not None
+    return identity
 
 
 def _damage_record(root: Path, text: bytes) -> None:
-    """The record that brought a message, and with it the row of its UID."""
+    """Damage the record that delivered a message, so that the row of its UID is lost."""
     for segment in sorted((root / "journal").glob("*.jsonl")):
         lines = records(segment)
         write_records(segment, [b"#" + line[1:] if text in line else line for line in lines])
 
 
-def test_an_index_of_another_store_goes_to_quarantine(root: Path, other: Path, tmp_path: Path) -> None:
+def test_index_of_another_store_is_quarantined(root: Path, other: Path, tmp_path: Path) -> None:
     _take_index(root, other)
     with _repairing(root, tmp_path / "scratch") as repair:
         repair.target.open_journal(replace=True)
@@ -329,7 +327,7 @@ def test_an_index_of_another_store_goes_to_quarantine(root: Path, other: Path, t
         deliver(store, ADA)
 
 
-def test_tables_that_are_sealed_go_on_in_a_chain_of_their_own(root: Path, tmp_path: Path) -> None:
+def test_sealed_tables_start_a_new_checksum_chain(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Letter 1")
     with _repairing(root, tmp_path / "scratch") as repair:
         assert repair.target.facts.source == "index"
@@ -339,13 +337,13 @@ def test_tables_that_are_sealed_go_on_in_a_chain_of_their_own(root: Path, tmp_pa
         last = store.index.applied_seq()
     facts = _replayed(root, tmp_path / "again")
     assert (facts.gap, facts.last_seq) == ("", last)
-    _same_tables(tmp_path / "again", root / layout.INDEX_FILE)
+    _assert_same_tables(tmp_path / "again", root / layout.INDEX_FILE)
 
 
-def test_a_uid_in_the_name_of_a_link_is_kept_if_the_row_may_be_what_was_lost(root: Path, tmp_path: Path) -> None:
-    """The link of UID 3 shows a message whose own record is there, a copy of the one under UID 4."""
+def test_link_keeps_its_uid_if_its_row_may_be_lost(root: Path, tmp_path: Path) -> None:
+    """The link of UID 3 shows an indexed message: a copy of the one under UID 4."""
     with Transport.open(root) as store:
-        wanted = rows(store)[3].message_id
+        message_id = rows(store)[3].message_id
     _damage_record(root, b"Letter 2")
     (root / layout.INDEX_FILE).unlink()
     with _repairing(root, tmp_path / "scratch") as repair:
@@ -353,13 +351,13 @@ def test_a_uid_in_the_name_of_a_link_is_kept_if_the_row_may_be_what_was_lost(roo
         inbox = _inbox(repair)
         assert inbox.uidnext == 9
         placement = LinkPlacement(repair)
-        placement.project(inbox, wanted, 3)
+        placement.project(inbox, message_id, 3)
         placement.flush()
-        shown = repair.query("SELECT uid FROM mailbox_projections WHERE message_id = ? ORDER BY uid", wanted)
+        shown = repair.query("SELECT uid FROM mailbox_projections WHERE message_id = ? ORDER BY uid", message_id)
         assert shown == [(3,), (4,)]
 
 
-def test_a_link_is_a_leftover_if_the_index_is_whole(root: Path, tmp_path: Path) -> None:
+def test_link_without_row_is_a_leftover_if_the_index_is_intact(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Letter 2")
     with Transport.open(root) as store:
         gone = rows(store)[2].message_id
@@ -373,12 +371,12 @@ def test_a_link_is_a_leftover_if_the_index_is_whole(root: Path, tmp_path: Path) 
         assert repair.query("SELECT uid FROM mailbox_projections WHERE message_id = ?", gone) == [(9,)]
 
 
-def test_uidnext_starts_at_the_mark_if_neither_index_nor_journal_is_whole(root: Path, tmp_path: Path) -> None:
+def test_uidnext_starts_at_the_mark_if_index_and_journal_are_damaged(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Later 3")
     (root / layout.INDEX_FILE).unlink()
     with _repairing(root, tmp_path / "scratch") as repair:
         validity = _inbox(repair).uidvalidity
-        assert _inbox(repair).uidnext == 8  # the last record is lost, and UID 8 was given out
+        assert _inbox(repair).uidnext == 8  # the last record is lost, and UID 8 was assigned
         repair.raise_uids()
         assert (_inbox(repair).uidvalidity, _inbox(repair).uidnext) == (validity, 1001)
         assert _identity(root).uids_below == 2001
@@ -386,26 +384,26 @@ def test_uidnext_starts_at_the_mark_if_neither_index_nor_journal_is_whole(root: 
         assert _inbox(repair).uidnext == 2001, "again, if the repair is: those between were perhaps given out"
 
 
-def test_uidvalidity_is_new_if_nothing_tells_which_uids_were_given_out(root: Path, tmp_path: Path) -> None:
+def test_uidvalidity_is_new_if_the_assigned_uids_are_unknown(root: Path, tmp_path: Path) -> None:
     _damage_record(root, b"Later 3")
     (root / layout.INDEX_FILE).unlink()
-    known = _identity(root)
+    identity = _identity(root)
     file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
     file.unlink()
     file.write_bytes(b"torn")
     with _repairing(root, tmp_path / "scratch") as repair:
         done = repair.folder(Finding("folder-identity-damaged", "x", mailbox=ADA, entry="inbox"))
         assert "new UIDVALIDITY" in done.done
-        assert _inbox(repair).uidvalidity > known.uidvalidity
+        assert _inbox(repair).uidvalidity > identity.uidvalidity
         assert _identity(root).uidvalidity == _inbox(repair).uidvalidity
 
 
-def test_a_mark_beyond_uidnext_raises_it_by_a_record(root: Path, tmp_path: Path) -> None:
+def test_mark_beyond_uidnext_raises_it_with_a_record(root: Path, tmp_path: Path) -> None:
     """Index and journal agree, but both are older than the folder's identity."""
     file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
-    known = replace(_identity(root), uids_below=5001)
+    identity = replace(_identity(root), uids_below=5001)
     file.unlink()
-    file.write_bytes(known.encode())
+    file.write_bytes(identity.encode())
     with _repairing(root, tmp_path / "scratch") as repair:
         assert repair.target.facts.complete
         repair.target.open_journal(replace=False)
@@ -413,14 +411,14 @@ def test_a_mark_beyond_uidnext_raises_it_by_a_record(root: Path, tmp_path: Path)
         repair.target.finish()
     with Transport.open(root) as store:
         assert placed(deliver(store, ADA)).uid == 5001
-        assert folder(store).uidvalidity == known.uidvalidity
+        assert folder(store).uidvalidity == identity.uidvalidity
     assert _identity(root).uids_below == 6001
     facts = _replayed(root, tmp_path / "again")
     assert facts.complete
-    _same_tables(tmp_path / "again", root / layout.INDEX_FILE)
+    _assert_same_tables(tmp_path / "again", root / layout.INDEX_FILE)
 
 
-def test_an_identity_of_another_store_decides_nothing(root: Path, other: Path, tmp_path: Path) -> None:
+def test_identity_of_another_store_is_ignored(root: Path, other: Path, tmp_path: Path) -> None:
     own = _identity(root)
     file = root / "mailboxes" / ADA / "inbox" / layout.IDENTITY_FILE
     file.unlink()

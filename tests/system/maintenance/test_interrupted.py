@@ -1,4 +1,4 @@
-"""Ctrl-C while check starts Spark, and while Spark works: soon nothing is left, and one line says so."""
+"""Ctrl-C while check starts Spark, and while Spark runs: no process is left, and the output is one line."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 def _commands(process: int) -> dict[int, str]:
-    """What runs below a process."""
-    found = {}
+    """Command lines of the descendants of a process."""
+    commands = {}
     for each in processes.descendants(process):
         try:
-            found[each] = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            commands[each] = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
-            continue  # it has ended
-    return found
+            continue  # it has exited
+    return commands
 
 
 @pytest.mark.parametrize("moment", ["org.apache.spark.deploy.SparkSubmit", "pyspark.daemon"])
-def test_nothing_is_left_behind(tmp_path: Path, moment: str) -> None:
+def test_interrupted_check_leaves_no_process(tmp_path: Path, moment: str) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
@@ -46,8 +46,8 @@ def test_nothing_is_left_behind(tmp_path: Path, moment: str) -> None:
         wait_until(lambda: any(moment in command for command in _commands(checking.pid).values()))
         below = _commands(checking.pid)
         os.killpg(checking.pid, signal.SIGINT)
-        said, _ = checking.communicate(timeout=PATIENCE)
-        assert (checking.returncode, said) == (1, "\nAborted!\n")
+        output, _ = checking.communicate(timeout=PATIENCE)
+        assert (checking.returncode, output) == (1, "\nAborted!\n")
         assert not [command for process, command in below.items() if is_alive(process)]
         assert not [*root.glob("maintenance/run-*")]
     finally:
@@ -57,15 +57,15 @@ def test_nothing_is_left_behind(tmp_path: Path, moment: str) -> None:
         checking.wait()
 
 
-def _fail_on_the_way_out() -> None:
+def _fail_during_shutdown() -> None:
     try:
         raise KeyboardInterrupt
     finally:
         raise RuntimeError("the answer is empty")
 
 
-def test_what_fails_because_of_it_is_known() -> None:
+def test_secondary_error_of_an_interrupt_is_recognised() -> None:
     with pytest.raises(RuntimeError) as caught:
-        _fail_on_the_way_out()
+        _fail_during_shutdown()
     assert spark.is_interrupted(caught.value)
     assert not spark.is_interrupted(RuntimeError("an executor was lost"))

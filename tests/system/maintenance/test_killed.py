@@ -1,4 +1,4 @@
-"""A repair that dies: whatever step it had reached, the next one comes to the same end."""
+"""Crash of a repair at any step: the next repair gives the same result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(0 if _KILLS else 900)  # Spark is slow on a bus
 
 
 def _merge(victims: Victims) -> None:
-    """Two ids on one path, both with mail."""
+    """Give one path two ids, both with mail."""
     place = victims.directory()
     where = victims.folder_path(place)
     (where / layout.IDENTITY_FILE).unlink()
@@ -47,7 +47,7 @@ def _merge(victims: Victims) -> None:
 
 
 def _split(victims: Victims) -> None:
-    """One id at two paths; the second shows other mail."""
+    """Give two paths one id; the second shows other mail."""
     place = victims.directory()
     where = victims.path(*layout.folder_directory(place.directory, "Second"))
     shutil.copytree(victims.folder_path(place), where, symlinks=True)
@@ -61,7 +61,7 @@ def _show_another(victims: Victims, folder: int, where: Path) -> None:
 
 
 class _Steps:
-    """Keeps a copy of the store as it is before each step of a repair, as a process killed there would leave it."""
+    """Copies the store before each step of a repair: the state that a process killed there would leave."""
 
     def __init__(self, root: Path, keep: Path) -> None:
         self._root = root
@@ -72,7 +72,7 @@ class _Steps:
     def __call__(self, action: str, fd: int, name: str) -> None:
         place = os.readlink(f"/proc/self/fd/{fd}") if fd >= 0 else ""
         if layout.absolute("", "run-") in place:
-            return  # scratch files are nobody's loss
+            return  # scratch files
         site = f"{action} in {_caller()}"
         if site in self._sites and _KILLS != "steps":
             return
@@ -85,17 +85,17 @@ class _Steps:
 def _caller() -> str:
     """The functions of repair that lead to this step."""
     frame = sys._getframe(2)
-    found: list[str] = []
-    while frame is not None and len(found) < 3:
+    functions: list[str] = []
+    while frame is not None and len(functions) < 3:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("adapter.maintenance"):
-            found.append(f"{module.rpartition('.')[2]}.{frame.f_code.co_name}")
+            functions.append(f"{module.rpartition('.')[2]}.{frame.f_code.co_name}")
         frame = frame.f_back  # type: ignore[assignment]
-    return " < ".join(found)
+    return " < ".join(functions)
 
 
 def _outcome(root: Path, victims: Victims) -> tuple[object, object]:
-    """What clients see, but for the UIDVALIDITY of what repair made anew: that is a matter of the clock."""
+    """The mail that clients see, except the UIDVALIDITY of new folders, which depends on the clock."""
     seen = lab.seen(root)
     new = {(owner, name) for owner, name in seen
            if owner in victims.new_accounts or (owner, name) in victims.new_folders or name == "Second"}  # fmt: skip
@@ -105,16 +105,14 @@ def _outcome(root: Path, victims: Victims) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("whole", ["", "journal_overwritten"])
-def test_a_repair_that_dies_is_finished_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: str
-) -> None:
+def test_next_repair_completes_a_crashed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: str) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     victims = Victims(root, random.Random(3))
-    if not whole:  # else these two are a person's to decide
+    if not whole:  # else both are conflicts
         _merge(victims)
         _split(victims)
-    # Copies of the store are at other paths, where nothing is unreadable.
+    # Copies of the store have other paths, where nothing is unreadable.
     some = [name for name, fault in CATALOGUE.items() if fault.layer != "journal" and "unreadable" not in fault.kinds]
     damage(victims, [whole] if whole else some)
     steps = _Steps(root, tmp_path / "states")
@@ -132,8 +130,8 @@ def test_a_repair_that_dies_is_finished_by_the_next(
         assert any(needed in site for site in sites), needed
     for number, (site, state) in enumerate(steps.states):
         if number % _STRIDE and not (whole and ("_begin_segment" in site or "_swap_index" in site)):
-            continue  # there, all is sealed, but the journal does not follow or the index is the old one
-        gate.turn_off(str(state))  # the marker names this process, which did not die
+            continue  # sealed, but the journal does not continue the snapshot, or the index is the old one
+        gate.turn_off(str(state))  # the marker names this process, which is still running
         again = lab.repair(state)
         assert again.report["verified"], (site, again.report.get("left"))
         assert _outcome(state, victims) == expected, site
@@ -141,7 +139,7 @@ def test_a_repair_that_dies_is_finished_by_the_next(
 
 
 def _with_two_segments(root: Path) -> Path:
-    """A store whose journal went on in a second segment; returns the first."""
+    """Create a store with two journal segments; return the path of the first."""
     lab_stores.build(root)
     with Transport.open(root) as transport:
         with transport.still() as log:
@@ -151,10 +149,10 @@ def _with_two_segments(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
+def test_store_opens_after_a_crash_at_any_step_of_a_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    """Servers could open the store before the repair: they can after every step, and show all mail."""
+    """A store that servers could open before the repair opens after every step, and shows all mail."""
     root = tmp_path / "store"
     first = _with_two_segments(root)
     victims = Victims(root, random.Random(4))
@@ -174,7 +172,7 @@ def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
     assert any(("_seal" if damaged else "_swap_index") in site for site, _ in steps.states)
     expected = {place: {uid: row[0] for uid, row in shown.items() if uid} for place, shown in before.items()}
     for site, state in steps.states:
-        gate.turn_off(str(state))  # the marker names this process, which did not die
+        gate.turn_off(str(state))  # the marker names this process, which is still running
         try:
             with Transport.open(state) as transport:
                 assert _messages(transport) == expected, site
@@ -188,9 +186,9 @@ def test_mail_comes_back_whatever_step_a_dead_repair_had_reached(
         facts = replay.run()
         replay.directories.close()
         assert facts.complete or (damaged and facts.source == "index"), site
-        told, index = tables(scratch / BASE), tables(lab.path(state, layout.INDEX_FILE))
+        replayed, index = tables(scratch / BASE), tables(lab.path(state, layout.INDEX_FILE))
         for table in ("messages", "message_recipients", "mailbox_projections"):
-            assert told[table] == index[table], (site, "snapshots and journal tell of all that was done since")
+            assert replayed[table] == index[table], (site, "snapshots and journal contain all later changes")
 
 
 def _messages(transport: Transport) -> dict[tuple[str, str], dict[int, str]]:
@@ -202,8 +200,8 @@ def _messages(transport: Transport) -> dict[tuple[str, str], dict[int, str]]:
         }
 
 
-def test_mail_comes_back_whatever_a_dead_repair_left(tmp_path: Path) -> None:
-    """A store that was about to get its new index opens, and nobody has to repair it first."""
+def test_store_opens_after_a_crash_during_the_installation_of_the_index(tmp_path: Path) -> None:
+    """A store without its new index opens without another repair."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)
@@ -217,8 +215,8 @@ def test_mail_comes_back_whatever_a_dead_repair_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_repair_that_died_once_its_tables_were_sealed(tmp_path: Path, begun: bool) -> None:
-    """Its snapshot counts: mail that comes now must not get the number of a record that the snapshot stands for."""
+def test_crash_after_the_tables_were_sealed(tmp_path: Path, begun: bool) -> None:
+    """The snapshot counts: later records must not reuse the record numbers that it covers."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)
@@ -237,5 +235,5 @@ def test_a_repair_that_died_once_its_tables_were_sealed(tmp_path: Path, begun: b
     replay = Replay(str(root), str(tmp_path / "scratch"), id_of(root))
     with closing(replay.directories):
         assert replay.run().complete
-    told, index = tables(tmp_path / "scratch" / BASE), tables(lab.path(root, layout.INDEX_FILE))
-    assert {table: told[table] for table in snapshots.TABLES} == {table: index[table] for table in snapshots.TABLES}
+    replayed, index = tables(tmp_path / "scratch" / BASE), tables(lab.path(root, layout.INDEX_FILE))
+    assert {table: replayed[table] for table in snapshots.TABLES} == {table: index[table] for table in snapshots.TABLES}

@@ -1,4 +1,4 @@
-"""Artifacts lost beyond what the journal can tell: index and journal, everything but the messages, content."""
+"""Losses beyond the journal: index and journal, everything except the messages, content."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def _without_flags(shown: lab.Folder) -> dict[int, tuple[str, str]]:
     return {uid: (row[0] if uid else row[0].split()[0], row[3]) for uid, row in shown.items()}
 
 
-def _same_folders(before: lab.Seen, after: lab.Seen) -> None:
-    """Every message where it was, under its UID; others only if no folder showed them."""
-    known = {row[0] for shown in before.values() for uid, row in shown.items() if uid}
+def _assert_same_folders(before: lab.Seen, after: lab.Seen) -> None:
+    """Assert that every message has its folder and UID; new ones only if no folder showed them."""
+    messages_before = {row[0] for shown in before.values() for uid, row in shown.items() if uid}
     assert after.keys() == before.keys()
     for place, shown in before.items():
         now = _without_flags(after[place])
         then = _without_flags(shown)
         assert {uid: now.get(uid) for uid in then} == then, place
-        assert not [uid for uid in now.keys() - then.keys() if now[uid][0] in known], place
+        assert not [uid for uid in now.keys() - then.keys() if now[uid][0] in messages_before], place
 
 
 def _with_history(root: Path) -> None:
-    """Part of it in the newest of two snapshots, whose journal is gone, part of it in the journal behind."""
+    """Create a history: part of it in the newer of two snapshots without its journal, the rest in the journal."""
     accounts = {mode: f"{mode}@example.test" for mode in get_args(DeregisterMode)}
     lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
@@ -70,15 +70,15 @@ def _with_history(root: Path) -> None:
         transport.run(op.ChangeFlags(BOB, folder(transport, address=BOB).id, [1], "add", 3, ["late"]))
 
 
-def test_the_index_is_lost(tmp_path: Path) -> None:
-    """Every row of every table is back: registrations with their status, UIDs, flags, mod-sequences, history."""
+def test_lost_index_is_rebuilt(tmp_path: Path) -> None:
+    """Every row of every table is restored: registrations with their status, UIDs, flags, mod-sequences, history."""
     root = tmp_path / "store"
     _with_history(root)
     before, seen = rows_of(lab.path(root, layout.INDEX_FILE)), lab.seen(root)
     assert {row[2] for row in before["mailbox_registrations"]} == {"active", "inactive", "stashed", "purged"}
     empty = {"bookmarks", "damaged_parts", "lost_places"}
     assert all(before[table] for table in snapshots.TABLES if table not in empty)
-    assert not lab.path(root, *layout.JOURNAL, layout.journal_segment(1)).exists(), "it does not reach back so far"
+    assert not lab.path(root, *layout.JOURNAL, layout.journal_segment(1)).exists(), "the first segment was compacted"
     lab.path(root, layout.INDEX_FILE).unlink()
     repaired = lab.repair(root)
     assert repaired.kinds == {"index-missing": 1}
@@ -91,7 +91,7 @@ def test_the_index_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("build", [lab_stores.build, _random_store])
-def test_index_and_journal_are_lost(tmp_path: Path, build: Callable[[Path], None]) -> None:
+def test_lost_index_and_journal_are_rebuilt_from_links(tmp_path: Path, build: Callable[[Path], None]) -> None:
     root = tmp_path / "store"
     build(root)
     before, registrations = lab.seen(root), lab.view(root)["registrations"]
@@ -103,8 +103,8 @@ def test_index_and_journal_are_lost(tmp_path: Path, build: Callable[[Path], None
     assert repaired.report["severities"]["loss"] == 0
     assert "flags are the default" in repaired.items("folder-path-without-row")[0]["outcome"]
     assert lab.view(root)["registrations"] == registrations
-    _same_folders(before, lab.seen(root))
-    with Transport.open(root) as transport:  # life goes on: no UID is used twice
+    _assert_same_folders(before, lab.seen(root))
+    with Transport.open(root) as transport:  # new mail reuses no UID
         assert folder(transport).uidnext > max((row.uid for row in rows(transport)), default=0)
 
 
@@ -112,8 +112,8 @@ def _uidnext(shown: lab.Folder) -> int:
     return int(shown[0][0].split()[1])
 
 
-def test_the_journal_of_another_store_and_no_index(tmp_path: Path) -> None:
-    """It restores nothing, and UIDVALIDITY stays. The highest UID was expunged: it is not given out again."""
+def test_journal_of_another_store_without_index(tmp_path: Path) -> None:
+    """It restores nothing, and UIDVALIDITY stays. The highest UID was expunged: it is not assigned again."""
     root, other = tmp_path / "store", tmp_path / "other"
     lab_stores.build(root)
     with Transport.open(root) as transport:
@@ -140,7 +140,7 @@ def test_the_journal_of_another_store_and_no_index(tmp_path: Path) -> None:
     assert repaired.report["severities"]["loss"] == 0
     assert lab.view(root)["registrations"] == registrations
     after = lab.seen(root)
-    _same_folders(before, after)
+    _assert_same_folders(before, after)
     assert all(_uidnext(after[place]) >= _uidnext(shown) for place, shown in before.items())
     assert not [row for shown in after.values() for row in shown.values() if row[0] == foreign]
     kept = [each.name for each in lab.path(root, *layout.QUARANTINE).iterdir()]
@@ -152,10 +152,10 @@ def test_the_journal_of_another_store_and_no_index(tmp_path: Path) -> None:
         assert max(row.uid for row in rows(transport)) > highest
 
 
-def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
-    """The UID in the name of a link is believed: the row may be what the damage took.
+def test_damaged_journal_without_index(tmp_path: Path) -> None:
+    """A link keeps the UID in its name: its row may be among the damaged records.
 
-    Of a folder whose identity is damaged as well nothing tells which UIDs it gave out: its new UIDVALIDITY.
+    A folder with a damaged identity has unknown assigned UIDs, so it gets a new UIDVALIDITY.
     """
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
@@ -170,8 +170,8 @@ def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
     lab.path(root, layout.INDEX_FILE).unlink()
     segment = lab.path(root, *layout.JOURNAL, layout.journal_segment(1))
     lines = records(segment)
-    wanted = next(number for number, line in enumerate(lines) if b"Letter 6" in line)
-    lines[wanted] = lines[wanted].replace(b'"', b"'", 1)
+    damaged_line = next(number for number, line in enumerate(lines) if b"Letter 6" in line)
+    lines[damaged_line] = lines[damaged_line].replace(b'"', b"'", 1)
     write_records(segment, lines)
     identity_file = lab.path(root, *layout.folder_directory(torn.directory, "Torn"), layout.IDENTITY_FILE)
     identity_file.unlink()
@@ -185,12 +185,12 @@ def test_a_damaged_journal_and_no_index(tmp_path: Path) -> None:
     assert numbers[1] == now[1]
     assert numbers[0][0].split()[0] != now[0][0].split()[0]
     assert "new UIDVALIDITY" in repaired.items("folder-identity-damaged")[0]["outcome"]
-    _same_folders(before, after)
+    _assert_same_folders(before, after)
     assert _uidnext(after[ADA, "INBOX"]) >= _uidnext(before[ADA, "INBOX"]) == 13
 
 
-def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
-    """Cut between two records, as an old copy of it would be: nothing in it is damaged, and the index knows better."""
+def test_truncated_journal_loses_to_the_index(tmp_path: Path) -> None:
+    """A journal cut between two records, like an old copy: it is undamaged, and the index is newer."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         append(transport, "INBOX", message("one"), message("two"), flags=5, keywords=("k",))
@@ -210,18 +210,18 @@ def test_the_end_of_the_journal_is_lost(tmp_path: Path) -> None:
         assert [row.uid for row in rows(transport)] == [1, 2, 3]
 
 
-def test_only_the_end_of_the_journal_is_left(tmp_path: Path) -> None:
-    """Messages that only their files tell of are read by executors, however much of a journal there is."""
+def test_messages_without_records_are_described_by_executors(tmp_path: Path) -> None:
+    """Executors extract the index entries of messages known only from their files, even with part of a journal."""
     root = tmp_path / "store"
     _with_history(root)
     before = lab.seen(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.SNAPSHOTS)
     with lab.run(root, "check") as (run, _, _):
-        found = run.inspect()
-        assert found.facts.source == "salvage"
-        with closing(MessageDescriptions(found.scratch)) as descriptions:
-            unknown = [each.id for each in found.findings({"message-not-indexed"})]
+        inspection = run.inspect()
+        assert inspection.facts.source == "salvage"
+        with closing(MessageDescriptions(inspection.scratch)) as descriptions:
+            unknown = [each.id for each in inspection.findings({"message-not-indexed"})]
             assert len(unknown) > 10
             assert all(descriptions.get(message_id) for message_id in unknown)
     repaired = lab.repair(root)
@@ -229,11 +229,11 @@ def test_only_the_end_of_the_journal_is_left(tmp_path: Path) -> None:
     assert repaired.report["severities"]["loss"] == 0
     after = lab.seen(root)
     active = {place: shown for place, shown in before.items() if place[0] in lab_stores.ACCOUNTS}
-    _same_folders(active, {place: after[place] for place in active})
+    _assert_same_folders(active, {place: after[place] for place in active})
 
 
-def test_the_journal_is_lost_and_the_index_damaged(tmp_path: Path) -> None:
-    """What reads is salvaged, flags included; the rest comes from links."""
+def test_damaged_index_without_journal_is_salvaged(tmp_path: Path) -> None:
+    """Readable rows are salvaged, flags included; the rest comes from links."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         letters = [message(f"Letter {number}", attachments=[b"%d" % number]) for number in range(40)]
@@ -256,33 +256,33 @@ def test_the_journal_is_lost_and_the_index_damaged(tmp_path: Path) -> None:
     assert repaired.report["source"] == "salvage"
     assert repaired.report["severities"]["loss"] == 0
     after = lab.seen(root)
-    _same_folders(before, after)
+    _assert_same_folders(before, after)
     flags = [row[1] & 31 for shown in after.values() for uid, row in shown.items() if uid]
     assert set(flags) == {0, 5}
     assert flags.count(5) > flags.count(0)
 
 
-def test_only_messages_are_left(tmp_path: Path) -> None:
+def test_accounts_are_rebuilt_from_messages_alone(tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     lab.path(root, layout.INDEX_FILE).unlink()
     _remove(root, layout.JOURNAL, layout.SNAPSHOTS, layout.MAILBOXES)
-    wanted: dict[str, set[str]] = {}
+    expected: dict[str, set[str]] = {}
     for file in lab.path(root, *layout.MESSAGES).rglob("*.md"):
         matter = front_matter.read(file.read_bytes())
         for person in (*matter.to, *matter.cc):
-            wanted.setdefault(person.address, set()).add(file.stem)
+            expected.setdefault(person.address, set()).add(file.stem)
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report
     assert repaired.report["severities"]["loss"] == 0
     seen = lab.seen(root)
     inboxes = {owner: {row[0] for uid, row in shown.items() if uid} for (owner, name), shown in seen.items()
                if name == "INBOX"}  # fmt: skip
-    assert inboxes == wanted
+    assert inboxes == expected
 
 
-def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
-    """With index and journal lost as well: the message stays with a placeholder of the same size, and is named."""
+def test_unrecoverable_part_gets_a_placeholder(tmp_path: Path) -> None:
+    """With index and journal lost as well, the message stays, with a placeholder of the same size, and is reported."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)
@@ -309,16 +309,16 @@ def test_a_part_that_nothing_holds_any_more(tmp_path: Path) -> None:
             if row[0] == victim.stem:
                 assert row[3] != sha256(octets).hexdigest()
                 shown[uid] = (*row[:3], sha256(octets).hexdigest())
-    _same_folders(before, lab.seen(root))
+    _assert_same_folders(before, lab.seen(root))
     again = lab.check(root)
-    assert again.kinds == {}, "a recorded loss is no finding"
+    assert again.kinds == {}, "a recorded loss is not a finding"
     assert again.report["recorded"]["parts"] == 1
     assert again.report["recorded"]["shown"][0]["message"] == victim.stem
 
 
 @pytest.mark.parametrize("subject", ["For Carol", "Message 5"])
-def test_a_message_that_nothing_holds_any_more(tmp_path: Path, subject: str) -> None:
-    """With its parts, if it had any."""
+def test_unrecoverable_message_leaves_its_folders(tmp_path: Path, subject: str) -> None:
+    """A message with and without attachments."""
     root = tmp_path / "store"
     lab_stores.build(root, snapshot=True)
     with Transport.open(root) as transport:
@@ -341,13 +341,13 @@ def test_a_message_that_nothing_holds_any_more(tmp_path: Path, subject: str) -> 
     assert after["rows"] == [row for row in before["rows"] if row[2] != victim.stem]
     assert after["history"] == before["history"]
     lab.seen(root)
-    assert lab.check(root).kinds == {}, "a recorded loss is no finding"
+    assert lab.check(root).kinds == {}, "a recorded loss is not a finding"
     victim.write_bytes(content)
     assert lab.repair(root).kinds == {"message-returned": 1}
     own = [row for row in before["rows"] if row[2] == victim.stem]
     back = [row for row in lab.view(root)["rows"] if row[2] == victim.stem]
     assert [(row[0], *row[2:6]) for row in back] == [(row[0], *row[2:6]) for row in own], "with its flags"
     uidnext = {row[0]: row[5] for row in before["folders"]}
-    assert all(row[1] >= uidnext[row[0]] for row in back), "clients were told that the old UID is gone"
+    assert all(row[1] >= uidnext[row[0]] for row in back), "clients have seen the old UID expunged"
     lab.seen(root)
     assert lab.check(root).kinds == {}

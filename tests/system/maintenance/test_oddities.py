@@ -1,4 +1,4 @@
-"""Whatever somebody put into a store by hand: it is named, it leaves, and it stops nothing but itself."""
+"""Foreign entries in a store: each is reported and quarantined, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.system.maintenance.lab import lab, lab_stores
 
 pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
-_LONG = "ü" * 127  # as long as a name can be
+_LONG = "ü" * 127  # the maximum length of a name
 _NO_DAY = "msg-20269999T999999Z-" + "0" * 20
 
 
@@ -40,16 +40,16 @@ def _first_link(place: Path) -> Path:
 
 
 def _clutter(root: Path) -> Counter[str]:
-    """Names that tell nothing, and things that are not what their names say."""
+    """Create entries with meaningless names, and entries that are not what their names promise."""
     day = next(lab.path(root, *layout.MESSAGES).iterdir())
     (day / _LONG).write_text("a note")
     (day / f"{_NO_DAY}.md").mkdir()
     blobs = (each for each in lab.path(root, *layout.ATTACHMENTS).rglob("*") if each.is_file())
-    blob = min(blobs, key=lambda each: each.stat().st_size)  # which the journal holds as well
+    blob = min(blobs, key=lambda each: each.stat().st_size)  # the journal contains it as well
     blob.unlink()
     blob.mkdir()
     letter = _first_link(_folder(root, "INBOX"))
-    for entry in ("%FF", "~", "100%"):  # no text, no name, no escape
+    for entry in ("%FF", "~", "100%"):  # invalid UTF-8, invalid name, invalid escape
         place = _folder(root, "INBOX").parent / entry
         place.mkdir()
         (place / letter.name).symlink_to(os.readlink(letter))
@@ -79,7 +79,7 @@ def _clutter(root: Path) -> Counter[str]:
     )
 
 
-def test_clutter(tmp_path: Path) -> None:
+def test_foreign_entries_are_quarantined(tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root, snapshot=True)
     before = lab.seen(root)
@@ -89,7 +89,7 @@ def test_clutter(tmp_path: Path) -> None:
     assert repaired.kinds == expected
     assert repaired.report["verified"], repaired.report.get("left")
     (lost,) = [item["subject"] for item in repaired.report["items"] if item["severity"] == "loss"]
-    assert lost == _NO_DAY, "it never was a message"
+    assert lost == _NO_DAY, "it was never a message"
     after = lab.seen(root)
     assert {place: after[place] for place in before} == before
     new = [name for owner, name in after.keys() - before.keys() if owner == ADA]
@@ -100,7 +100,7 @@ def test_clutter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "pipe", "link"])
-def test_no_file_in_the_place_of_the_index_or_the_journal(tmp_path: Path, what: str) -> None:
+def test_entry_in_place_of_index_or_journal_is_replaced(tmp_path: Path, what: str) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)
@@ -122,7 +122,7 @@ def test_no_file_in_the_place_of_the_index_or_the_journal(tmp_path: Path, what: 
         deliver(transport, ADA)
 
 
-def test_a_look_needs_no_directory_but_says_what_is_in_its_place(tmp_path: Path) -> None:
+def test_missing_directories_are_not_needed_and_other_entries_are_reported(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
@@ -134,8 +134,8 @@ def test_a_look_needs_no_directory_but_says_what_is_in_its_place(tmp_path: Path)
         lab.check(root)
 
 
-def test_a_uid_that_no_client_can_name(tmp_path: Path) -> None:
-    """Where links are believed, they are believed within reason."""
+def test_link_with_an_impossible_uid_gets_a_new_one(tmp_path: Path) -> None:
+    """In salvage a link keeps its UID only if the UID is valid."""
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as transport:
         append(transport, "INBOX", *(message(f"{number}") for number in range(3)))
@@ -143,20 +143,20 @@ def test_a_uid_that_no_client_can_name(tmp_path: Path) -> None:
         last = rows(transport)[-1].message_id
     for name, old in (("INBOX", 3), ("Sent", 1)):
         place = _folder(root, name)
-        (found,) = place.glob(f"{old}-*.md")
-        found.rename(place / f"9999999999-{found.name.partition('-')[2]}")
+        (link,) = place.glob(f"{old}-*.md")
+        link.rename(place / f"9999999999-{link.name.partition('-')[2]}")
     shutil.rmtree(lab.path(root, *layout.JOURNAL))
     lab.path(root, layout.INDEX_FILE).unlink()
     repaired = lab.repair(root)
     assert repaired.report["verified"], repaired.report.get("left")
     seen = lab.seen(root)
-    fresh = 1 + folder_identity.UID_STEP  # behind the mark: any UID below it may have been given out
+    fresh = 1 + folder_identity.UID_STEP  # beyond the mark: any UID below it may have been assigned
     assert seen[ADA, "INBOX"].keys() == {0, 1, 2, fresh}
     assert seen[ADA, "INBOX"][fresh][0] == last
     assert seen[ADA, "Sent"].keys() == {0, fresh}
 
 
-def test_names_in_quarantine_fit(tmp_path: Path) -> None:
+def test_long_names_fit_in_quarantine(tmp_path: Path) -> None:
     (tmp_path / "maintenance").mkdir()
     for name in (_LONG, "x" * 255, "short"):
         (tmp_path / name).write_text(name)
@@ -168,11 +168,11 @@ def test_names_in_quarantine_fit(tmp_path: Path) -> None:
         assert (tmp_path / moved).read_text() == name
 
 
-# --- what changes under repair's hands -------------------------------------------------------------------------------
+# --- changes during a repair ---------------------------------------------------------------------------------------
 
 
-def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
-    """Somebody who knows nothing of the service lock mends some of it by hand between the look and the repair."""
+def test_repair_reads_the_current_state_before_each_step(tmp_path: Path) -> None:
+    """A process that ignores the service lock repairs some entries between the inspection and the repair."""
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as transport:
         for name in ("Gone", "Forged", "Copied"):
@@ -199,8 +199,8 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
     half.mkdir()
     passwords.write_text("dora@example.test:{ARGON2ID}x::::::\n")
     with lab.run(root, "repair") as (run, report, held):
-        found = run.inspect()
-        assert found.kinds.keys() == {
+        inspection = run.inspect()
+        assert inspection.kinds.keys() == {
             "folder-row-without-path",
             "folder-two-ids",
             "folder-id-at-two-paths",
@@ -218,18 +218,20 @@ def test_each_is_read_again_before_it_is_mended(tmp_path: Path) -> None:
         (half / "inbox" / letter.name).symlink_to(os.readlink(letter))
         passwords.write_text("")
         now = tree(mailbox)
-        Apply(held, found, {}, report.add).run()
+        Apply(held, inspection, {}, report.add).run()
         assert tree(mailbox) == now
     seen = lab.seen(root)
     assert {place: seen[place] for place in before} == before
     assert not [place for place in seen if place[0] == "dora@example.test"]
-    assert half.exists(), "it has mail by now"
+    assert half.exists(), "it has mail now"
     assert lab.repair(root).report["verified"]
     assert lab.seen(root)["half@made.test", "INBOX"].keys() == {0, 1}
 
 
-def test_a_snapshot_right_after_the_index_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds more than the copy; but an index that stands still is one that a dead repair left."""
+def test_snapshot_after_the_copy_of_the_index_restarts_the_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is ahead of the copy; an index that does not advance is one that a crashed repair left."""
     root, scratch = tmp_path / "store", tmp_path / "scratch"
     lab_stores.build(root)
     scratch.mkdir()
@@ -237,13 +239,13 @@ def test_a_snapshot_right_after_the_index_was_copied(tmp_path: Path, monkeypatch
     starts: list[str] = []
 
     def copy_index(place: str, target: str) -> str:
-        trouble = copied(place, target)
-        starts.append(trouble)
+        problem = copied(place, target)
+        starts.append(problem)
         if len(starts) < 3:
             with Transport.open(root) as transport:
                 deliver(transport, ADA)
                 transport.snapshot()
-        return trouble
+        return problem
 
     monkeypatch.setattr(tables, "copy_index", copy_index)
     facts = _replayed(root, scratch)
@@ -259,8 +261,8 @@ def _replayed(root: Path, scratch: Path) -> Facts:
         replay.directories.close()
 
 
-def test_a_snapshot_during_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal that it makes needless goes while it is being read."""
+def test_snapshot_during_an_inspection_restarts_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction removes the journal while it is being read."""
     root = tmp_path / "store"
     lab_stores.build(root, snapshot=True)
     scratch = tmp_path / "scratch"
@@ -269,13 +271,13 @@ def test_a_snapshot_during_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     taken: list[int] = []
 
     def segments(self: Replay) -> list[int]:
-        found = listed(self)
+        segments = listed(self)
         if not taken:
             with Transport.open(root) as transport:
                 for _ in range(2):
                     deliver(transport, ADA)
                     taken.append(transport.snapshot())
-        return found
+        return segments
 
     monkeypatch.setattr(Replay, "_segments", segments)
     facts = _replayed(root, scratch)
@@ -286,28 +288,28 @@ def test_a_snapshot_during_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert facts.last_seq >= taken[-1]
 
 
-# --- content that only staging holds ---------------------------------------------------------------------------------
+# --- content only in staging -----------------------------------------------------------------------------------------
 
 
-def _deliver_and_die(root: str) -> None:
-    """What is too large for the journal stays in staging until the next checkpoint."""
+def _deliver_and_crash(root: str) -> None:
+    """Deliver content too large for the journal, which stays in staging until the next checkpoint."""
     transport = Transport.open(root)
     deliver(transport, ADA, octets=message("Large", "".join(f"{number} bottles\r\n" for number in range(200_000))))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_content_that_only_staging_holds(tmp_path: Path) -> None:
+def test_content_only_in_staging_is_restored(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
-    with processes.running(_deliver_and_die, str(root), ends_with=-signal.SIGKILL):
+    with processes.running(_deliver_and_crash, str(root), ends_with=-signal.SIGKILL):
         pass
     for place in (layout.MESSAGES, layout.ATTACHMENTS):
         for file in lab.path(root, *place).rglob("*"):
             if file.is_file():
                 file.unlink()
-    looked, repaired = lab.check(root), lab.repair(root)
-    for result in (looked, repaired):
+    checked, repaired = lab.check(root), lab.repair(root)
+    for result in (checked, repaired):
         assert result.kinds["staging-leftover"] == 1
         assert result.report["severities"]["loss"] == 0, result.report["items"]
     assert repaired.report["verified"], repaired.report.get("left")

@@ -1,4 +1,4 @@
-"""Repair converges in one run, wherever its scratch files are."""
+"""Repair converges in a single run, with scratch files in the store or on another file system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def another_file_system(tmp_path: Path) -> Iterator[Path]:
     pytest.skip("there is only one file system to write to")
 
 
-def test_scratch_files_may_be_on_another_file_system(tmp_path: Path, another_file_system: Path) -> None:
+def test_scratch_files_can_be_on_another_file_system(tmp_path: Path, another_file_system: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     before, view = lab.seen(root), lab.view(root)
@@ -52,8 +52,8 @@ def test_scratch_files_may_be_on_another_file_system(tmp_path: Path, another_fil
     assert not lab.path(root, f"{layout.INDEX_FILE}.new").exists()
 
 
-def test_what_the_first_round_uncovers_is_repaired_by_the_second(tmp_path: Path) -> None:
-    """A message from another store came without one of its parts: nothing here needs its other part."""
+def test_second_round_repairs_findings_uncovered_by_the_first(tmp_path: Path) -> None:
+    """A message copied from another store lacks one part, and no message here needs its other part."""
     root, other = tmp_path / "store", tmp_path / "other"
     lab_stores.build(root)
     with new_store(other, ADA) as transport:
@@ -68,11 +68,11 @@ def test_what_the_first_round_uncovers_is_repaired_by_the_second(tmp_path: Path)
     assert lab.check(root).kinds == {}
 
 
-class _Scan:
-    """A scan that found so many things."""
+class _Inspection:
+    """Stub of an inspection with findings for the given subjects."""
 
     def __init__(self, *subjects: str) -> None:
-        self.found = Counter({"message-stray": len(subjects)}) if subjects else Counter[str]()
+        self.kinds = Counter({"message-stray": len(subjects)}) if subjects else Counter[str]()
         self._subjects = subjects
         self.counts: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
@@ -92,7 +92,7 @@ class _Scan:
         ([("a",)] * 9, "", 4, ["message-stray a"]),
     ],
 )
-def test_rounds_end_when_nothing_is_left_to_repair(
+def test_rounds_end_when_only_conflicts_remain(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     scans: list[tuple[str, ...]],
@@ -100,21 +100,21 @@ def test_rounds_end_when_nothing_is_left_to_repair(
     applied: int,
     left: list[str],
 ) -> None:
-    waiting = [_Scan(*subjects) for subjects in scans]
-    rounds: list[_Scan] = []
+    inspections = [_Inspection(*subjects) for subjects in scans]
+    rounds: list[_Inspection] = []
 
     class Applied:
-        def __init__(self, _: Directories, found: _Scan, __: dict[str, str], tell: Any) -> None:
-            rounds.append(found)
-            self._found, self._tell = found, tell
+        def __init__(self, _: Directories, inspection: _Inspection, __: dict[str, str], add_outcome: Any) -> None:
+            rounds.append(inspection)
+            self._inspection, self._add_outcome = inspection, add_outcome
 
         def run(self) -> None:
-            for finding in self._found.findings():
+            for finding in self._inspection.findings():
                 severity = "conflict" if finding.subject in conflicts else "harmless"
-                self._tell(Outcome(finding, severity, "done"))  # type: ignore[arg-type]
+                self._add_outcome(Outcome(finding, severity, "done"))  # type: ignore[arg-type]
 
     monkeypatch.setattr(pipeline, "Apply", Applied)
-    monkeypatch.setattr(pipeline.Pipeline, "look", lambda _: waiting.pop(0))
+    monkeypatch.setattr(pipeline.Pipeline, "inspect", lambda _: inspections.pop(0))
     root, scratch = tmp_path / "store", tmp_path / "scratch"
     scratch.mkdir()
     with new_store(root, ADA):

@@ -1,4 +1,4 @@
-"""What is read of a damaged index: everything outside the damage, and nothing that was never written."""
+"""Salvage of a damaged index: all rows outside the damage, and only rows that were written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.system.maintenance.lab import lab
 
 _PAGE = 4096
 _MESSAGES, _FOLDERS = 120, 8
-_SEED = 6  # of the ids, which decide how many pages a table has and which rows are on each of them
+_SEED = 6  # of the ids, which determine the pages of a table and their rows
 
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index whose tables are several pages long."""
+    """An index with tables of several pages."""
     root = tmp_path_factory.mktemp("salvage") / "store"
     with pytest.MonkeyPatch.context() as patch:
         seed_ids(patch, _SEED)
@@ -45,7 +45,7 @@ def _fill(root: Path) -> None:
 
 
 def _leaves(path: Path, table: str) -> list[int]:
-    """The numbers of a table's leaf pages, in the order of its keys."""
+    """The leaf pages of a table, in key order."""
     with closing(sqlite3.connect(path)) as connection:
         sql = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path"
         return [row[0] for row in connection.execute(sql, (table,))]
@@ -67,14 +67,16 @@ def _salvaged(healthy: Path, place: Path, damage: Callable[[bytearray], None]) -
     return tables(place / "base.sqlite")
 
 
-def _nothing_invented(found: Tables, before: Tables) -> None:
+def _assert_nothing_invented(salvaged: Tables, before: Tables) -> None:
     for table in snapshots.TABLES:
-        assert set(found[table]) <= set(before[table]), table
+        assert set(salvaged[table]) <= set(before[table]), table
 
 
 @pytest.mark.parametrize("table", ["mailbox_state", "mailbox_projections", "messages"])
 @pytest.mark.parametrize("where", [(0,), (-1,), (0.5,), (0.25, 0.75), (0, 0.3, 0.6, -1)])
-def test_everything_but_the_damaged_pages(healthy: Path, tmp_path: Path, table: str, where: tuple[float, ...]) -> None:
+def test_all_rows_outside_the_damaged_pages_are_salvaged(
+    healthy: Path, tmp_path: Path, table: str, where: tuple[float, ...]
+) -> None:
     leaves = _leaves(healthy, table)
     assert len(leaves) >= 5, f"ids of seed {_SEED} give {len(leaves)} pages"
     pages = {leaves[int(at * len(leaves)) if at != -1 else -1] for at in where}
@@ -85,26 +87,28 @@ def test_everything_but_the_damaged_pages(healthy: Path, tmp_path: Path, table: 
             raw[(page - 1) * _PAGE : page * _PAGE] = chance.randbytes(_PAGE)
 
     before = tables(healthy)
-    found = _salvaged(healthy, tmp_path, damage)
-    _nothing_invented(found, before)
-    lost = sum(_rows_of_page(healthy, table, page) for page in pages) + len(pages) - 1  # and rows between two of them
-    assert len(before[table]) - len(found[table]) <= lost
+    salvaged = _salvaged(healthy, tmp_path, damage)
+    _assert_nothing_invented(salvaged, before)
+    lost = sum(_rows_of_page(healthy, table, page) for page in pages) + len(pages) - 1  # and one row between two pages
+    assert len(before[table]) - len(salvaged[table]) <= lost
     for other in snapshots.TABLES:
-        assert other == table or found[other] == before[other]
+        assert other == table or salvaged[other] == before[other]
 
 
-def test_the_first_page_is_known(healthy: Path, tmp_path: Path) -> None:
+def test_damaged_first_page_is_replaced(healthy: Path, tmp_path: Path) -> None:
     def damage(raw: bytearray) -> None:
         raw[:_PAGE] = random.Random(1).randbytes(_PAGE)
 
     before = tables(healthy)
-    found = _salvaged(healthy, tmp_path, damage)
-    assert {table: found[table] for table in snapshots.TABLES} == {table: before[table] for table in snapshots.TABLES}
+    salvaged = _salvaged(healthy, tmp_path, damage)
+    assert {table: salvaged[table] for table in snapshots.TABLES} == {
+        table: before[table] for table in snapshots.TABLES
+    }
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_bytes(healthy: Path, tmp_path: Path, seed: int) -> None:
-    """Whatever is overwritten: no failure, and nothing is believed that was never written."""
+def test_random_damage_invents_no_rows(healthy: Path, tmp_path: Path, seed: int) -> None:
+    """Random overwrites cause no failure, and no row is salvaged that was never written."""
     chance = random.Random(seed)
 
     def damage(raw: bytearray) -> None:
@@ -112,14 +116,16 @@ def test_random_bytes(healthy: Path, tmp_path: Path, seed: int) -> None:
             at, length = chance.randrange(len(raw)), chance.choice((1, 20, 500, 3000))
             raw[at : at + length] = chance.randbytes(min(length, len(raw) - at))
 
-    before, found = tables(healthy), _salvaged(healthy, tmp_path, damage)
+    before, salvaged = tables(healthy), _salvaged(healthy, tmp_path, damage)
     for table in ("messages", "mailbox_projections", "mailbox_registrations"):
         keys = {row[:2] if table == "mailbox_projections" else row[:1] for row in before[table]}
-        strange = [row for row in found[table] if (row[:2] if table == "mailbox_projections" else row[:1]) not in keys]
+        strange = [
+            row for row in salvaged[table] if (row[:2] if table == "mailbox_projections" else row[:1]) not in keys
+        ]
         assert len(strange) <= 2, strange
 
 
-def test_no_index_at_all(tmp_path: Path) -> None:
+def test_missing_index_gives_no_rows(tmp_path: Path) -> None:
     (tmp_path / "damaged.sqlite").write_bytes(b"")
     with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
         assert salvage.salvage_rows(str(tmp_path / "damaged.sqlite"), str(tmp_path), connection) == 0

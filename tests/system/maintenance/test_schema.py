@@ -1,4 +1,4 @@
-"""An index whose schema is not ours: it is refused, found, and built again with everything its tables know."""
+"""An index with a foreign schema: refused, reported, and rebuilt with all its rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _without_journal(root: Path) -> None:
         ("DELETE FROM meta WHERE key = 'last_uidvalidity'", "last_uidvalidity is missing"),
     ],
 )
-def test_an_index_with_a_foreign_schema_is_refused_and_found(tmp_path: Path, statement: str, wrong: str) -> None:
+def test_index_with_a_foreign_schema_is_refused_and_reported(tmp_path: Path, statement: str, wrong: str) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as transport:
         deliver(transport, ADA)
@@ -72,7 +72,7 @@ def test_an_index_with_a_foreign_schema_is_refused_and_found(tmp_path: Path, sta
     assert (facts.source, facts.gap) == ("journal", "")
 
 
-def test_statistics_and_comments_are_no_difference(tmp_path: Path) -> None:
+def test_statistics_and_comments_are_ignored(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         deliver(transport, ADA)
@@ -94,31 +94,31 @@ def test_every_row_of_meta_is_compared(tmp_path: Path, key: str) -> None:
     assert _replayed(root, tmp_path / "before").wrong_meta == {}
     _change(root, f"INSERT OR REPLACE INTO meta VALUES ('{key}', 3)")
     facts = _replayed(root, tmp_path / "after")
-    if key == "applied_seq":  # the checksum beside it belongs to another record
+    if key == "applied_seq":  # the checksum next to it belongs to another record
         assert facts.index_kind == "index-diverged"
     else:
         assert facts.wrong_meta.keys() == {key}
 
 
 def _mail(root: Path) -> dict[tuple[str, str], tuple[str, dict[int, Any]]]:
-    """Return UIDVALIDITY and messages of every folder."""
+    """UIDVALIDITY and messages of every folder."""
     return {
         place: (shown[0][0].split()[0], {uid: row for uid, row in shown.items() if uid})
         for place, shown in lab.seen(root).items()
     }
 
 
-def test_a_foreign_trigger_never_runs(tmp_path: Path) -> None:
-    """Neither in a server nor in a repair that has nothing but this index."""
+def test_foreign_trigger_never_runs(tmp_path: Path) -> None:
+    """Neither in a server, nor in a repair with this index as the only source."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before, rows = _mail(root), tables(lab.path(root, layout.INDEX_FILE))
     _without_journal(root)
     CATALOGUE["index_schema_changed"].inject(Victims(root, random.Random(1)))
-    looked = lab.check(root)
-    assert looked.kinds == {"index-schema-wrong": 1, "journal-damaged": 1}
+    checked = lab.check(root)
+    assert checked.kinds == {"index-schema-wrong": 1, "journal-damaged": 1}
     repaired = lab.repair(root)
-    assert repaired.kinds == looked.kinds
+    assert repaired.kinds == checked.kinds
     assert repaired.report["verified"], repaired.report.get("left")
     assert _mail(root) == before
     after = tables(lab.path(root, layout.INDEX_FILE))
@@ -129,8 +129,8 @@ def test_a_foreign_trigger_never_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dropped", [("messages",), ("mailbox_registrations", "folders", "subscriptions")])
-def test_what_the_other_tables_know_survives_a_missing_table(tmp_path: Path, dropped: tuple[str, ...]) -> None:
-    """UIDs, flags and keywords included, without a journal; what was expunged may come back."""
+def test_rows_of_other_tables_survive_a_missing_table(tmp_path: Path, dropped: tuple[str, ...]) -> None:
+    """UIDs, flags and keywords are kept without a journal; expunged messages may return."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)

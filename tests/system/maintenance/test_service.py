@@ -1,4 +1,4 @@
-"""The commands against a server that runs, with clients that try again: nothing acknowledged is lost or doubled."""
+"""Commands against a running server with retrying clients: no acknowledged message is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _markpost(*arguments: str, **options: Any) -> subprocess.CompletedProcess[st
 
 
 class _Gate:
-    """Watches when the service lock is held exclusively."""
+    """Records when the service lock is held exclusively."""
 
     def __init__(self, root: Path) -> None:
         self._fd = os.open(lab.path(root, *layout.LOCKS, layout.SERVICE_LOCK), os.O_RDONLY)
@@ -79,7 +79,7 @@ def test_repair_under_load(tmp_path: Path) -> None:
     with served(root, "--smtp", "127.0.0.1:0", "--imap", "127.0.0.1:0", log=tmp_path / "log") as server:
         with load.running(server.ports["smtp"], server.ports["imap"]) as clients:
             clients.wait_for(5)
-            _checks_online(root)
+            _assert_check_online(root)
             expected = _damage(root)
             with _Gate(root) as gate:
                 repaired = _markpost("repair", "--root", str(root), "--json", *_CONFIRMED)
@@ -90,11 +90,11 @@ def test_repair_under_load(tmp_path: Path) -> None:
     report = json.loads(repaired.stdout)
     assert report["counts"] == expected
     assert report["verified"] is True
-    _is_kept(root, repaired)
-    assert clients.turned_away, "nobody noticed"
-    # A goodbye may cross a command: then it was not carried out. A message that was taken is always answered for.
+    _assert_report_is_saved(root, repaired)
+    assert clients.turned_away, "no client was refused"
+    # A BYE can cross a command, which is then not executed. An accepted message is always acknowledged.
     assert not [subject for subject in clients.unclear if not subject.startswith("Draft")]
-    _nothing_lost_or_doubled(root, clients)
+    _assert_nothing_lost_or_duplicated(root, clients)
     assert len(gate.closed) > 5
     done = [record.op for record in _records(root) if gate.closed[0] < record.at < gate.closed[-1]]
     assert done
@@ -102,14 +102,14 @@ def test_repair_under_load(tmp_path: Path) -> None:
     assert not list(lab.path(root, *layout.MAINTENANCE).glob("run-*"))
 
 
-def _checks_online(root: Path) -> None:
-    """With a terminal to tell how it goes: nothing is wrong, and Spark says nothing."""
+def _assert_check_online(root: Path) -> None:
+    """Check on a terminal: progress lines, no findings, and no output of Spark."""
     master, terminal = pty.openpty()
-    said = bytearray()
+    terminal_output = bytearray()
     command = [sys.executable, "-m", "adapter.cli", "check", "--root", str(root), "--json"]
     with subprocess.Popen(command, cwd=_REPOSITORY, stdout=subprocess.PIPE, stderr=terminal) as process:
         os.close(terminal)
-        reader = threading.Thread(target=_read_terminal, args=(master, said), daemon=True)
+        reader = threading.Thread(target=_read_terminal, args=(master, terminal_output), daemon=True)
         reader.start()
         output, _ = process.communicate(timeout=300)
     reader.join(10)
@@ -118,24 +118,24 @@ def _checks_online(root: Path) -> None:
     report = json.loads(output)
     assert report["counts"] == {}
     assert report["scanned"]["messages"] >= 20
-    told = said.decode().split("\r")
-    assert not [line for line in told if line.strip("\n") and not re.fullmatch("\x1b\\[K(markpost: .+)?", line)]
-    assert any("messages" in line for line in told)
+    lines = terminal_output.decode().split("\r")
+    assert not [line for line in lines if line.strip("\n") and not re.fullmatch("\x1b\\[K(markpost: .+)?", line)]
+    assert any("messages" in line for line in lines)
 
 
-def _read_terminal(master: int, said: bytearray) -> None:
+def _read_terminal(master: int, output: bytearray) -> None:
     while True:
         try:
-            piece = os.read(master, 4096)
+            chunk = os.read(master, 4096)
         except OSError:
             return
-        if not piece:
+        if not chunk:
             return
-        said += piece
+        output += chunk
 
 
 def _damage(root: Path) -> dict[str, int]:
-    """In what the load does not touch, while the server runs."""
+    """Damage entries that the load does not touch, while the server runs."""
     inbox = lab.path(root, *layout.folder_directory(BOB, "INBOX"))
     links = sorted(each for each in inbox.iterdir() if each.is_symlink())
     links[0].unlink()
@@ -151,14 +151,14 @@ def _damage(root: Path) -> dict[str, int]:
     return {"folder-unidentified": 1, "projection-missing": 1, "recipients-wrong": 1}
 
 
-def _is_kept(root: Path, repaired: subprocess.CompletedProcess[str]) -> None:
+def _assert_report_is_saved(root: Path, repaired: subprocess.CompletedProcess[str]) -> None:
     (kept,) = lab.path(root, *layout.MAINTENANCE, "reports").iterdir()
     assert kept.read_text() == repaired.stdout
     assert kept.stat().st_mode & 0o777 == 0o600
     assert repaired.stderr == f"the report is kept in {kept}\n"
 
 
-def _nothing_lost_or_doubled(root: Path, clients: load.Load) -> None:
+def _assert_nothing_lost_or_duplicated(root: Path, clients: load.Load) -> None:
     with Transport.open(root) as transport:
         with transport.reading() as connection:
             subjects = dict(connection.execute("SELECT message_id, subject FROM messages").fetchall())
@@ -175,19 +175,19 @@ def _records(root: Path) -> Iterator[journal.Record]:
 
 
 def _processes_in(place: Path) -> list[str]:
-    """Commands of those that were told of a directory."""
-    found = []
+    """Command lines of the processes with a directory in their arguments."""
+    commands = []
     for each in Path("/proc").iterdir():
         with suppress(OSError):
             if each.name.isdigit() and str(place) in (
                 command := (each / "cmdline").read_bytes().decode("utf-8", "replace")
             ):
-                found.append(command)
-    return found
+                commands.append(command)
+    return commands
 
 
-def test_a_repair_that_is_killed_outright(tmp_path: Path) -> None:
-    """Mail is back at once, nothing of it goes on running, and the next run takes away what it left."""
+def test_killed_repair_brings_mail_back_and_leaves_no_process(tmp_path: Path) -> None:
+    """After kill -9 mail is back at once, no child process survives, and the next run removes the scratch files."""
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as transport:
         for number in range(20):
@@ -196,9 +196,9 @@ def test_a_repair_that_is_killed_outright(tmp_path: Path) -> None:
     maintenance = lab.path(root, *layout.MAINTENANCE)
     command = [sys.executable, "-m", "adapter.cli", "repair", "--root", str(root), *_CONFIRMED]
     with subprocess.Popen(command, cwd=_REPOSITORY, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: list(maintenance.glob("run-*/look-1/*")))
+        wait_until(lambda: list(maintenance.glob("run-*/inspection-1/*")))
         process.kill()
-    assert list(maintenance.glob("run-*")), "it was at work"
+    assert list(maintenance.glob("run-*")), "it was running"
     with Transport.open(root) as transport:
         deliver(transport, ADA)
     wait_until(lambda: not _processes_in(maintenance), lambda: _processes_in(maintenance))
@@ -213,7 +213,7 @@ def test_a_repair_that_is_killed_outright(tmp_path: Path) -> None:
 
 @contextmanager
 def _conversation(port: int, *lines: bytes) -> Iterator[socket.socket]:
-    """A connection on which each line was answered."""
+    """Open a connection and send lines, each after the reply to the previous one."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         connection.recv(1000)
         for line in lines:
@@ -222,7 +222,7 @@ def _conversation(port: int, *lines: bytes) -> Iterator[socket.socket]:
         yield connection
 
 
-def test_servers_react_at_once_and_say_why(tmp_path: Path) -> None:
+def test_servers_refuse_at_once_and_give_the_reason(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as transport, Credentials.open(transport) as credentials:
         credentials.set_password(ADA, load.PASSWORD)
@@ -239,25 +239,25 @@ def test_servers_react_at_once_and_say_why(tmp_path: Path) -> None:
             assert waiting_imap.recv(1000).startswith(b"* BYE [UNAVAILABLE]")
             assert waiting_smtp.recv(1000).startswith(b"421 4.3.2")
             command.join(PATIENCE)
-        assert _says(imap).startswith(b"* BYE [UNAVAILABLE] System is down for maintenance")
-        assert _says(smtp).startswith(b"421 4.3.2")
+        assert _greeting(imap).startswith(b"* BYE [UNAVAILABLE] System is down for maintenance")
+        assert _greeting(smtp).startswith(b"421 4.3.2")
         assert "offline" in _markpost("maintenance", "status", "--root", str(root)).stdout
         assert _markpost("maintenance", "off", "--root", str(root)).stdout == "mail is back\n"
-        wait_until(lambda: _says(smtp).startswith(b"220"))
+        wait_until(lambda: _greeting(smtp).startswith(b"220"))
         with smtplib.SMTP("127.0.0.1", smtp) as client:
             client.sendmail("x@y.test", [ADA], message("Back").decode())
 
 
-def _says(port: int) -> bytes:
+def _greeting(port: int) -> bytes:
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         return connection.recv(1000)
 
 
-# --- what needs no server --------------------------------------------------------------------------------------------
+# --- without a server ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [("check",), ("repair", *_CONFIRMED)])
-def test_without_java_there_is_one_clear_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_missing_java_is_reported_in_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
     with new_store(tmp_path / "store", ADA):
         pass
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
@@ -270,7 +270,7 @@ def test_without_java_there_is_one_clear_line(tmp_path: Path, command: tuple[str
         pass
 
 
-def test_a_java_that_is_too_old_is_one_clear_line(tmp_path: Path) -> None:
+def test_old_java_is_reported_in_one_line(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA):
         pass
     java = tmp_path / "old" / "bin" / "java"

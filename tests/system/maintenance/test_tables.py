@@ -1,4 +1,4 @@
-"""Copying the index: while others write it, and after one of them died half-way."""
+"""Copies of the index during concurrent writes, and after a writer crashed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def root(tmp_path: Path) -> Path:
     return where
 
 
-def _die_half_way(path: str) -> None:
-    """Leave pages of a transaction in the file, and the journal that takes them back."""
+def _crash_during_a_transaction(path: str) -> None:
+    """Leave pages of an unfinished transaction in the file, with a hot rollback journal."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA cache_size = 1")
     connection.execute("BEGIN IMMEDIATE")
@@ -36,10 +36,10 @@ def _die_half_way(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_writer_that_died_is_taken_back_in_the_copy_alone(root: Path, tmp_path: Path) -> None:
+def test_crashed_transaction_is_rolled_back_only_in_the_copy(root: Path, tmp_path: Path) -> None:
     index = lab.path(root, layout.INDEX_FILE)
     before = rows_of(index)
-    with processes.running(_die_half_way, str(index), ends_with=-signal.SIGKILL):
+    with processes.running(_crash_during_a_transaction, str(index), ends_with=-signal.SIGKILL):
         pass
     left = index.read_bytes()
     assert index.with_name("index.sqlite-journal").stat().st_size
@@ -49,7 +49,7 @@ def test_a_writer_that_died_is_taken_back_in_the_copy_alone(root: Path, tmp_path
     assert index.read_bytes() == left
 
 
-def test_writers_do_not_keep_a_copy_from_its_end(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_writers_do_not_starve_the_copy(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "COPY_PAGES", 1)
     stop = threading.Event()
     written = 0

@@ -1,4 +1,4 @@
-"""The tree of a store: what is not ours leaves, what others can get at is closed, and the report can be read safely."""
+"""The tree of a store: stray entries, modes and owners, and reports without terminal escapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.system.maintenance.lab import lab, lab_stores
 pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 
 
-def _found(root: Path) -> list[Finding]:
+def _findings(root: Path) -> list[Finding]:
     with closing(Directories(str(root))) as directories:
         return [*tree_audit.audit(directories)]
 
@@ -35,21 +35,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_store_as_the_program_makes_it_has_no_stray(tmp_path: Path) -> None:
+def test_new_store_has_no_stray_entries(tmp_path: Path) -> None:
     lab_stores.build(tmp_path / "store", snapshot=True)
-    assert _found(tmp_path / "store") == []
+    assert _findings(tmp_path / "store") == []
 
 
-def test_credentials_are_named_first(root: Path) -> None:
+def test_exposed_credentials_are_reported_first(root: Path) -> None:
     lab.path(root, "a note").write_text("mine")
     place = lab.path(root, *layout.CREDENTIALS)
     place.mkdir(mode=0o700)
     (place / layout.CREDENTIALS_FILE).write_text("")
     (place / layout.CREDENTIALS_FILE).chmod(0o604)
-    assert [each.kind for each in _found(root)] == ["credentials-exposed", "stray-entry"]
+    assert [each.kind for each in _findings(root)] == ["credentials-exposed", "stray-entry"]
     report = Report("check", str(root), "local", str(root.parent))
     with closing(report):
-        for finding in reversed(_found(root)):
+        for finding in reversed(_findings(root)):
             report.add(Outcome.expected(finding))
         report.finish()
         out = io.StringIO()
@@ -58,56 +58,56 @@ def test_credentials_are_named_first(root: Path) -> None:
     assert text.index("credentials-exposed") < text.index("stray-entry")
 
 
-def test_what_others_may_read_counts_where_they_can_get(root: Path) -> None:
+def test_readable_files_count_only_in_reachable_directories(root: Path) -> None:
     index = lab.path(root, layout.INDEX_FILE)
     index.chmod(0o644)
-    assert _found(root) == []
+    assert _findings(root) == []
     root.chmod(0o755)
-    (found,) = _found(root)
-    assert (found.kind, found.subject) == ("mode-too-wide", layout.INDEX_FILE)
+    (finding,) = _findings(root)
+    assert (finding.kind, finding.subject) == ("mode-too-wide", layout.INDEX_FILE)
     with closing(Directories(str(root))) as directories:
-        assert tree.close(directories, found).done == "mode 0640"
-    assert _found(root) == []
+        assert tree.close(directories, finding).done == "mode 0640"
+    assert _findings(root) == []
     root.chmod(0o770)
-    assert [each.subject for each in _found(root)] == ["."]
+    assert [each.subject for each in _findings(root)] == ["."]
 
 
-def test_groups_of_the_operator_may_read(root: Path) -> None:
+def test_group_may_read_the_store(root: Path) -> None:
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o050 if path.is_dir() else 0o040))
-    assert _found(root) == []
+    assert _findings(root) == []
 
 
-def test_a_change_of_mode_reaches_no_target_of_a_link(root: Path, tmp_path: Path) -> None:
+def test_mode_of_a_link_target_is_not_changed(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("")
     outside.chmod(0o666)
     lab.path(root, *layout.JOURNAL, layout.CHECKPOINT_FILE).chmod(0o666)
-    (found,) = _found(root)
+    (finding,) = _findings(root)
     lab.path(root, *layout.JOURNAL, layout.CHECKPOINT_FILE).unlink()
     lab.path(root, *layout.JOURNAL, layout.CHECKPOINT_FILE).symlink_to(outside)
     with closing(Directories(str(root))) as directories:
-        tree.close(directories, found)
+        tree.close(directories, finding)
     assert outside.stat().st_mode & 0o777 == 0o666
 
 
-def test_a_name_that_is_not_utf8_is_shown_escaped_and_moved(root: Path) -> None:
+def test_invalid_utf8_name_is_escaped_and_quarantined(root: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     lab.path(root, *layout.JOURNAL, name).write_text("mine")
-    (found,) = _found(root)
-    assert found.subject == r"journal/caf\xe9"
+    (finding,) = _findings(root)
+    assert finding.subject == r"journal/caf\xe9"
     with closing(Directories(str(root))) as directories:
-        done = tree.stray(directories, found)
-        assert tree.stray(directories, found).done == "already gone"
+        done = tree.stray(directories, finding)
+        assert tree.stray(directories, finding).done == "already gone"
         assert quarantine.move(directories, layout.JOURNAL, name, "a test") == ""
     assert (root / done.done.removeprefix("moved to ")).read_text() == "mine"
     (reason,) = lab.path(root, *layout.QUARANTINE).glob("*.reason.json")
     assert r"journal/caf\\xe9" in reason.read_text()
-    assert _found(root) == []
+    assert _findings(root) == []
 
 
-def test_the_table_of_a_report_obeys_no_name(root: Path, tmp_path: Path) -> None:
+def test_report_escapes_control_characters(root: Path, tmp_path: Path) -> None:
     report = Report("check", str(root), "local", str(tmp_path))
     with closing(report):
         report.add(Outcome.expected(Finding("message-stray", "messages/\x1b[2J\u202e\n.md", detail="\x07")))
@@ -119,19 +119,19 @@ def test_the_table_of_a_report_obeys_no_name(root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
-def test_an_entry_of_another_owner_is_left_to_a_person(root: Path) -> None:
+def test_entry_of_another_owner_is_left_to_a_person(root: Path) -> None:
     place = lab.path(root, *layout.JOURNAL, layout.CHECKPOINT_FILE)
     os.chown(place, 12345, -1)
-    (found,) = _found(root)
-    assert (found.kind, found.detail) == ("owner-foreign", "owned by user 12345; the store is owned by user 0")
+    (finding,) = _findings(root)
+    assert (finding.kind, finding.detail) == ("owner-foreign", "owned by user 12345; the store is owned by user 0")
     with closing(Directories(str(root))) as directories:
-        outcome = tree.foreign_owner(directories, found)
+        outcome = tree.foreign_owner(directories, finding)
     assert (outcome.severity, outcome.decide) == ("conflict", f"chown -h 0 {place}")
     assert place.stat().st_uid == 12345
 
 
-def test_something_else_in_the_place_of_a_directory(tmp_path: Path) -> None:
-    """Of a mailbox, of a folder and of a day: it leaves, and what belongs there comes back."""
+def test_entry_in_place_of_a_directory_is_quarantined(tmp_path: Path) -> None:
+    """Of a mailbox, of a folder and of a day: the entry is quarantined, and the directory is restored."""
     root = tmp_path / "store"
     lab_stores.build(root)
     before = lab.seen(root)

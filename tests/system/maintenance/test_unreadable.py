@@ -1,4 +1,4 @@
-"""Files and directories that cannot be read now: each is a finding, and nothing leaves the store because of them."""
+"""Unreadable files and directories: each is a finding, and nothing is removed because of it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _readable_afterwards() -> Iterator[None]:
 
 
 def _mail(root: Path) -> dict[str, object]:
-    """Everything in the store but what maintenance, locks and staging leave behind."""
+    """All files of the store, without maintenance, locks and staging."""
     aside = ("maintenance", "locks", "staging")
     return {name: value for name, value in tree(root).items() if not name.startswith(aside)}
 
 
-def test_an_io_error_while_reading_is_told_from_damage() -> None:
-    with open("/proc/self/mem", "rb") as file:  # its first octet cannot be read by anybody
+def test_io_error_is_distinguished_from_damage() -> None:
+    with open("/proc/self/mem", "rb") as file:  # reading its first octet fails for every user
         for read in (executor._read, executor._digest):
             with pytest.raises(OSError, match="Input/output error"):
                 read(file.fileno())
@@ -47,13 +47,13 @@ def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: P
 
     def causes(place: Path) -> str:
         directory = os.open(place, os.O_RDONLY)
-        said = []
+        causes = []
         for name in ("closed", "missing"):
             try:
                 disk.read_file(directory, name)
             except OSError as error:
-                said.append(unreadable_cause(error))
-        return "|".join(said)
+                causes.append(unreadable_cause(error))
+        return "|".join(causes)
 
     tmp_path.chmod(0o755)
     closed, missing = as_nobody(tmp_path, causes).split("|")
@@ -61,7 +61,7 @@ def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: P
     assert missing == ""
 
 
-def test_closed_directories_lose_nothing(tmp_path: Path) -> None:
+def test_unreadable_directories_lose_nothing(tmp_path: Path) -> None:
     root = tmp_path / "store"
     lab_stores.build(root)
     before, seen = _mail(root), lab.seen(root)
@@ -89,8 +89,8 @@ def test_closed_directories_lose_nothing(tmp_path: Path) -> None:
     assert lab.check(root).kinds == {}
 
 
-def test_unreadable_journal_decides_nothing(tmp_path: Path) -> None:
-    """Another fault is left alone until the journal can be read."""
+def test_nothing_is_repaired_while_the_journal_is_unreadable(tmp_path: Path) -> None:
+    """Another fault stays until the journal can be read."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         append(transport, "INBOX", message("one"), flags=5, keywords=("k",))
@@ -111,8 +111,8 @@ def test_unreadable_journal_decides_nothing(tmp_path: Path) -> None:
     assert lab.seen(root) == seen
 
 
-def test_message_that_only_its_unreadable_file_holds_is_shown_later(tmp_path: Path) -> None:
-    """Index and journal are gone: neither the file nor its blobs nor its links leave."""
+def test_message_known_only_from_an_unreadable_file_is_shown_later(tmp_path: Path) -> None:
+    """With index and journal lost, the file, its blobs and its links stay."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         append(transport, "INBOX", message("one", attachments=[b"its part"]), message("two"))

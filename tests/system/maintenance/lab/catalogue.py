@@ -1,7 +1,8 @@
 """The fault catalogue: an injector for each kind of finding.
 
-Faults of one layer touch different objects, so any set of them may be applied together; after repair the mail is as if
-they had never been, but for what :class:`~tests.system.maintenance.lab.victims.Victims` notes as new or lost.
+Faults of one layer damage different objects, so any set of them can be applied together. After repair the mail equals
+that of the healthy store, except for the new and lost objects recorded by
+:class:`~tests.system.maintenance.lab.victims.Victims`.
 """
 
 from __future__ import annotations
@@ -19,33 +20,32 @@ CATALOGUE: dict[str, Fault] = {
     for name, each in ENTERED.items()
     if hasattr(module, name)
 }
-#: What only the journal can tell: without it such a link is believed.
-_BELIEVED_WITHOUT_JOURNAL = {"link_orphan", "link_same_uid"}
+#: Links that repair can only recognise as wrong with a complete journal.
+_VALID_WITHOUT_JOURNAL = {"link_orphan", "link_same_uid"}
 
 
-def compatible(wanted: Iterable[str]) -> list[str]:
-    """Those of the faults that can be told apart in one store: those on disk first, the index as a whole last.
+def compatible(fault_names: Iterable[str]) -> list[str]:
+    """The faults that can be distinguished in one store: those on disk first, the whole index last.
 
-    Of an index that is lost as a whole nobody can say what was wrong with its rows; where the journal is damaged, the
-    index is believed.
+    Faults in rows are invisible if the whole index is lost; with a damaged journal, the index wins.
     """
-    chosen = [CATALOGUE[name] for name in CATALOGUE if name in set(wanted)]
+    chosen = [CATALOGUE[name] for name in CATALOGUE if name in set(fault_names)]
     whole = [each.name for each in chosen if each.layer in ("index", "journal")][:1]
-    unclear = _BELIEVED_WITHOUT_JOURNAL if any(CATALOGUE[name].layer == "journal" for name in whole) else set()
+    unclear = _VALID_WITHOUT_JOURNAL if any(CATALOGUE[name].layer == "journal" for name in whole) else set()
     rows = [each.name for each in chosen if each.layer == "rows" and not whole]
     return [each.name for each in chosen if each.layer == "disk" and each.name not in unclear] + rows + whole
 
 
-def damage(victims: Victims, wanted: Iterable[str]) -> tuple[Counter[str], list[str]]:
-    """Apply what is compatible and fits the store; the findings to expect, and what was applied."""
+def damage(victims: Victims, fault_names: Iterable[str]) -> tuple[Counter[str], list[str]]:
+    """Apply the compatible faults that fit the store; return the expected findings and the applied faults."""
     expected: Counter[str] = Counter()
     applied = []
-    for each in (CATALOGUE[name] for name in compatible(wanted)):
+    for each in (CATALOGUE[name] for name in compatible(fault_names)):
         try:
-            found = each.inject(victims)
+            findings = each.inject(victims)
         except Unfit:
             continue
-        assert found.keys() <= each.kinds, each.name
-        expected.update(found)
+        assert findings.keys() <= each.kinds, each.name
+        expected.update(findings)
         applied.append(each.name)
     return expected, applied

@@ -1,4 +1,4 @@
-"""Makes files of a damaged store unreadable, for this process and for the executors and the replay of the lab."""
+"""Make files of a damaged store unreadable for this process, and for the executors and the replay of the lab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 _SITE = Path(__file__).parents[1] / "lab_site"
-sys.path.insert(0, str(_SITE))  # processes that the program starts inherit it
+sys.path.insert(0, str(_SITE))  # inherited by child processes
 
 from tests.system.maintenance.lab_site import sitecustomize  # noqa: E402
 
@@ -30,14 +30,14 @@ def environment() -> str:
 
 
 def fail(path: Path, error: int) -> None:
-    """From now on opening this file or directory gives this error."""
+    """Make every attempt to open this file or directory fail with this error."""
     _errors[os.path.realpath(path.parent) + "/" + path.name] = error
     _write()
     sitecustomize.install()
 
 
 def clear() -> None:
-    """Everything can be read again."""
+    """Make everything readable again."""
     _errors.clear()
     _list.unlink(missing_ok=True)
     sitecustomize.remove()

@@ -1,4 +1,4 @@
-"""Faults and how they are entered into the catalogue (:mod:`tests.system.maintenance.lab.catalogue`)."""
+"""Faults, and the decorator that registers them in the catalogue (:mod:`tests.system.maintenance.lab.catalogue`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Injector = Callable[[Victims], dict[str, int] | None]
 
 @dataclass(frozen=True)
 class Fault:
-    """An injector damages a store that operations built and returns the findings it should give."""
+    """An injector damages a store and returns the expected findings."""
 
     name: str
     layer: Layer
@@ -29,7 +29,7 @@ ENTERED: dict[str, Fault] = {}
 
 
 def fault(layer: Layer, *kinds: str) -> Callable[[Injector], Injector]:
-    """Enter an injector, with the kinds of findings it gives."""
+    """Register an injector with the kinds of findings that it causes."""
 
     def enter(injector: Injector) -> Injector:
         def inject(victims: Victims) -> dict[str, int]:

@@ -16,12 +16,12 @@ from tests.system.maintenance.lab.victims import Place, Unfit, Victims, records,
 _GONE = "msg-20200101T000000Z-" + "1" * 20
 
 
-# --- a mailbox as a whole: first, since it needs one that nothing else is wrong with ---------------------------------
+# --- a whole mailbox: first, because it needs an undamaged one ---------------------------------------------------
 
 
 @fault("disk", "registration-directory-missing", "folder-row-without-path")
 def mailbox_directory_gone(v: Victims) -> dict[str, int]:
-    """With everything in it."""
+    """Remove a mailbox directory with everything in it."""
     account = v.take("mailbox", v.accounts, lambda each: all(v.is_free("directory", own) for own in _own(v, each[0])))
     own = _own(v, account[0])
     v.use("directory", *own)
@@ -58,7 +58,7 @@ def message_gone_for_good(v: Victims) -> None:
 
 @fault("disk", "message-corrupt")
 def message_edited_for_good(v: Victims) -> None:
-    """Nothing holds it as it was: it stays in its folders, marked as damaged."""
+    """No source has the original: the message stays in its folders, marked as damaged."""
     file = v.file_path(v.edited_copy())
     file.chmod(0o644)
     file.write_bytes(file.read_bytes() + b"A line that somebody added.\n")
@@ -220,7 +220,7 @@ def folder_identity_torn(v: Victims) -> None:
 
 @fault("disk", "folder-unidentified")
 def directory_made_by_hand(v: Victims) -> None:
-    """It becomes a folder, and shows what its links say."""
+    """The directory becomes a folder with the messages of its links."""
     account = v.take("mailbox", v.accounts)
     place = v.new_folder(account, "By hand")
     place.mkdir()
@@ -236,7 +236,7 @@ def stray_mailbox(v: Victims) -> None:
 
 @fault("disk", "credentials-orphan")
 def password_without_account(v: Victims) -> None:
-    """It becomes an account: somebody chose that password."""
+    """The address becomes an account: a user chose that password."""
     place = v.path(*layout.CREDENTIALS)
     place.mkdir(mode=0o700, exist_ok=True)
     passwords = place / layout.CREDENTIALS_FILE
@@ -269,12 +269,12 @@ def folder_identity_of_another_store(v: Victims) -> None:
 
 @fault("disk", "folder-identity-outdated")
 def folder_identity_outdated(v: Victims) -> None:
-    """An older copy: UIDs were given out since that it does not know of."""
+    """An older copy: UIDs have been assigned since."""
     file = v.folder_path(v.directory()) / layout.IDENTITY_FILE
-    known = folder_identity.decode(file.read_bytes())
-    assert known is not None
+    identity = folder_identity.decode(file.read_bytes())
+    assert identity is not None
     file.unlink()
-    file.write_bytes(replace(known, uids_below=1).encode())
+    file.write_bytes(replace(identity, uids_below=1).encode())
 
 
 @fault("disk", "journal-foreign")
@@ -295,7 +295,7 @@ def snapshot_of_another_store(v: Victims) -> None:
         snapshots.write(directories, connection, 80_000)
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- history ---------------------------------------------------------------------------------------------------------
 
 
 @fault("disk", "staging-leftover")
@@ -307,13 +307,13 @@ def staging_leftover(v: Victims) -> None:
 
 @fault("disk", "snapshot-damaged")
 def snapshot_overwritten(v: Victims) -> None:
-    """The newest: the journal reaches back to the one before it."""
+    """Damage the newest snapshot: the journal reaches back to the previous one."""
     with closing(Directories(str(v.root))) as directories:
         own = [layout.snapshot_directory(seq)[-1] for seq in snapshots.available(directories, v.store)]
-    found = [v.path(*layout.SNAPSHOTS, name) for name in own]
-    if not found:
+    paths = [v.path(*layout.SNAPSHOTS, name) for name in own]
+    if not paths:
         raise Unfit
-    file = v.chance.choice(sorted(found[-1].iterdir()))
+    file = v.chance.choice(sorted(paths[-1].iterdir()))
     raw = bytearray(file.read_bytes())
     raw[v.chance.randrange(len(raw))] ^= 1
     file.chmod(0o644)

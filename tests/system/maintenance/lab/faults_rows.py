@@ -60,7 +60,7 @@ def modseq_lowered(v: Victims) -> None:
 
 @fault("rows", "index-meta-wrong")
 def meta_lowered(v: Victims) -> None:
-    """UIDVALIDITYs that were given out would be given out again."""
+    """Used UIDVALIDITYs would be assigned again."""
     v.run("UPDATE meta SET value = 1 WHERE key = 'last_uidvalidity'")
 
 
@@ -181,11 +181,11 @@ def dsn_request_invented(v: Victims) -> None:
 
 @fault("rows", "cache-stale")
 def cache_wrong(v: Victims) -> None:
-    message_id = v.take("content", v.cached, lambda each: each in v.kept)  # a damaged file has nothing to compare with
+    message_id = v.take("content", v.cached, lambda each: each in v.kept)  # a damaged file has no cache row
     v.run("UPDATE cache_messages SET envelope = x'00' WHERE message_id = ?", message_id)
 
 
-# --- the whole -------------------------------------------------------------------------------------------------------
+# --- the index -------------------------------------------------------------------------------------------------------
 
 
 @fault("index", "index-missing")
@@ -197,7 +197,7 @@ def index_removed(v: Victims) -> None:
 def index_overwritten(v: Victims) -> None:
     place = v.path(layout.INDEX_FILE)
     raw = bytearray(place.read_bytes())
-    for page in range(4096, len(raw), 4096):  # the head of every page but the first, so that SQLite notices
+    for page in range(4096, len(raw), 4096):  # the header of every page except the first, so that SQLite detects it
         raw[page : page + 64] = v.chance.randbytes(64)
     place.write_bytes(raw)
 
@@ -222,45 +222,45 @@ def index_of_another_store(v: Victims) -> None:
 
 @fault("index", "index-diverged")
 def index_of_another_history(v: Victims) -> None:
-    """A copy of this store that went its own way, with other rows."""
+    """A diverged copy of this store, with other rows."""
     v.run("DELETE FROM mailbox_projections")
     v.run("UPDATE meta SET value = 'ffffffff' WHERE key = 'applied_checksum'")
 
 
 @fault("index", "index-outdated")
 def index_of_yesterday(v: Victims) -> None:
-    """An older copy: the journal brings it up to date."""
+    """An older copy, which the journal brings up to date."""
     place = v.path("older.sqlite")
     whole = [line for line in records(v.own_segments()[-1])[1:] if line.endswith(b"\n")]
-    wanted = int(whole[-1][7 : whole[-1].index(b",")]) - 2 if whole else 0
+    last = int(whole[-1][7 : whole[-1].index(b",")]) - 2 if whole else 0
     with (
         closing(Directories(str(v.root))) as directories,
         closing(Journal(directories, v.store)) as journal,
         closing(index.create(str(place), v.store)) as connection,
     ):
         start = snapshots.load_latest(directories, connection)
-        if wanted <= start:
+        if last <= start:
             place.unlink()
             raise Unfit
-        for record in without_aborted(journal.records(start, wanted)):
+        for record in without_aborted(journal.records(start, last)):
             for effect in record.effects:
                 apply.apply_index(effect, connection, record.at)
-        index.set_applied(connection, wanted, journal.checksum_at(wanted) or "")
+        index.set_applied(connection, last, journal.checksum_at(last) or "")
     place.rename(v.path(layout.INDEX_FILE))
 
 
 @fault("journal", "journal-damaged")
 def journal_overwritten(v: Victims) -> None:
-    """A record that carries no content: what it held is in index and files."""
-    found = [
+    """Damage a record without content; its effects are in index and files."""
+    candidates = [
         (segment, number)
         for segment in v.own_segments()
         for number, line in enumerate(records(segment)[:-1])
         if number and b'"do":"content"' not in line
     ]
-    if not found:
+    if not candidates:
         raise Unfit
-    segment, number = v.chance.choice(found)
+    segment, number = v.chance.choice(candidates)
     lines = records(segment)
     lines[number] = lines[number].replace(b'"', b"'", 1)
     write_records(segment, lines)

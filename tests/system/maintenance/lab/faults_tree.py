@@ -1,4 +1,4 @@
-"""Faults of the tree: entries that are not ours, modes that let others in, garbage in caches and name files.
+"""Faults of the tree: stray entries, modes that are too wide, garbage in caches and name files.
 
 All that need a mailbox choose the same one, so that another is left to faults of whole mailboxes.
 """
@@ -27,7 +27,7 @@ def full_name_forged(v: Victims) -> None:
 
 @fault("disk", "stray-entry")
 def strays_everywhere(v: Victims) -> dict[str, int]:
-    """Files, directories, links, pipes and sockets, with names of all sorts."""
+    """Create files, directories, links, pipes and sockets with unusual names."""
     folder = v.folder_path(_kept_folder(v))
     day = v.file_path(v.some_message()).parent
     strays = [
@@ -93,7 +93,7 @@ def text_index_overwritten(v: Victims) -> None:
 
 
 def _kept_folder(v: Victims) -> Place:
-    """A folder of the last account; others may add links to it, and none removes it."""
+    """A folder of the last account. Other faults may add links to it, but none removes it."""
     if not v.accounts:
         raise Unfit
     owner = max(v.accounts, key=lambda each: each[1])[0]
@@ -101,7 +101,7 @@ def _kept_folder(v: Victims) -> Place:
 
 
 def _socket(path: Path) -> None:
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path must be short
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # the path of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(f"/proc/self/fd/{parent}/{path.name}")

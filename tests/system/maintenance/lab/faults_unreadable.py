@@ -1,4 +1,4 @@
-"""Faults that keep files from being read now: nothing leaves the store because of them."""
+"""Faults that make files unreadable: nothing is removed because of them."""
 
 from __future__ import annotations
 

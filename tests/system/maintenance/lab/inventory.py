@@ -1,4 +1,4 @@
-"""What is in a store, and how much of it is still readable after damage: nothing readable may be taken away."""
+"""Inventory of a store, and how much of it is readable after damage: repair must not lose readable content."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Inventory:
 
 
 def take(root: Path) -> Inventory:
-    """Of every active account."""
-    found = Inventory()
+    """Take the inventory of all active accounts."""
+    inventory = Inventory()
     with Transport.open(root) as transport, transport.reading() as connection:
         marked = {row[0] for row in connection.execute("SELECT message_id FROM damaged_parts")}
         for registration in mailboxes.registrations(connection):
@@ -50,35 +50,35 @@ def take(root: Path) -> Inventory:
                 for row in mailboxes.rows(connection, folder.id):
                     if row.message_id in marked:
                         continue
-                    found.items.append(
+                    inventory.items.append(
                         Item(registration.address, folder.name, row.uid, row.flags, row.keywords, row.message_id)
                     )
-                    if row.message_id not in found.octets:
+                    if row.message_id not in inventory.octets:
                         file = transport.content.file(row.message_id)
-                        found.octets[row.message_id] = transport.content.octets(row.message_id)
-                        found.files[row.message_id] = hashlib.sha256(file).hexdigest()
-                        found.blobs[row.message_id] = front_matter.recipe_of(file).blobs
-    return found
+                        inventory.octets[row.message_id] = transport.content.octets(row.message_id)
+                        inventory.files[row.message_id] = hashlib.sha256(file).hexdigest()
+                        inventory.blobs[row.message_id] = front_matter.recipe_of(file).blobs
+    return inventory
 
 
 def readable_digests(root: Path) -> set[str]:
-    """SHA-256 of all content that is still there: files wherever they are, and what the journal carries.
+    """SHA-256 of all content that still exists: files in any directory, and content in the journal.
 
-    Files that cannot be read now count: they can be read later (``open`` is not the lab's failing ``os.open``).
+    Unreadable files count, because they can be read later (``open`` is not the lab's failing ``os.open``).
     """
-    found = set()
+    digests = set()
     for top in (layout.MESSAGES, layout.ATTACHMENTS):
         for path in Path(root, *top).rglob("*"):
             if path.is_file() and not path.is_symlink():
-                found.add(hashlib.sha256(path.read_bytes()).hexdigest())
+                digests.add(hashlib.sha256(path.read_bytes()).hexdigest())
     for segment in sorted(Path(root, *layout.JOURNAL).glob("*.jsonl")):
         for line in records(segment):
-            found |= _carried(line)
-    return found
+            digests |= _content_of(line)
+    return digests
 
 
-def _carried(line: bytes) -> set[str]:
-    """Digests of the content in a record; a torn one carries nothing that counts."""
+def _content_of(line: bytes) -> set[str]:
+    """Digests of the content in a record; a torn record counts as empty."""
     try:
         contents = [effect for effect in journal.decode(line).effects if isinstance(effect, AddContent)]
     except JournalDamaged:
@@ -88,10 +88,10 @@ def _carried(line: bytes) -> set[str]:
     return {hashlib.sha256(each).hexdigest() for each in (*files, *blobs)}
 
 
-def taken_away(before: Inventory, readable: set[str], root: Path, *, moved: bool) -> list[str]:
-    """What was still readable after the damage and is not served any more as it was.
+def lost_content(before: Inventory, readable: set[str], root: Path, *, moved: bool) -> list[str]:
+    """The content that was readable after the damage and is no longer served unchanged.
 
-    ``moved``: UIDs and flags may have changed, since index and journal were damaged with the rest.
+    ``moved``: UIDs and flags may have changed, because index and journal were damaged too.
     """
     wrong = []
     with Transport.open(root) as transport, transport.reading() as connection:
@@ -102,13 +102,13 @@ def taken_away(before: Inventory, readable: set[str], root: Path, *, moved: bool
                 shown[item.owner, item.folder, row.message_id if moved else row.uid] = row
         for item in before.items:
             file, blobs = before.files[item.message] in readable, set(before.blobs[item.message])
-            found = shown.get((item.owner, item.folder, item.message if moved else item.uid))
-            if found is None or found.message_id != item.message:
+            current = shown.get((item.owner, item.folder, item.message if moved else item.uid))
+            if current is None or current.message_id != item.message:
                 if file:
                     wrong.append(f"{item} is not in its folder")
                 continue
-            if not moved and (found.flags, found.keywords) != (item.flags, item.keywords):
-                wrong.append(f"{item} has other flags: {found}")
+            if not moved and (current.flags, current.keywords) != (item.flags, item.keywords):
+                wrong.append(f"{item} has other flags: {current}")
             octets = before.octets[item.message]
             try:
                 served = transport.content.octets(item.message)

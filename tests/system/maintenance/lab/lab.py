@@ -1,4 +1,4 @@
-"""A damaged store and what becomes of it: one Spark session for all tests of a process."""
+"""Check and repair damaged stores, on one Spark session for all tests of a process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Seen = dict[tuple[str, str], Folder]
 
 
 def memory() -> str | None:
-    """A directory in memory, where there is one."""
+    """A directory in memory, if there is one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -58,7 +58,7 @@ def session() -> SparkSession:
 @dataclass
 class Result:
     report: dict[str, Any]
-    needs_attention: bool = False  # makes the exit status of repair 1
+    needs_attention: bool = False  # repair exits with status 1
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ def index(root: Path) -> sqlite3.Connection:
 
 
 def view(root: Path) -> dict[str, Any]:
-    """What a mail client sees, and what is on record."""
+    """The mail that a client sees, and the rows of the tables."""
     connection = index(root)
     try:
         queries = {
@@ -134,24 +134,24 @@ def view(root: Path) -> dict[str, Any]:
 
 
 def links(root: Path) -> dict[str, str]:
-    """Every projection on disk and where it points."""
+    """All projections on disk with their targets."""
     top = path(root, *layout.MAILBOXES)
     return {str(each.relative_to(top)): os.readlink(each) for each in sorted(top.rglob("*.md")) if each.is_symlink()}
 
 
 def seen(root: Path) -> Seen:
-    """What a mail client sees: account and folder -> UID -> message, flags, keywords, and the hash of its octets.
+    """The mail that a client sees: account and folder -> UID -> message, flags, keywords, and the hash of its octets.
 
-    A folder is there even if it is empty; its UIDVALIDITY and UIDNEXT stand under UID 0.
+    Empty folders are included; UIDVALIDITY and UIDNEXT have the key 0.
     """
-    found: Seen = {}
+    seen_folders: Seen = {}
     with Transport.open(root) as transport, transport.reading() as connection:
         for registration in queries.registrations(connection):
             owner = registration.address if registration.status == "active" else registration.id
             for folder in queries.folders(connection, registration.id):
-                shown = found.setdefault((owner, folder.name), {})
+                shown = seen_folders.setdefault((owner, folder.name), {})
                 shown[0] = (f"{folder.uidvalidity} {folder.uidnext}", folder.messages, folder.special_use, "")
                 for row in queries.rows(connection, folder.id):
                     octets = transport.content.octets(row.message_id)
                     shown[row.uid] = (row.message_id, row.flags, row.keywords, sha256(octets).hexdigest())
-    return found
+    return seen_folders

@@ -1,4 +1,4 @@
-"""Stores to be damaged: one with a bit of everything, and random ones."""
+"""Stores to damage: one with all features, and random ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REAL_MAIL = RealMail(1)
 
 
 def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
-    """Flags, keywords, copies, expunges, folders, attachments, threads, an outbox, and what was removed for good."""
+    """Flags, keywords, copies, expunges, folders, attachments, threads, an outbox, and purged content."""
     with new_store(root, *ACCOUNTS) as transport:
         for number in range(8):
             octets = message(
@@ -66,12 +66,12 @@ def build(root: Path, *, snapshot: bool = False, losses: bool = False) -> None:
 
 
 def backup(root: Path) -> Path:
-    """Where files of a store are kept that were lost in it."""
+    """The directory for copies of files that were lost in a store."""
     return root.parent / "backup"
 
 
 def lose_some(transport: Transport, kept: Path) -> None:
-    """A message whose part is lost and one of which nothing is left, both recorded by a repair; copies are kept."""
+    """A message with a lost part and a lost message, both recorded by a repair; copies of the files are kept."""
     kept.mkdir(exist_ok=True)
     transport.run(op.CreateFolder(CAROL, LOSSES))
     texts = [message(subject, "word\r\n" * 60_000, attachments=[subject.encode() * 40_000])
@@ -91,18 +91,18 @@ def lose_some(transport: Transport, kept: Path) -> None:
 
 
 def _deliver_as_asked(transport: Transport) -> None:
-    """The sender wants to be told (RFC 3461)."""
+    """The sender requests a notification (RFC 3461)."""
     asked = op.DsnRequests([op.RecipientRequest(BOB, [BOB], frozenset({"SUCCESS"}), "rfc822;Bob@X")], envid="E-1")
     transport.run(op.Deliver(transport.stage(message("Asked", to=BOB)), ADA, [BOB], requests=asked))
 
 
 def _too_large_for_the_journal() -> tuple[bytes, bytes]:
-    """A message and a part that nothing but their files hold."""
+    """A message and a part that exist only as files."""
     return message("Large", "bottle\r\n" * 60_000), message("Large part", attachments=[bytes(range(256)) * 1200])
 
 
 def build_random(root: Path, chance: random.Random, *, losses: bool = False) -> None:
-    """Any mix of operations; those that do not fit the store are passed over."""
+    """Run a random mix of operations; those that do not fit the store are skipped."""
     with new_store(root, *ACCOUNTS) as transport:
         for address in ACCOUNTS:
             transport.run(op.CreateFolder(address, chance.choice(_MORE_FOLDERS)))
@@ -110,7 +110,7 @@ def build_random(root: Path, chance: random.Random, *, losses: bool = False) -> 
             with contextlib.suppress(MailError):
                 _one_operation(transport, chance, number)
         if losses and chance.random() < 0.5:
-            with contextlib.suppress(MailError):  # Carol's account may be gone
+            with contextlib.suppress(MailError):  # Carol's account may have been removed
                 lose_some(transport, backup(root))
 
 
@@ -133,8 +133,8 @@ def _one_operation(transport: Transport, chance: random.Random, number: int) -> 
         changed = op.ChangeFlags(address, folder(transport, name, address).id, [1, 2, 3], "add", chance.randrange(32))
         transport.run(changed)
     elif what in ("copy", "move"):
-        found = rows(transport, name, address)
-        uids = [row.uid for row in found if chance.random() < 0.5]
+        folder_rows = rows(transport, name, address)
+        uids = [row.uid for row in folder_rows if chance.random() < 0.5]
         operation = op.Copy if what == "copy" else op.Move
         transport.run(operation(address, folder(transport, name, address).id, uids, chance.choice(_FOLDERS)))
     elif what == "expunge":
@@ -167,7 +167,7 @@ def _rare(transport: Transport, chance: random.Random, address: str, name: str) 
 
 
 def _octets(chance: random.Random, number: int) -> bytes:
-    """Return a message with oddities, or one with threads, HTML and attachments as real mail has them."""
+    """A malformed message, or one with threads, HTML and attachments like real mail."""
     if chance.random() < 0.5:
         return _REAL_MAIL.octets(number)
     return message(
@@ -181,7 +181,7 @@ def _octets(chance: random.Random, number: int) -> bytes:
 
 
 def remove_for_good(transport: Transport, address: str) -> None:
-    """Everything in an inbox, with its content where nobody else has it."""
+    """Purge all messages of an inbox, with content that no other folder shows."""
     inbox = folder(transport, address=address)
     uids = [row.uid for row in rows(transport, address=address)]
     transport.run(op.ChangeFlags(address, inbox.id, uids, "add", 8))

@@ -1,4 +1,4 @@
-"""Clients that put a running server under load and try again for as long as they are turned away."""
+"""Clients that put a running server under load, and retry while they are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFUSED = (OSError, smtplib.SMTPException, imaplib.IMAP4.error)
 
 @dataclass
 class Load:
-    """What was acknowledged, and what a client cannot know: the connection broke before the answer came."""
+    """The acknowledged messages, and those with an unknown result because the connection broke."""
 
     sent: set[str] = field(default_factory=set)
     unclear: set[str] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Load:
     ending: threading.Event = field(default_factory=threading.Event)
 
     def wait_for(self, count: int) -> None:
-        """Until so many more messages have been acknowledged on each side."""
+        """Wait until this many more messages have been acknowledged on each side."""
         sent, appended = len(self.sent), len(self.appended)
         wait_until(
             lambda: len(self.sent) >= sent + count and len(self.appended) >= appended + count,
@@ -98,7 +98,7 @@ class Load:
 
 @contextlib.contextmanager
 def running(smtp: int, imap: int) -> Iterator[Load]:
-    """Two senders and one who appends, for the length of the block."""
+    """Run two senders and one client that appends, for the duration of the block."""
     load = Load()
     work: list[Callable[[], None]] = [
         lambda: load.send(smtp, "First"),

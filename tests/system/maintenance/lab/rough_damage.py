@@ -1,4 +1,4 @@
-"""Damage without a plan: files are removed, cut, overwritten or made unreadable, whatever they are.
+"""Unplanned damage: random files are removed, truncated, overwritten or made unreadable.
 
 Other kinds of damage join the draw with :func:`rough`.
 """
@@ -25,8 +25,8 @@ def rough(damage: Rough) -> Rough:
 
 def _content(root: Path, chance: random.Random) -> list[Path]:
     """Up to three files of messages and parts."""
-    found = sorted(path for top in _CONTENT for path in Path(root, *top).rglob("*") if path.is_file())
-    return chance.sample(found, min(len(found), chance.randint(1, 3)))
+    paths = sorted(path for top in _CONTENT for path in Path(root, *top).rglob("*") if path.is_file())
+    return chance.sample(paths, min(len(paths), chance.randint(1, 3)))
 
 
 @rough
@@ -70,15 +70,15 @@ def content_unreadable(root: Path, chance: random.Random) -> None:
 
 @rough
 def links_removed(root: Path, chance: random.Random) -> None:
-    found = sorted(path for path in Path(root, *layout.MAILBOXES).rglob("*.md") if path.is_symlink())
-    for path in chance.sample(found, len(found) // 2):
+    links = sorted(path for path in Path(root, *layout.MAILBOXES).rglob("*.md") if path.is_symlink())
+    for path in chance.sample(links, len(links) // 2):
         path.unlink()
 
 
 @rough
 def identities_damaged(root: Path, chance: random.Random) -> None:
-    found = sorted(Path(root, *layout.MAILBOXES).rglob(layout.IDENTITY_FILE))
-    for path in chance.sample(found, min(len(found), 2)):
+    identities = sorted(Path(root, *layout.MAILBOXES).rglob(layout.IDENTITY_FILE))
+    for path in chance.sample(identities, min(len(identities), 2)):
         path.unlink()
         path.write_bytes(b"?")
 
@@ -100,6 +100,6 @@ def index_overwritten(root: Path, chance: random.Random) -> None:
 
 @rough
 def journal_removed(root: Path, chance: random.Random) -> None:
-    """Without index, flags are gone with it; see ``Inventory``."""
+    """Without the index, the flags are lost as well; see ``Inventory``."""
     for path in Path(root, *layout.JOURNAL).glob("*.jsonl"):
         path.unlink()

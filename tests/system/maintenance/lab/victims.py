@@ -1,7 +1,7 @@
-"""What injectors damage: objects of a healthy store, each handed out once, so that faults do not meet by accident.
+"""Victims of the injectors: objects of a healthy store, each used only once, so that faults do not interfere.
 
-Rows of the index and things on disk are damaged independently of each other; within a layer no object is used twice.
-Everything is read before the first fault, since afterwards the index tells lies.
+Rows of the index and entries on disk are damaged independently; within a layer no object is used twice.
+All objects are read before the first fault, because the index is wrong afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Choice = TypeVar("Choice", bound=Hashable)
 
 
 class Unfit(Exception):  # noqa: N818 - a property of the store
-    """The store has nothing left that this fault could damage."""
+    """The store has no object left for this fault."""
 
 
 class Place(NamedTuple):
@@ -52,12 +52,12 @@ class Victims:
         self.store = id_of(root)
         self.chance = chance
         self._used: dict[str, set[Hashable]] = {}
-        self.new_accounts: set[str] = set()  # that repair is to register
-        self.new_folders: set[tuple[str, str]] = set()  # account and name, that repair is to make
-        self.lost: set[str] = set()  # messages that nothing holds any more
-        self.damaged: set[str] = set()  # messages of which a part is lost
-        self.renewed: set[str] = set()  # messages that get new UIDs, or come back
-        self.losses = 0  # findings that say so
+        self.new_accounts: set[str] = set()  # accounts that repair must register
+        self.new_folders: set[tuple[str, str]] = set()  # (account, name) of folders that repair must create
+        self.lost: set[str] = set()  # unrecoverable messages
+        self.damaged: set[str] = set()  # messages with a lost part
+        self.renewed: set[str] = set()  # messages with new UIDs, and returned ones
+        self.losses = 0  # findings with severity loss
         self.unreadable = 0  # files that cannot be opened
         with closing(self.connect()) as connection:
             read = _reader(connection)
@@ -71,9 +71,9 @@ class Victims:
                     " JOIN mailbox_registrations USING (registration_id) WHERE status = 'active'"
                 )
             ]
-            known = {place.id for place in self.folders}
+            folder_ids = {place.id for place in self.folders}
             shown = [Shown(*row) for row in read("SELECT folder_id, uid, message_id FROM mailbox_projections")]
-            self.shown = [each for each in shown if each.folder in known]
+            self.shown = [each for each in shown if each.folder in folder_ids]
             self.kept: list[str] = _first(read("SELECT message_id FROM messages WHERE file_sha256 <> ''"))
             self.lost_messages: list[str] = _first(read("SELECT DISTINCT message_id FROM lost_places"))
             self.dropped: list[str] = [
@@ -94,7 +94,7 @@ class Victims:
     # --- choosing --------------------------------------------------------------------------------------------------
 
     def take(self, pool: str, candidates: Iterable[Choice], fit: Callable[[Choice], object] = bool) -> Choice:
-        """One of the candidates that nobody took from this pool before. Raises :class:`Unfit`."""
+        """Take a random unused candidate from a pool. Raises :class:`Unfit`."""
         used = self._used.setdefault(pool, set())
         free = [each for each in candidates if each not in used and fit(each)]
         if not free:
@@ -110,13 +110,13 @@ class Victims:
         return thing not in self._used.get(pool, set())
 
     def directory(self) -> Place:
-        """A folder whose directory, identity and links nobody else damages."""
+        """A folder with its directory, identity and links, for exclusive damage."""
         place = self.take("directory", self.folders)
         self.use("link", *(each for each in self.shown if each.folder == place.id))
         return place
 
     def folder_for_link(self, fit: Callable[[Place], object] = bool) -> Place:
-        """A folder that keeps its directory; others may add links to it as well."""
+        """A folder that keeps its directory; other faults may add links to it."""
         free = [place for place in self.folders if self._keeps_directory(place) and fit(place)]
         if not free:
             raise Unfit
@@ -129,44 +129,44 @@ class Victims:
         return self.is_free("directory", place) or not self.is_free("kept directory", place)
 
     def link(self) -> Shown:
-        """A link that nobody else damages, in a folder that keeps its directory."""
+        """A link for exclusive damage, in a folder that keeps its directory."""
         chosen = self.take("link", self.shown, lambda each: self._keeps_directory(self.place(each.folder)))
         self.use("directory", self.place(chosen.folder))
         self.use("kept directory", self.place(chosen.folder))
         return chosen
 
     def some_message(self, but: str = "") -> str:
-        """Any message; it is not damaged."""
+        """Any message, not to be damaged."""
         others = [each for each in self.kept if each != but]
         if not others:
             raise Unfit
         return self.chance.choice(others)
 
     def content(self, *, journaled: bool = True) -> str:
-        """A message whose file nobody else damages; ``journaled``: the journal has it whole."""
+        """A message file for exclusive damage. ``journaled``: the journal contains it in full."""
         parts = {message for message, _ in self.parts}
         return self.take("content", self.kept, lambda each: each not in parts and (each in self.texts or not journaled))
 
     def part(self) -> str:
-        """A blob that the journal has, and that nobody else damages."""
+        """A blob for exclusive damage that the journal contains."""
         chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if sha256 in self.data}))
         self.use("content", *(message for message, sha256 in self.parts if sha256 == chosen))
         return chosen
 
     def any_part(self) -> str:
-        """A blob that nobody else damages, whether the journal has it or not."""
+        """A blob for exclusive damage, in the journal or not."""
         chosen = self.take("blob", sorted({sha256 for _, sha256 in self.parts if self.blob_path(sha256).exists()}))
         self.use("content", *(message for message, sha256 in self.parts if sha256 == chosen))
         return chosen
 
     def only_copy(self) -> str:
-        """A message that nothing but its file holds; it is lost with it."""
+        """A message that exists only as a file, to be lost with it."""
         chosen = self._only_copy()
         self.lost.add(chosen)
         return chosen
 
     def edited_copy(self) -> str:
-        """A message that nothing but its file holds, and whose file is damaged: it stays."""
+        """A message that exists only as a file, to be damaged: it stays in its folders."""
         chosen = self._only_copy()
         self.damaged.add(chosen)
         return chosen
@@ -178,7 +178,7 @@ class Victims:
         return chosen
 
     def only_part(self) -> str:
-        """A blob that nothing but its file holds; a placeholder stands for it in the messages that need it."""
+        """A blob that exists only as a file: its messages get a placeholder."""
         only_here = sorted({sha256 for _, sha256 in self.parts if self._is_only_here(sha256)})
         chosen = self.take("blob", only_here, lambda each: self._needing(each) <= self._free_content())
         needing = self._needing(chosen)
@@ -197,7 +197,7 @@ class Victims:
         return sha256 not in self.data and self.blob_path(sha256).exists()
 
     def lost_part(self) -> tuple[str, Path]:
-        """A message with a part whose loss is recorded, and a copy of that part."""
+        """A message with a recorded lost part, and a copy of that part."""
         message, part = self.take("damaged part", self.damaged_parts)
         self.use("content", message)
         self.use("blob", part)
@@ -205,7 +205,7 @@ class Victims:
         return part, self._kept_copy(part)
 
     def lost_message(self) -> tuple[str, Path]:
-        """A message whose loss is recorded, and a copy of its file."""
+        """A recorded lost message, and a copy of its file."""
         message = self.take("lost message", self.lost_messages)
         self.renewed.add(message)
         return message, self._kept_copy(layout.message_name(message))
@@ -214,20 +214,20 @@ class Victims:
         return self.root.parent / "backup" / name
 
     def make_unreadable(self, path: Path) -> None:
-        """Opening this file or directory fails until :meth:`make_readable`."""
+        """Make opening this file or directory fail until :meth:`make_readable`."""
         failing.fail(path, self.chance.choice(failing.ERRORS))
         self.unreadable += 1
 
     def make_readable(self) -> None:
         failing.clear()
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path(layout.INDEX_FILE), isolation_level=None)
 
     def run(self, sql: str, *values: object) -> None:
-        """A statement that must change something."""
+        """Execute a statement that must change at least one row."""
         with closing(self.connect()) as connection:
             assert connection.execute(sql, values).rowcount > 0, sql
 
@@ -250,18 +250,18 @@ class Victims:
         return self.path(*layout.blob_directory(sha256), sha256)
 
     def new_folder(self, account: tuple[str, str, str], name: str) -> Path:
-        """The path of a folder that is not there."""
+        """The path of a folder that does not exist."""
         return self.path(*layout.folder_directory(account[2], name))
 
     def segments(self) -> list[Path]:
         return sorted(self.path(*layout.JOURNAL).glob("*.jsonl"))
 
     def own_segments(self) -> list[Path]:
-        """Without those that a fault brought from another store."""
+        """The segments of this store, without foreign ones."""
         return [each for each in self.segments() if self.store.encode() in records(each)[0]]
 
     def other_store(self) -> Path:
-        """A store of the same addresses, beside this one, that has nothing to do with it."""
+        """An independent store with the same addresses, next to this one."""
         other = self.root.parent / "other-store"
         if not other.exists():
             with new_store(other, ADA) as transport:
@@ -272,7 +272,7 @@ class Victims:
         return names.address_of_entry(place.directory)
 
     def _journaled(self) -> tuple[dict[str, bytes], set[str]]:
-        """What the journal holds: canonical files by message, and the hashes of blobs."""
+        """The content in the journal: canonical files by message, and the hashes of blobs."""
         texts: dict[str, bytes] = {}
         blobs: set[str] = set()
         for segment in self.segments():
@@ -286,12 +286,12 @@ class Victims:
 
 
 def records(segment: Path) -> list[bytes]:
-    """The lines of a segment, its header first, without the padding behind them."""
+    """The lines of a segment, its header first, without the trailing padding."""
     return segment.read_bytes().rstrip(PADDING).splitlines(keepends=True)
 
 
 def write_records(segment: Path, lines: list[bytes]) -> None:
-    """Give a segment other lines; its size stays if they fit."""
+    """Replace the lines of a segment; its size stays the same if they fit."""
     segment.write_bytes(b"".join(lines).ljust(segment.stat().st_size))
 
 
