@@ -22,7 +22,7 @@ class HookReceiver:
     """An HTTP server that keeps what it is told; ``statuses`` are what it answers, the last one for ever."""
 
     def __init__(self, *statuses: int) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.statuses = list(statuses) or [200]
         self.answers = threading.Event()  # nobody gets an answer while it is not set
@@ -40,7 +40,7 @@ class HookReceiver:
                 outer.answers.wait(PATIENCE)
                 outer.headers.append(dict(self.headers))
                 if status < 300:
-                    outer.told.append(body)
+                    outer.events.append(body)
                 with contextlib.suppress(OSError):
                     self.send_response(status)
                     self.send_header("Location", "/elsewhere")
@@ -56,7 +56,7 @@ class HookReceiver:
 
     @property
     def messages(self) -> list[str]:
-        return [each["message"] for each in self.told]
+        return [each["message"] for each in self.events]
 
     def close(self) -> None:
         self.answers.set()

@@ -1,4 +1,4 @@
-"""Credentials: what is stored, what is refused, what survives a change; and that Dovecot reads the file."""
+"""Credentials: what is stored, what is refused, and what survives a change."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_password_is_verified(credentials: Credentials) -> None:
     assert not credentials.verify("not an address", SECRET)
 
 
-def test_what_a_killed_change_left_goes_with_the_next(credentials: Credentials, tmp_path: Path) -> None:
-    """It holds hashes, of passwords that were changed since."""
+def test_leftover_of_a_killed_change_is_removed_by_the_next(credentials: Credentials, tmp_path: Path) -> None:
+    """The leftover contains hashes of replaced passwords."""
     credentials.set_password(ADA, SECRET)
     left = passwd(tmp_path).with_name(f".passwd.{os.getpid()}.new")
     left.write_bytes(passwd(tmp_path).read_bytes())
@@ -50,7 +50,7 @@ def test_what_a_killed_change_left_goes_with_the_next(credentials: Credentials, 
     assert credentials.verify(ADA, "another")
 
 
-def test_nothing_there_yet(credentials: Credentials, tmp_path: Path) -> None:
+def test_without_file_no_password_matches(credentials: Credentials, tmp_path: Path) -> None:
     assert not credentials.verify(ADA, SECRET)
     assert credentials.scram(ADA) is None
     assert credentials.list() == []
@@ -69,13 +69,13 @@ def test_file_is_for_its_owner_only_and_holds_no_password(credentials: Credentia
     assert SECRET not in line
 
 
-def test_password_has_one_spelling(credentials: Credentials) -> None:
+def test_password_is_normalised(credentials: Credentials) -> None:
     credentials.set_password(ADA, "Gr\u00fc\u00dfe\u00a0alle")
     assert credentials.verify(ADA, "Gru\u0308\u00dfe alle")
 
 
 @pytest.mark.parametrize("password", ["", "a\x00b", "line\nend", "x" * 1025, "\udc80", "\u0627\u0031"])
-def test_password_that_cannot_be_used(credentials: Credentials, password: str) -> None:
+def test_unusable_password_is_refused(credentials: Credentials, password: str) -> None:
     with pytest.raises(MailError) as caught:
         credentials.set_password(ADA, password)
     assert caught.value.reason is Reason.NOT_ALLOWED
@@ -83,7 +83,7 @@ def test_password_that_cannot_be_used(credentials: Credentials, password: str) -
 
 
 @pytest.mark.parametrize("address", ["nobody", '"a:b"@example.test', '"a b"@example.test', "#a@example.test"])
-def test_address_the_file_cannot_name(credentials: Credentials, address: str) -> None:
+def test_address_unsuitable_for_the_file_is_refused(credentials: Credentials, address: str) -> None:
     with pytest.raises(MailError) as caught:
         credentials.set_password(address, SECRET)
     assert caught.value.reason is Reason.BAD_ADDRESS
@@ -131,7 +131,7 @@ def test_foreign_lines_and_fields_survive(credentials: Credentials, tmp_path: Pa
     assert b"postmaster:{PLAIN}x::::::" in passwd(tmp_path).read_bytes()
 
 
-def test_no_second_line_of_an_address_comes_back_to_life(credentials: Credentials, tmp_path: Path) -> None:
+def test_duplicate_lines_of_an_address_are_removed_with_it(credentials: Credentials, tmp_path: Path) -> None:
     credentials.set_password(ADA, "first")
     line = passwd(tmp_path).read_bytes()
     passwd(tmp_path).write_bytes(line + line.replace(b"ada", b"ADA"))
@@ -143,7 +143,7 @@ def test_no_second_line_of_an_address_comes_back_to_life(credentials: Credential
     assert not credentials.verify(ADA, "first")
 
 
-def test_a_change_of_another_process_is_seen(credentials: Credentials, tmp_path: Path) -> None:
+def test_change_of_another_process_takes_effect(credentials: Credentials, tmp_path: Path) -> None:
     credentials.set_password(ADA, "first")
     assert credentials.verify(ADA, "first")
     with Credentials.open(tmp_path) as other:
@@ -170,7 +170,7 @@ def test_symlink_is_not_followed(credentials: Credentials, tmp_path: Path) -> No
         credentials.list()
 
 
-def test_unknown_addresses_take_as_long(credentials: Credentials) -> None:
+def test_unknown_address_takes_as_long_to_check(credentials: Credentials) -> None:
     credentials.set_password(ADA, SECRET)
 
     def cost(address: str) -> float:
@@ -181,12 +181,12 @@ def test_unknown_addresses_take_as_long(credentials: Credentials) -> None:
             times.append(time.thread_time() - start)
         return statistics.median(times)
 
-    known, unknown = cost(ADA), cost("bob@example.test")
-    assert 0.5 < unknown / known < 2
+    registered, unknown = cost(ADA), cost("bob@example.test")
+    assert 0.5 < unknown / registered < 2
 
 
 def test_scram_keys_are_read_for_unknown_users_too(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the time does not tell which accounts exist."""
+    """The response time does not reveal which accounts exist."""
     credentials.set_password(ADA, SECRET)
     read: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Users kept elsewhere: password schemes, Dovecot's passwd-file, and an auth process that behaves badly."""
+"""External users: password schemes, Dovecot's passwd-file, and a misbehaving auth process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_argon2id() -> None:
     assert not password_schemes.verify(stored, "x", "CRYPT")
 
 
-def test_the_scheme_of_those_that_name_none() -> None:
+def test_default_scheme_applies_to_passwords_without_prefix() -> None:
     assert password_schemes.verify("open", "open", "plain")
     assert not password_schemes.verify("open", "Open", "PLAIN")
     assert not password_schemes.verify("$6$salt$" + "x" * 86, "x", "CRYPT")
 
 
-def test_hexadecimal_digests_are_known_by_their_length() -> None:
+def test_hexadecimal_digest_is_detected_by_its_length() -> None:
     assert password_schemes.verify("{SHA256}" + hashlib.sha256(b"a").hexdigest(), "a", "CRYPT")
     assert password_schemes.verify("{sha512.HEX}" + hashlib.sha512(b"a").hexdigest().upper(), "a", "CRYPT")
 
@@ -70,14 +70,14 @@ def test_unusable_stored_password_never_matches_and_says_why(stored: str, expect
         password_schemes.verify(stored, "x", "CRYPT")
 
 
-def test_without_libcrypt_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libcrypt_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(password_schemes, "_libcrypt", lambda: None)
     with pytest.raises(SchemeError, match="libcrypt is not installed"):
         password_schemes.verify("{CRYPT}$6$salt$x", "x", "CRYPT")
 
 
 @given(st.text(), st.text(max_size=20))
-def test_no_stored_text_is_a_failure(stored: str, password: str) -> None:
+def test_any_stored_text_matches_or_raises_scheme_error(stored: str, password: str) -> None:
     try:
         right = password_schemes.verify(f"{{PLAIN}}{stored}", password, "CRYPT")
     except SchemeError:
@@ -100,7 +100,7 @@ other@example.test:{PLAIN}x::::::user=ada@example.test
 """
 
 
-def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_passwd_file_is_parsed_and_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "users"
     path.write_text(USERS)
     file = PasswdFile(str(path), "CRYPT")
@@ -117,8 +117,8 @@ def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert not check("nets@example.test", "x", "198.51.100.1")
     for name in ("odd", "no", "any", "md5", "none"):
         assert not check(f"{name}@example.test", "x"), name
-    for told in ("allow_nets", "field nologin", "field nopassword", "the scheme DIGEST-MD5 is not supported"):
-        assert told in caplog.text, told
+    for expected in ("allow_nets", "field nologin", "field nopassword", "the scheme DIGEST-MD5 is not supported"):
+        assert expected in caplog.text, expected
     assert file.domains() == {"example.test"}
     path.write_text("ada@example.test:{PLAIN}another\n")
     os.utime(path, ns=(1, 1))
@@ -129,7 +129,7 @@ def test_a_passwd_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.setting("dovecot.scheme")
-async def test_the_scheme_of_passwords_without_one(tmp_path: Path) -> None:
+async def test_configured_scheme_applies_to_passwords_without_prefix(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text("ada@example.test:open\n")
     for scheme, right in (("plain", True), ("CRYPT", False)):
@@ -137,7 +137,9 @@ async def test_the_scheme_of_passwords_without_one(tmp_path: Path) -> None:
         assert (await users.verify("ada@example.test", "open", "", asyncio.to_thread) is not None) is right
 
 
-async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_user_names_and_addresses_lead_to_the_same_account(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "users"
     path.write_text(USERS)
     users = DovecotUsers(Dovecot(passwd_file=str(path), domain="Here.test"))
@@ -165,7 +167,7 @@ async def test_names_and_addresses(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.setting("dovecot.passwd_file", "dovecot.domain")
-async def test_users_of_the_file_log_in_and_get_mail(tmp_path: Path) -> None:
+async def test_users_of_the_file_are_provisioned_by_login_and_mail(tmp_path: Path) -> None:
     create_store(str(tmp_path / "store"))
     path = tmp_path / "users"
     path.write_text("$name:$hash\nada@example.test:{PLAIN}right\ncarol:{PLAIN}hers\nlate@new.test:{PLAIN}x\n")
@@ -197,14 +199,14 @@ async def test_users_of_the_file_log_in_and_get_mail(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_escaping_comes_back_and_ends_no_line(text: str) -> None:
+def test_escaping_is_reversible_and_keeps_one_line(text: str) -> None:
     escaped = dovecot.escape(text)
     assert not set(escaped) & set("\0\t\r\n")
     assert dovecot.unescape(escaped) == text
 
 
 @given(st.binary())
-def test_any_line_can_be_read(line: bytes) -> None:
+def test_any_line_is_parsed(line: bytes) -> None:
     assert dovecot.parse_line(line).number >= -1
 
 
@@ -215,7 +217,7 @@ _Behave = Callable[[bytes], bytes | None]
 async def _with_auth_process(
     path: Path, behave: _Behave, ask: Callable[[str], Awaitable[object]], hello: bytes = _HELLO
 ) -> object:
-    """``behave`` makes an answer of a question; None: the connection breaks."""
+    """Serve an auth socket: ``behave`` turns a request into a reply; None closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(hello)
@@ -259,7 +261,7 @@ async def _login(where: str) -> str | None:
         (None, UnavailableError),
     ],
 )
-async def test_answers(tmp_path: Path, answer: bytes | None, expected: object) -> None:
+async def test_reply_of_the_auth_process_is_interpreted(tmp_path: Path, answer: bytes | None, expected: object) -> None:
     if expected is UnavailableError:
         with pytest.raises(UnavailableError):
             await _with_auth_process(tmp_path / "s", lambda _: answer, _login)
@@ -270,12 +272,12 @@ async def test_answers(tmp_path: Path, answer: bytes | None, expected: object) -
 @pytest.mark.parametrize(
     "hello", [b"VERSION\t2\t0\nDONE\n", b"", b"VERSION\t1\t2\nMECH\tCRAM-MD5\nDONE\n", b"MECH\tPLAIN\n" * 1000]
 )
-async def test_greetings_that_are_of_no_use(tmp_path: Path, hello: bytes) -> None:
+async def test_unusable_handshake_is_a_temporary_failure(tmp_path: Path, hello: bytes) -> None:
     with pytest.raises(UnavailableError):
         await _with_auth_process(tmp_path / "s", lambda _: b"OK\t1\n", _login, hello)
 
 
-async def test_a_question_is_asked_again_when_the_connection_breaks(tmp_path: Path) -> None:
+async def test_request_is_retried_after_a_lost_connection(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
     def behave(line: bytes) -> bytes | None:
@@ -290,7 +292,7 @@ async def test_a_question_is_asked_again_when_the_connection_breaks(tmp_path: Pa
 
 
 @pytest.mark.setting("dovecot.timeout")
-async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
+async def test_silent_auth_process_is_a_temporary_failure(tmp_path: Path) -> None:
     async def ask(where: str) -> object:
         users = DovecotUsers(Dovecot(auth_socket=where, timeout=Seconds(0.2)))
         with pytest.raises(UnavailableError, match="no reply in time"):
@@ -302,7 +304,7 @@ async def test_an_auth_process_that_is_silent(tmp_path: Path) -> None:
     await _with_auth_process(tmp_path / "s", lambda _: b"", ask)
 
 
-async def test_a_userdb_that_cannot_tell(tmp_path: Path) -> None:
+async def test_userdb_error_is_a_temporary_failure(tmp_path: Path) -> None:
     async def ask(where: str) -> bool:
         return await UserdbSocket(where, 0.5).has_user("ada")
 

@@ -1,4 +1,4 @@
-"""Turns between peers: round-robin, bounded, and given up at once by those who leave."""
+"""The fair queue: round-robin between peers, bounded, left at once by cancelled callers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from adapter.accounts.login_queue import Bounds, CrowdedError, FairQueue
 from tests.support.waiting import PATIENCE, until
 
 
-async def _settled() -> None:
+async def _run_loop() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 class _Served:
-    """Callers of a queue with one place, which write down when they are served."""
+    """Callers of a queue with one slot, which record the order in which they are served."""
 
     def __init__(self, waiting: int) -> None:
         self.queue = FairQueue(1, waiting)
@@ -36,7 +36,7 @@ class _Served:
 
     async def begin(self, line: str, *names: str) -> list[asyncio.Task[None]]:
         tasks = [asyncio.create_task(self.call(line, name)) for name in names]
-        await _settled()
+        await _run_loop()
         return tasks
 
     async def finish(self, *tasks: asyncio.Task[None]) -> None:
@@ -45,7 +45,7 @@ class _Served:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_peer_with_many_delays_another_by_one() -> None:
+async def test_peer_with_many_logins_delays_another_by_one() -> None:
     served = _Served(1000)
     tasks = await served.begin("a", *(f"a{number}" for number in range(945)))
     tasks += await served.begin("b", "b0", "b1")
@@ -56,7 +56,7 @@ async def test_a_peer_with_many_delays_another_by_one() -> None:
     assert not len(served.queue)
 
 
-async def test_when_all_lines_are_full_the_longest_gives_way() -> None:
+async def test_longest_line_gives_way_when_the_queue_is_full() -> None:
     served = _Served(10)
     tasks = await served.begin("a", *(f"a{number}" for number in range(30)))
     assert len(served.refused) == 19
@@ -73,18 +73,18 @@ async def test_cancelled_caller_leaves_the_line() -> None:
     first, second, third = await served.begin("a", "a0", "a1", "a2")
     (other,) = await served.begin("b", "b0")
     second.cancel()
-    await _settled()
+    await _run_loop()
     assert len(served.queue) == 2
     await served.finish(first, second, third, other)
     assert sorted(served.order) == ["a0", "a2", "b0"]
 
 
-async def test_place_handed_to_a_cancelled_caller_goes_to_the_next() -> None:
+async def test_slot_of_a_cancelled_caller_goes_to_the_next() -> None:
     served = _Served(10)
     first, second, third = await served.begin("a", "a0", "a1", "a2")
     first.cancel()
     await asyncio.sleep(0)
-    assert len(served.queue) == 1  # the place has been handed to the second, which does not know yet
+    assert len(served.queue) == 1  # the slot was handed to the second caller, which has not run yet
     assert served.order == ["a0"]
     second.cancel()
     await served.finish(first, second, third)
@@ -93,7 +93,7 @@ async def test_place_handed_to_a_cancelled_caller_goes_to_the_next() -> None:
         pass
 
 
-async def test_a_thread_at_work_keeps_its_place_when_its_caller_has_left() -> None:
+async def test_running_thread_keeps_its_slot_after_its_caller_was_cancelled() -> None:
     queue = FairQueue(1, 10)
     gate = threading.Event()
     at_once = most = 0
@@ -104,13 +104,13 @@ async def test_a_thread_at_work_keeps_its_place_when_its_caller_has_left() -> No
         most = max(most, at_once)
         gate.wait(PATIENCE)
         at_once -= 1
-        raise OSError("for nobody")
+        raise OSError("for none")
 
     with ThreadPoolExecutor(4) as threads:
         calls = [asyncio.create_task(queue.run("a", threads, check)) for _ in range(3)]
         await until(lambda: at_once == 1)
         calls[0].cancel()
-        await _settled()
+        await _run_loop()
         assert len(queue) == 2
         gate.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -118,7 +118,7 @@ async def test_a_thread_at_work_keeps_its_place_when_its_caller_has_left() -> No
     assert most == 1
 
 
-def test_bounds_hold_for_each_key() -> None:
+def test_limit_applies_to_each_key() -> None:
     bounds = Bounds()
     with bounds.hold({"peer": 2, "user": 1}):
         with pytest.raises(CrowdedError), bounds.hold({"other peer": 2, "user": 1}):

@@ -1,4 +1,4 @@
-"""The server's secret and the peers users have logged in from: kept, shared, bounded, no obstacle to a login."""
+"""Login records: the secret and the proven peers are kept, shared and bounded, and never fail a login."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def peers_file(root: Path) -> Path:
     return root / "credentials" / "proven-peers"
 
 
-def test_secret_is_made_once_and_private(tmp_path: Path) -> None:
+def test_secret_is_created_once_and_private(tmp_path: Path) -> None:
     with opened(tmp_path) as one, opened(tmp_path) as other:
         assert one.secret == other.secret != FALLBACK
     with opened(tmp_path) as later:
@@ -50,7 +50,9 @@ def test_secret_is_made_once_and_private(tmp_path: Path) -> None:
         assert another.secret not in (one.secret, FALLBACK)
 
 
-def test_secret_that_cannot_be_stored_is_that_of_the_workers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secret_that_cannot_be_stored_falls_back_to_the_workers_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "credentials").write_text("not a directory")
     with opened(tmp_path) as records:
         assert records.secret == FALLBACK
@@ -98,13 +100,13 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     with opened(tmp_path) as records:
         assert records.is_proven(ADA, HOME)
         log_in(records, BOB, HOME)
-        log_in(records, BOB, "192.0.2.9")  # the one before ended a torn line
+        log_in(records, BOB, "192.0.2.9")  # the record before it completed a torn line
     with opened(tmp_path) as records:
         assert records.is_proven(BOB, "192.0.2.9")
 
 
 def test_memory_and_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who comes from ever new addresses displaces nothing but his own."""
+    """A user with ever new addresses displaces only records of the same user."""
     monkeypatch.setattr(login_records, "_MAX_FILE_BYTES", 4096)
     monkeypatch.setattr(login_records, "_MAX_PAIRS", 80)
     with opened(tmp_path) as records:

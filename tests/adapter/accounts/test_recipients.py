@@ -1,4 +1,4 @@
-"""Who an address is, from memory and from the index."""
+"""Resolution of addresses, from memory and from the index."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def at(address: str) -> MailPath:
     return MailPath(local, domain)
 
 
-def found(recipients: Recipients, address: str) -> list[str]:
+def resolved(recipients: Recipients, address: str) -> list[str]:
     targets = recipients.resolve(at(address))
     assert targets is not None
     return [target.address for target in targets]
@@ -55,15 +55,15 @@ def refused(recipients: Recipients, address: str) -> Reason:
     return failure.value.reason
 
 
-def test_exact_addresses_in_any_spelling(store: Transport) -> None:
+def test_exact_address_matches_in_any_spelling(store: Transport) -> None:
     recipients = Recipients(Settings(), store)
-    assert found(recipients, ADA) == found(recipients, "Ada@EXAMPLE.test") == [ADA]
+    assert resolved(recipients, ADA) == resolved(recipients, "Ada@EXAMPLE.test") == [ADA]
     assert refused(recipients, "nobody@example.test") is Reason.NO_SUCH_ADDRESS
     assert recipients.resolve(at("x@elsewhere.test")) is None
     assert refused(recipients, f"{'a' * 200}@example.test") is Reason.BAD_ADDRESS
 
 
-def test_deactivated_and_removed(store: Transport) -> None:
+def test_deactivated_and_removed_addresses_are_different_errors(store: Transport) -> None:
     store.run(op.Deregister(BOB, "deactivate"))
     recipients = Recipients(Settings(), store)
     assert refused(recipients, BOB) is Reason.INACTIVE_ADDRESS
@@ -73,7 +73,7 @@ def test_deactivated_and_removed(store: Transport) -> None:
 
 
 @pytest.mark.setting("aliases")
-def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
+def test_aliases_may_have_several_members_and_cycles(store: Transport) -> None:
     aliases = {
         "all@example.test": ("team@example.test", ADA, "gone@example.test"),
         "team@example.test": (BOB, ADA),
@@ -82,16 +82,16 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
         "circle2@example.test": ("circle@example.test",),
         "sales@shop.test": (ADA,),
         "noted@example.test": ("bob+note@example.test", "noted+x@example.test"),
-        # Every one leads to every other: the ways through them are more than could be walked.
+        # Every alias leads to every other: there are too many paths to walk all of them.
         **{f"web{n}@example.test": (*(f"web{m}@example.test" for m in range(50)), BOB) for n in range(50)},
     }
     recipients = Recipients(Settings(aliases=aliases), store)
-    assert found(recipients, "all@example.test") == [BOB, ADA]
-    assert found(recipients, "SALES@shop.test") == [ADA]  # its domain is ours by the alias
-    assert found(recipients, "team+note@example.test") == [BOB, ADA]
+    assert resolved(recipients, "all@example.test") == [BOB, ADA]
+    assert resolved(recipients, "SALES@shop.test") == [ADA]  # the alias makes its domain local
+    assert resolved(recipients, "team+note@example.test") == [BOB, ADA]
     assert refused(recipients, "dead@example.test") is Reason.NO_SUCH_ADDRESS
     assert refused(recipients, "circle@example.test") is Reason.NO_SUCH_ADDRESS
-    assert found(recipients, "web7@example.test") == found(recipients, "noted@example.test") == [BOB]
+    assert resolved(recipients, "web7@example.test") == resolved(recipients, "noted@example.test") == [BOB]
     assert len(recipients.unregistered_addresses(at("web7@example.test"))) == 0
     assert recipients.unregistered_addresses(at("noted@example.test")) == [
         "bob+note@example.test",
@@ -100,14 +100,14 @@ def test_aliases_lead_to_several_and_to_each_other(store: Transport) -> None:
     assert refused(recipients, "x@shop.test") is Reason.NO_SUCH_ADDRESS
 
 
-def test_an_alias_that_leads_elsewhere_is_told(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
+def test_alias_member_in_a_remote_domain_is_logged(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
     recipients = Recipients(Settings(aliases={"team@example.test": (ADA, "x@elsewhere.test")}), store)
-    assert found(recipients, "team@example.test") == [ADA]
+    assert resolved(recipients, "team@example.test") == [ADA]
     assert "alias team@example.test: member x@elsewhere.test is in a remote domain" in caplog.text
 
 
 @pytest.mark.setting("domains.detail", "account.detail_folders")
-def test_details(store: Transport) -> None:
+def test_detail_is_split_off_and_selects_a_folder(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Lists"))
     settings = Settings(account={ADA: Account(detail_folders=True)})
     recipients = Recipients(settings, store)
@@ -118,12 +118,12 @@ def test_details(store: Transport) -> None:
     assert recipients.check(Target(ADA, "None"), 0) == Target(ADA, None)
     assert refused(recipients, "nobody+x@example.test") is Reason.NO_SUCH_ADDRESS
     minus = Recipients(Settings(domains=Domains(detail="-")), store)
-    assert found(minus, "ada-x@example.test") == [ADA]
+    assert resolved(minus, "ada-x@example.test") == [ADA]
     assert refused(minus, "ada+x@example.test") is Reason.NO_SUCH_ADDRESS
     assert refused(Recipients(Settings(domains=Domains(detail="")), store), "ada+x@example.test")
 
 
-def test_details_of_alias_members_and_of_a_catch_all(store: Transport) -> None:
+def test_detail_applies_to_alias_members_and_catch_all(store: Transport) -> None:
     settings = Settings(
         account={ADA: Account(detail_folders=True)},
         aliases={"spam@example.test": ("ada+Junk@example.test", BOB)},
@@ -136,7 +136,7 @@ def test_details_of_alias_members_and_of_a_catch_all(store: Transport) -> None:
     assert recipients.resolve(at("whoever+x@example.test")) == (Target(ADA, "strays"),)
 
 
-def test_a_detail_in_another_unicode_form(store: Transport) -> None:
+def test_detail_in_another_unicode_form_is_the_same_folder(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "\u00c4pfel"))
     recipients = Recipients(Settings(account={ADA: Account(detail_folders=True)}), store)
     (target,) = recipients.resolve(at("ada+a\u0308pfel@example.test")) or ()
@@ -144,11 +144,11 @@ def test_a_detail_in_another_unicode_form(store: Transport) -> None:
 
 
 @pytest.mark.setting("domains.local", "domains.catch_all")
-def test_catch_all_and_local_domains(store: Transport) -> None:
+def test_catch_all_gets_unknown_recipients_of_local_domains(store: Transport) -> None:
     store.run(op.Deregister(BOB, "deactivate"))
     settings = Settings(domains=Domains(local=("Empty.test",), catch_all={"example.test": ADA}))
     recipients = Recipients(settings, store)
-    assert found(recipients, "anything@example.test") == [ADA]
+    assert resolved(recipients, "anything@example.test") == [ADA]
     assert refused(recipients, BOB) is refused(recipients, "bob+note@example.test") is Reason.INACTIVE_ADDRESS
     assert refused(recipients, "x@empty.test") is Reason.NO_SUCH_ADDRESS
     by_alias = Settings(aliases={"list@example.test": (BOB,)}, domains=settings.domains)
@@ -157,7 +157,7 @@ def test_catch_all_and_local_domains(store: Transport) -> None:
 
 
 @pytest.mark.setting("domains.postmaster")
-def test_postmaster(store: Transport) -> None:
+def test_postmaster_resolves_to_setting_or_local_postmaster(store: Transport) -> None:
     here = Recipients(Settings(domains=Domains(postmaster=BOB)), store)
     assert here.resolve(MailPath("Postmaster", "")) == here.resolve(at("PostMaster@example.test")) == (Target(BOB),)
     assert here.resolve(at("postmaster@elsewhere.test")) is None
@@ -181,31 +181,35 @@ def test_mail_for_the_postmaster_is_always_accepted(store: Transport, configured
     assert Recipients(settings, store).resolve(at("postmaster@other.test")) == (Target("carl@other.test"),)
 
 
-def test_both_forms_of_an_international_domain(store: Transport) -> None:
+def test_both_forms_of_an_international_domain_are_local(store: Transport) -> None:
     store.run(op.Register("ada@münchen.test"))
     store.run(op.Register("bob@xn--kln-sna.test"))
     recipients = Recipients(Settings(), store)
-    assert found(recipients, "ada@xn--mnchen-3ya.test") == found(recipients, "ada@MÜNCHEN.test") == ["ada@münchen.test"]
-    assert found(recipients, "bob@köln.test") == ["bob@xn--kln-sna.test"]
+    assert (
+        resolved(recipients, "ada@xn--mnchen-3ya.test")
+        == resolved(recipients, "ada@MÜNCHEN.test")
+        == ["ada@münchen.test"]
+    )
+    assert resolved(recipients, "bob@köln.test") == ["bob@xn--kln-sna.test"]
     assert recipients.owns("ada@münchen.test", "Ada@xn--mnchen-3ya.test")
     for elsewhere in ("ada@xn--kln-sna0.test", "ada@xn--99999.test", "ada@bonn-ö.test"):
         assert recipients.resolve(at(elsewhere)) is None
 
 
-def test_a_domain_is_not_the_one_it_was_in_idna_2003(store: Transport) -> None:
+def test_domains_follow_idna_2008(store: Transport) -> None:
     store.run(op.Register("ada@strasse.test"))
     store.run(op.Register("bob@faß.test"))
     recipients = Recipients(Settings(), store)
     assert recipients.resolve(at("ada@straße.test")) is None
     assert recipients.resolve(at("bob@fass.test")) is None
-    assert found(recipients, "bob@xn--fa-hia.test") == ["bob@faß.test"]
+    assert resolved(recipients, "bob@xn--fa-hia.test") == ["bob@faß.test"]
 
 
 @pytest.mark.parametrize(
     ("account", "right"),
     [("ada@straße.test", "xn--strae-oqa.test"), ("ada@bü--x.test", "bü--x.test"), (ADA, "example.test")],
 )
-def test_an_added_message_id_is_ascii_if_it_can_be(store: Transport, account: str, right: str) -> None:
+def test_added_message_id_is_ascii_if_possible(store: Transport, account: str, right: str) -> None:
     if account != ADA:
         store.run(op.Register(account))
     edit = header_editor(Recipients(Settings(), store), account, datetime(2026, 11, 18, tzinfo=UTC))
@@ -214,7 +218,7 @@ def test_an_added_message_id_is_ascii_if_it_can_be(store: Transport, account: st
 
 
 @pytest.mark.setting("quota.storage", "quota.messages", "account.storage", "account.messages", "account.over")
-def test_quota(store: Transport) -> None:
+def test_quota_applies_to_octets_and_messages(store: Transport) -> None:
     deliver(store, ADA, octets=message(body="x" * 1000))
     settings = Settings(
         quota=Quota(storage=Size(2000), messages=5),
@@ -243,12 +247,12 @@ def test_quota(store: Transport) -> None:
         Settings(account={"x": Account()}),
     ],
 )
-def test_settings_that_name_no_address(store: Transport, settings: Settings) -> None:
+def test_invalid_address_in_the_settings_is_refused(store: Transport, settings: Settings) -> None:
     with pytest.raises(ConfigError):
         Recipients(settings, store)
 
 
-async def test_an_address_registered_a_moment_ago_is_known(tmp_path: Path) -> None:
+async def test_address_registered_a_moment_ago_is_accepted(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store") as running:
         await asyncio.to_thread(running.transport.run, op.Register(CARL))
@@ -258,9 +262,7 @@ async def test_an_address_registered_a_moment_ago_is_known(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("address", ["new@example.test", "ada+new@example.test", "team@example.test"])
-async def test_an_address_registered_a_moment_ago_comes_before_all_that_stood_in_for_it(
-    tmp_path: Path, address: str
-) -> None:
+async def test_new_registration_takes_precedence_over_alias_and_catch_all(tmp_path: Path, address: str) -> None:
     make_store(tmp_path / "store")
     settings = Settings(aliases={"team@example.test": (BOB,)}, domains=Domains(catch_all={"example.test": ADA}))
     async with serving(tmp_path / "store", settings) as running:
@@ -272,7 +274,7 @@ async def test_an_address_registered_a_moment_ago_comes_before_all_that_stood_in
         assert len(running.inbox(ADA)) + len(running.inbox(BOB)) == 1
 
 
-async def test_one_member_of_an_alias_does_not_refuse_the_mail_of_the_others(tmp_path: Path) -> None:
+async def test_full_member_of_an_alias_does_not_refuse_mail_of_the_others(tmp_path: Path) -> None:
     make_store(tmp_path / "store", ADA, BOB, CARL)
     settings = Settings(
         account={ADA: Account(storage=Size(1), over="refuse"), CARL: Account(storage=Size(10_000))},
@@ -281,7 +283,7 @@ async def test_one_member_of_an_alias_does_not_refuse_the_mail_of_the_others(tmp
     async with serving(tmp_path / "store", settings) as running:
         client = await running.hello()
         assert (await client.mail(message(), ADA)).enhanced == "5.2.2"
-        await asyncio.to_thread(deliver, running.transport, ADA)  # full from now on
+        await asyncio.to_thread(deliver, running.transport, ADA)  # the mailbox is now full
         assert (await client.mail(message(), "some@example.test")).code == 250
         assert await client.codes("MAIL FROM:<x@y.test>", "RCPT TO:<one@example.test>", "RSET") == [250, 552, 250]
         await asyncio.to_thread(running.transport.run, op.Deregister(CARL, "deactivate"))
@@ -289,7 +291,7 @@ async def test_one_member_of_an_alias_does_not_refuse_the_mail_of_the_others(tmp
         assert [len(running.inbox(each)) for each in (ADA, BOB)] == [1, 2]
 
 
-async def test_quota_and_details_at_rcpt_time(tmp_path: Path) -> None:
+async def test_quota_and_detail_are_checked_at_rcpt(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     settings = Settings(
         quota=Quota(storage=Size(3000)),
@@ -310,8 +312,8 @@ def letter(size: int) -> bytes:
     return message(body="x" * 70 + "\r\n" + "y\r\n" * (size // 3))
 
 
-async def test_what_a_message_really_has_counts(tmp_path: Path) -> None:
-    """Not what was announced of it, if anything was; and nothing is delivered that is refused."""
+async def test_quota_counts_the_real_size_of_a_message(tmp_path: Path) -> None:
+    """The announced size does not count; a refused message is not delivered."""
     make_store(tmp_path / "store", ADA, BOB, CARL)
     settings = Settings(
         quota=Quota(storage=Size(3000)),
@@ -328,15 +330,15 @@ async def test_what_a_message_really_has_counts(tmp_path: Path) -> None:
         given = [await lmtp.mail(letter(5000), ADA, CARL, BOB), await lmtp.reply(), await lmtp.reply()]
         assert [reply.code for reply in given] == [452, 250, 552]
         assert [len(running.inbox(each)) for each in (ADA, BOB, CARL)] == [0, 0, 1]
-        # With one answer for several, one message may be too much for some: else the others would get it ever again.
+        # One reply for several recipients: a quota may be exceeded, else the others would get every retry.
         assert (await client.mail(letter(5000), BOB, CARL)).code == 250
         assert (await lmtp.mail(letter(5000), "both@example.test")).code == 250
         assert [len(running.inbox(each)) for each in (ADA, BOB, CARL)] == [1, 1, 3]
         assert (await client.ask("MAIL FROM:<x@y.test>")).code == 250
-        assert (await client.codes(f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>")) == [452, 552]  # full already
+        assert (await client.codes(f"RCPT TO:<{ADA}>", f"RCPT TO:<{BOB}>")) == [452, 552]  # the mailbox is full
 
 
-async def test_deliveries_at_once_do_not_overshoot_together(tmp_path: Path) -> None:
+async def test_concurrent_deliveries_do_not_exceed_the_quota(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", Settings(quota=Quota(messages=3))) as running:
         clients = [await running.hello() for _ in range(8)]
@@ -345,7 +347,7 @@ async def test_deliveries_at_once_do_not_overshoot_together(tmp_path: Path) -> N
         assert len(running.inbox()) == 3
 
 
-async def test_the_copy_in_sent_needs_room(tmp_path: Path) -> None:
+async def test_submission_needs_room_for_the_copy_in_sent(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     settings = Settings(account={ADA: Account(storage=Size(3000), over="refuse")})
     async with serving(tmp_path / "store", settings) as running:
@@ -358,7 +360,7 @@ async def test_the_copy_in_sent_needs_room(tmp_path: Path) -> None:
         assert (await client.mail(b"From: ada@example.test\r\n\r\nshort\r\n", BOB, sender=ADA)).code == 250
 
 
-def test_registrations_are_read_after_changes_of_theirs_only(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registrations_are_reloaded_after_their_changes_only(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     recipients = Recipients(Settings(), store)
     reads: list[int] = []
     reading = store.reading
@@ -370,12 +372,12 @@ def test_registrations_are_read_after_changes_of_theirs_only(store: Transport, m
     monkeypatch.setattr(store, "reading", count)
     deliver(store, ADA)
     recipients.refresh()
-    assert not reads  # mail for others is no reason
+    assert not reads  # deliveries cause no reload
     with Transport.open(store.root) as beside:
         beside.run(op.Register(DORA))
         recipients.refresh()
     assert len(reads) == 1
-    assert found(recipients, DORA) == [DORA]
+    assert resolved(recipients, DORA) == [DORA]
     recipients.refresh()
     assert len(reads) == 1
 

@@ -1,4 +1,4 @@
-"""Logins under attack: whom failures delay, what abandoned attempts cost, and what SCRAM shows of an account."""
+"""Logins under attack: delays after failures, abandoned attempts, and what SCRAM reveals about an account."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ADA = "ada@example.test"
 BOB = "bob@example.test"
 HOME, AWAY, LOOPBACK = Peer("t-1", "192.0.2.1"), Peer("t-2", "198.51.100.1"), Peer("t-3", "127.0.0.1")
 REFUSED, UNAVAILABLE = Failure(FailureCause.REFUSED), Failure(FailureCause.UNAVAILABLE)
-HOUR = Seconds(3600.0)  # a delay that no test sees the end of
+HOUR = Seconds(3600.0)  # longer than any test
 SLOW = Settings(login=Login(threads=1, free_failures=1, free_users=4, delay=HOUR, longest_delay=HOUR))
 
 
 class _Passwords:
-    """All passwords are "right"; checks are written down and wait for ``gate``."""
+    """Every password is "right"; checks are recorded and wait for ``gate``."""
 
     def __init__(self) -> None:
         self.checked: list[str] = []
@@ -51,7 +51,7 @@ class _Passwords:
         return None
 
 
-class _Place:
+class _Logins:
     def __init__(self, settings: Settings, records: LoginRecords | None = None) -> None:
         self.passwords = _Passwords()
         self.login = Authenticator(settings, self.passwords, lambda _: True, records=records)
@@ -65,7 +65,7 @@ class _Place:
             assert await self.try_at(user, peer) == REFUSED
 
     def delay(self, user: str, peer: Peer) -> float:
-        """Of the next attempt."""
+        """Return the delay of the next attempt."""
         with self.login.attempt(user, peer) as attempt:
             return attempt.delay
 
@@ -79,79 +79,79 @@ class _Place:
 
 
 @pytest_asyncio.fixture
-async def place() -> AsyncIterator[_Place]:
-    made = _Place(SLOW)
-    yield made
-    made.passwords.gate.set()
-    made.login.close()
+async def logins() -> AsyncIterator[_Logins]:
+    fixture = _Logins(SLOW)
+    yield fixture
+    fixture.passwords.gate.set()
+    fixture.login.close()
 
 
 # --- delays and queues -----------------------------------------------------------------------------------------------
 
 
-async def test_delayed_logins_take_no_place_of_others(place: _Place) -> None:
-    place.login.apply(Settings(login=Login(threads=1, waiting=2, free_failures=1, delay=HOUR, longest_delay=HOUR)))
-    await place.fail(ADA, BOB, peer=AWAY)
-    delayed = [place.begin(user, AWAY) for user in (ADA, BOB)]
-    await until(lambda: place.login._delayed._counts["peer 198.51.100.1"] == 2)
-    assert await place.try_at("carol@example.test", HOME, "right") == Success("carol@example.test")
+async def test_delayed_logins_occupy_no_slot(logins: _Logins) -> None:
+    logins.login.apply(Settings(login=Login(threads=1, waiting=2, free_failures=1, delay=HOUR, longest_delay=HOUR)))
+    await logins.fail(ADA, BOB, peer=AWAY)
+    delayed = [logins.begin(user, AWAY) for user in (ADA, BOB)]
+    await until(lambda: logins.login._delayed._counts["peer 198.51.100.1"] == 2)
+    assert await logins.try_at("carol@example.test", HOME, "right") == Success("carol@example.test")
     for task in delayed:
-        await place.abandon(task)
-    assert not len(place.login._delayed)
+        await logins.abandon(task)
+    assert not len(logins.login._delayed)
 
 
-async def test_logins_beyond_the_bounds_of_an_account_are_refused_at_once_and_not_counted(place: _Place) -> None:
-    await place.fail(ADA, peer=AWAY)
+async def test_logins_beyond_the_bounds_of_an_account_are_refused_at_once_and_not_counted(logins: _Logins) -> None:
+    await logins.fail(ADA, peer=AWAY)
     flood = [(f"198.51.100.{address}", f"guess {number}") for address in range(10, 15) for number in range(10)]
-    tasks = [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[:10]]
-    await until(lambda: place.login._delayed._counts[f"user {ADA}"] == 10)
-    assert await place.try_at(ADA, Peer("t", "198.51.100.10"), "another guess") == UNAVAILABLE
-    tasks += [place.begin(ADA, Peer("t", address), guess) for address, guess in flood[10:]]
-    await until(lambda: place.login._delayed._counts[f"user {ADA}"] == 50)
-    assert await place.try_at(ADA, Peer("t", "203.0.113.1")) == UNAVAILABLE
-    assert place.login._throttle._failures(f"user {ADA}") == 1
-    assert await place.try_at(BOB, Peer("t", "203.0.113.1"), "right") == Success(BOB)
+    tasks = [logins.begin(ADA, Peer("t", address), guess) for address, guess in flood[:10]]
+    await until(lambda: logins.login._delayed._counts[f"user {ADA}"] == 10)
+    assert await logins.try_at(ADA, Peer("t", "198.51.100.10"), "another guess") == UNAVAILABLE
+    tasks += [logins.begin(ADA, Peer("t", address), guess) for address, guess in flood[10:]]
+    await until(lambda: logins.login._delayed._counts[f"user {ADA}"] == 50)
+    assert await logins.try_at(ADA, Peer("t", "203.0.113.1")) == UNAVAILABLE
+    assert logins.login._throttle._failures(f"user {ADA}") == 1
+    assert await logins.try_at(BOB, Peer("t", "203.0.113.1"), "right") == Success(BOB)
     for task in tasks:
-        await place.abandon(task)
+        await logins.abandon(task)
 
 
-async def test_abandoned_logins_are_dropped_and_count_for_their_address(place: _Place) -> None:
-    place.passwords.gate.clear()
-    running = place.begin("first@example.test", AWAY)
-    await until(lambda: place.passwords.checked == ["first@example.test"])
-    queued = [place.begin(f"u{number}@example.test", AWAY) for number in range(5)]
-    await until(lambda: len(place.login._hashing) == 5)
+async def test_abandoned_logins_are_dropped_and_count_for_their_address(logins: _Logins) -> None:
+    logins.passwords.gate.clear()
+    running = logins.begin("first@example.test", AWAY)
+    await until(lambda: logins.passwords.checked == ["first@example.test"])
+    queued = [logins.begin(f"u{number}@example.test", AWAY) for number in range(5)]
+    await until(lambda: len(logins.login._hashing) == 5)
     for task in (running, *queued):
-        await place.abandon(task)
-    assert not len(place.login._hashing)
-    assert not place.login._checks
-    assert place.delay("new@example.test", AWAY) == HOUR  # six users have failed here, and four are free
-    assert place.delay("u1@example.test", HOME) == 0  # but their accounts have not failed
-    place.passwords.gate.set()
-    assert await place.try_at(ADA, HOME, "right") == Success(ADA)
-    assert place.passwords.checked == ["first@example.test", ADA]
+        await logins.abandon(task)
+    assert not len(logins.login._hashing)
+    assert not logins.login._checks
+    assert logins.delay("new@example.test", AWAY) == HOUR  # six users have failed here, and four are free
+    assert logins.delay("u1@example.test", HOME) == 0  # but their accounts have not failed
+    logins.passwords.gate.set()
+    assert await logins.try_at(ADA, HOME, "right") == Success(ADA)
+    assert logins.passwords.checked == ["first@example.test", ADA]
 
 
-async def test_login_that_others_wait_for_too_is_not_dropped(place: _Place) -> None:
-    place.passwords.gate.clear()
-    one, other = place.begin(ADA, HOME, "right"), place.begin(ADA, HOME, "right")
-    await until(lambda: any(check._waiting == 2 for check in place.login._checks.values()))
-    await place.abandon(one)
-    place.passwords.gate.set()
+async def test_login_shared_with_other_connections_is_not_dropped(logins: _Logins) -> None:
+    logins.passwords.gate.clear()
+    one, other = logins.begin(ADA, HOME, "right"), logins.begin(ADA, HOME, "right")
+    await until(lambda: any(check._waiting == 2 for check in logins.login._checks.values()))
+    await logins.abandon(one)
+    logins.passwords.gate.set()
     assert await other == Success(ADA)
-    assert place.passwords.checked == [ADA]
+    assert logins.passwords.checked == [ADA]
 
 
-async def test_first_login_of_an_address_waits_for_one_check_of_another(place: _Place) -> None:
-    place.login.apply(Settings(login=Login(threads=1, waiting=1000)))
-    place.passwords.gate.clear()
-    flood = [place.begin(f"u{number}@example.test", AWAY) for number in range(200)]
-    await until(lambda: len(place.login._hashing) == 199)
-    first = place.begin(ADA, HOME, "right")
-    await until(lambda: len(place.login._hashing) == 200)
-    place.passwords.gate.set()
+async def test_first_login_of_an_address_waits_for_one_check_of_another(logins: _Logins) -> None:
+    logins.login.apply(Settings(login=Login(threads=1, waiting=1000)))
+    logins.passwords.gate.clear()
+    flood = [logins.begin(f"u{number}@example.test", AWAY) for number in range(200)]
+    await until(lambda: len(logins.login._hashing) == 199)
+    first = logins.begin(ADA, HOME, "right")
+    await until(lambda: len(logins.login._hashing) == 200)
+    logins.passwords.gate.set()
     assert await first == Success(ADA)
-    assert place.passwords.checked.index(ADA) <= 2
+    assert logins.passwords.checked.index(ADA) <= 2
     for task in flood:
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
@@ -160,37 +160,37 @@ async def test_first_login_of_an_address_waits_for_one_check_of_another(place: _
 # --- owners ----------------------------------------------------------------------------------------------------------
 
 
-async def test_failures_of_strangers_do_not_slow_down_an_owner(place: _Place) -> None:
-    assert await place.try_at(ADA, HOME, "right") == Success(ADA)
+async def test_failures_of_strangers_do_not_delay_an_owner(logins: _Logins) -> None:
+    assert await logins.try_at(ADA, HOME, "right") == Success(ADA)
     for number in range(5):
-        with place.login.attempt(ADA, Peer("t", f"198.51.100.{number}")) as attempt:
+        with logins.login.attempt(ADA, Peer("t", f"198.51.100.{number}")) as attempt:
             attempt.failed = True
-    await place.fail(*(f"u{number}@example.test" for number in range(4)), peer=HOME)
-    assert place.delay(BOB, HOME) == HOUR
-    assert place.delay(ADA, AWAY) == HOUR
-    assert place.delay(ADA, HOME) == 0
-    assert await place.try_at(ADA, HOME, "right") == Success(ADA)
-    assert place.delay(ADA, AWAY) == HOUR  # an owner's login does not open the way for the strangers
+    await logins.fail(*(f"u{number}@example.test" for number in range(4)), peer=HOME)
+    assert logins.delay(BOB, HOME) == HOUR
+    assert logins.delay(ADA, AWAY) == HOUR
+    assert logins.delay(ADA, HOME) == 0
+    assert await logins.try_at(ADA, HOME, "right") == Success(ADA)
+    assert logins.delay(ADA, AWAY) == HOUR  # an owner's login does not reset the failures of strangers
 
 
-async def test_guesses_at_the_address_of_an_owner_are_delayed(place: _Place) -> None:
-    assert await place.try_at(ADA, HOME, "right") == Success(ADA)
-    await place.fail(ADA, peer=HOME)
-    assert place.delay(ADA, HOME) == HOUR
-    # A device with an old password does not slow down one that has just logged in.
-    assert await place.try_at(ADA, HOME, "right") == Success(ADA)
-    assert place.delay(ADA, HOME) == HOUR  # nor does that make guesses free
-    # Clients that hang up on wrong guesses would learn from the time which one is right.
+async def test_guesses_at_the_address_of_an_owner_are_delayed(logins: _Logins) -> None:
+    assert await logins.try_at(ADA, HOME, "right") == Success(ADA)
+    await logins.fail(ADA, peer=HOME)
+    assert logins.delay(ADA, HOME) == HOUR
+    # A device with an old password does not delay one that has just logged in.
+    assert await logins.try_at(ADA, HOME, "right") == Success(ADA)
+    assert logins.delay(ADA, HOME) == HOUR  # but guesses are still delayed
+    # Clients that hang up on wrong guesses could learn the right one from the response time.
     for number in range(4):
-        guess = place.begin(ADA, HOME, f"guess {number}")
-        await until(lambda: len(place.login._delayed))
-        await place.abandon(guess)
-    again = place.begin(ADA, HOME, "right")
-    await until(lambda: len(place.login._delayed))
-    await place.abandon(again)
+        guess = logins.begin(ADA, HOME, f"guess {number}")
+        await until(lambda: len(logins.login._delayed))
+        await logins.abandon(guess)
+    again = logins.begin(ADA, HOME, "right")
+    await until(lambda: len(logins.login._delayed))
+    await logins.abandon(again)
 
 
-async def test_owners_are_known_to_all_workers_and_after_a_restart(tmp_path: Path) -> None:
+async def test_owners_are_recognised_in_all_workers_and_after_a_restart(tmp_path: Path) -> None:
     counts = SharedCounts(2)
 
     @contextmanager
@@ -218,7 +218,7 @@ async def test_owners_are_known_to_all_workers_and_after_a_restart(tmp_path: Pat
 
 
 def _guesses_within(seconds: float, login: Authenticator, peer: Peer) -> int:
-    """By one client that waits for each answer."""
+    """Try logins in turn, as a client that waits for each response."""
     passed, guesses = 0.0, 0
     while True:
         with login.attempt(ADA, peer) as attempt:
@@ -231,18 +231,18 @@ def _guesses_within(seconds: float, login: Authenticator, peer: Peer) -> int:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "unix", "192.0.2.1"])
 async def test_loopback_is_throttled_and_one_user_does_not_lock_out_the_others(address: str) -> None:
-    place = _Place(Settings())
+    logins = _Logins(Settings())
     try:
         peer = Peer("t", address)
-        assert _guesses_within(10.0, place.login, peer) <= 7
-        assert place.delay(ADA, peer) > 0
-        assert place.delay(BOB, peer) == 0
-        assert await place.try_at(BOB, peer, "right") == Success(BOB)
-        await place.fail(*(f"u{number}@example.test" for number in range(9)), peer=peer)
-        assert place.delay("new@example.test", peer) > 0  # guesses at many users from one address
-        assert place.delay(BOB, peer) == 0
+        assert _guesses_within(10.0, logins.login, peer) <= 7
+        assert logins.delay(ADA, peer) > 0
+        assert logins.delay(BOB, peer) == 0
+        assert await logins.try_at(BOB, peer, "right") == Success(BOB)
+        await logins.fail(*(f"u{number}@example.test" for number in range(9)), peer=peer)
+        assert logins.delay("new@example.test", peer) > 0  # guesses at many users from one address
+        assert logins.delay(BOB, peer) == 0
     finally:
-        place.login.close()
+        logins.login.close()
 
 
 # --- SCRAM -----------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def _name(user: str) -> str:
 async def _challenge(
     login: Authenticator, user: str, peer: Peer, answer: Callable[[], Awaitable[bytes | Failure]]
 ) -> str:
-    """The salt and iterations that the server shows before ``answer`` gives the client's reaction."""
+    """Return the salt and iterations that the server sends before the reaction of the client."""
     shown: list[str] = []
 
     async def ask(challenge: bytes) -> bytes | Failure:
@@ -286,22 +286,22 @@ async def _guesses() -> bytes:
 
 
 @pytest.mark.parametrize("reaction", [_cancels, _hangs_up, _breaks, _guesses])
-async def test_exchange_that_the_client_does_not_finish_has_failed(
-    place: _Place, reaction: Callable[[], Awaitable[bytes | Failure]]
+async def test_unfinished_exchange_counts_as_failure(
+    logins: _Logins, reaction: Callable[[], Awaitable[bytes | Failure]]
 ) -> None:
     try:
-        await _challenge(place.login, ADA, AWAY, reaction)
+        await _challenge(logins.login, ADA, AWAY, reaction)
     except (asyncio.CancelledError, ConnectionResetError):
         pass
-    assert place.delay(ADA, AWAY) == HOUR
-    assert place.delay(ADA, HOME) == HOUR  # for the user, too, since one address is free
-    assert place.delay(BOB, AWAY) == 0
+    assert logins.delay(ADA, AWAY) == HOUR
+    assert logins.delay(ADA, HOME) == HOUR  # for the user, too, since one address is free
+    assert logins.delay(BOB, AWAY) == 0
 
 
-async def test_probing_many_names_is_delayed(place: _Place) -> None:
+async def test_probing_many_names_is_delayed(logins: _Logins) -> None:
     for number in range(4):
-        await _challenge(place.login, f"u{number}@example.test", AWAY, _cancels)
-    assert place.delay("next@example.test", AWAY) == HOUR
+        await _challenge(logins.login, f"u{number}@example.test", AWAY, _cancels)
+    assert logins.delay("next@example.test", AWAY) == HOUR
 
 
 SPELLINGS = {
@@ -312,8 +312,8 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("user", SPELLINGS)
-async def test_salts_do_not_tell_which_accounts_exist(tmp_path: Path, user: str) -> None:
-    """Neither by another spelling, nor by a restart, nor in another worker."""
+async def test_salts_do_not_reveal_which_accounts_exist(tmp_path: Path, user: str) -> None:
+    """Salts are the same for another spelling, after a restart and in another worker."""
     stores = {"with": tmp_path / "with", "without": tmp_path / "without"}
     shown: dict[str, set[str]] = {}
     for name, root in stores.items():
@@ -338,7 +338,7 @@ async def test_salts_do_not_tell_which_accounts_exist(tmp_path: Path, user: str)
         assert len(base64.b64decode(salt.removeprefix("s="))) == 16
 
 
-async def test_salts_of_unknown_users_are_those_of_no_other_store(tmp_path: Path) -> None:
+async def test_salts_of_unknown_users_differ_between_stores(tmp_path: Path) -> None:
     shown = set()
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

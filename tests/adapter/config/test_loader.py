@@ -1,4 +1,4 @@
-"""The configuration: every setting is documented at its default, and mistakes are told with line and nearest name."""
+"""Configuration: every setting is documented with its default; errors name the line and the nearest name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _load(tmp_path: Path, text: str, environment: dict[str, str] | None = None) 
     return loader.load(Settings, str(path), environment or {})
 
 
-def test_the_file_as_it_is_says_nothing_but_the_defaults(tmp_path: Path) -> None:
+def test_shipped_file_equals_the_defaults(tmp_path: Path) -> None:
     assert _load(tmp_path, CONF.read_text()) == Settings()
 
 
@@ -72,7 +72,7 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path) -> None:
         ("[imap\n", r"markpost.toml:1: "),
     ],
 )
-def test_a_mistake_is_told_where_it_is(tmp_path: Path, text: str, line: str) -> None:
+def test_error_names_file_line_and_nearest_name(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         _load(tmp_path, text)
 
@@ -83,7 +83,7 @@ def test_sizes_and_times_have_units(tmp_path: Path) -> None:
     assert loaded.limits.idle == 300.0
 
 
-def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
     environment = {
         "MARKPOST_LIMITS_RECIPIENTS": "7",
         "MARKPOST_LIMITS_IDLE": "2 min",
@@ -95,11 +95,11 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     assert loaded.limits.idle == 120.0
     assert loaded.imap.compress is False
     assert loaded.listen.imap == ("127.0.0.1:1", "127.0.0.1:2")
-    assert _load(tmp_path, "", {"MARKPOST_ROOT": "x", "MARKPOST_MESSAGE_ID": "x"}) == Settings()  # no settings
+    assert _load(tmp_path, "", {"MARKPOST_ROOT": "x", "MARKPOST_MESSAGE_ID": "x"}) == Settings()  # not settings
     with pytest.raises(ConfigError, match="environment MARKPOST_LIMIT_IDLE: did you mean 'MARKPOST_LIMITS_IDLE'"):
         _load(tmp_path, "", {"MARKPOST_LIMIT_IDLE": "1"})
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         loader.load(Settings, str(tmp_path / "none.toml"), {})

@@ -1,4 +1,4 @@
-"""The sections a user names: each of their settings is documented at its default, and mistakes are told by path."""
+"""Sections named by the user: every setting is documented with its default; problems name the path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_setting_is_documented_at_its_default(tmp_path: Path, name: str, k
     assert getattr(loader.load(Settings, str(path), {}), section)[own] == kind()
 
 
-def test_mistakes_are_told_by_path() -> None:
+def test_problem_names_the_path_of_its_setting() -> None:
     settings = Settings(upstream={"work": UpstreamSettings(port=0)}, hook={"a b": HookSettings()})
-    found = {".".join(path) for path, _ in settings_problems(settings)}
-    assert {"upstream.work.host", "upstream.work.port", "hook.a b", "hook.a b.command"} <= found
+    paths = {".".join(path) for path, _ in settings_problems(settings)}
+    assert {"upstream.work.host", "upstream.work.port", "hook.a b", "hook.a b.command"} <= paths

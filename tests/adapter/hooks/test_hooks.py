@@ -1,4 +1,4 @@
-"""Hooks: real commands and a real HTTP server are told of new mail, at least once, whatever ends or fails meanwhile."""
+"""Hooks: a real HTTP server is called for new mail, at least once, through failures and restarts."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def _head(path: str) -> str:
 
 
 @pytest.mark.setting("hook.url", "hook.authorization_file")
-async def test_a_url_is_told(transport: Transport, receiver: HookReceiver, tmp_path: Path) -> None:
+async def test_url_gets_the_event(transport: Transport, receiver: HookReceiver, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("Bearer abc\n")
-    deliver(transport, ADA)  # before the hook was there
+    deliver(transport, ADA)  # before the hook existed
     async with running_hooks(transport, agent=url_hook(receiver, authorization_file=str(tmp_path / "token"))):
         delivery = deliver(transport, ADA, octets=message(subject="Grüße"))
-        await until(lambda: receiver.told)
-    (told,) = receiver.told
-    assert told["message"] == delivery.message_id
-    assert (told["event"], told["hook"], told["account"], told["folder"], told["uid"]) == (
+        await until(lambda: receiver.events)
+    (events,) = receiver.events
+    assert events["message"] == delivery.message_id
+    assert (events["event"], events["hook"], events["account"], events["folder"], events["uid"]) == (
         "new-mail", "agent", ADA, "INBOX", 2,
     )  # fmt: skip
-    assert told["subject"] == "Grüße"
-    assert "@" in told["from"]
-    assert _head(told["file"]) == f"---\nid: {delivery.message_id}\n"
+    assert events["subject"] == "Grüße"
+    assert "@" in events["from"]
+    assert _head(events["file"]) == f"---\nid: {delivery.message_id}\n"
     assert receiver.headers[0]["Content-Type"] == "application/json"
     assert receiver.headers[0]["Authorization"] == "Bearer abc"
 
 
 @pytest.mark.setting("hook.accounts", "hook.folders")
-async def test_only_what_is_wanted(transport: Transport, receiver: HookReceiver) -> None:
+async def test_filters_by_account_and_folder(transport: Transport, receiver: HookReceiver) -> None:
     others = HookReceiver()
     transport.run(op.CreateFolder(ADA, "Lists"))
     async with running_hooks(
@@ -80,14 +80,14 @@ async def test_only_what_is_wanted(transport: Transport, receiver: HookReceiver)
         append(transport, "Sent", message())
         transport.run(op.Copy(ADA, folder(transport, "Lists").id, [1], "INBOX"))  # not new
         deliver(transport, ADA)
-        await until(lambda: len(receiver.told) == 2 and len(others.told) == 4)
-    assert [(told["account"], told["folder"]) for told in receiver.told] == [(ADA, "Lists"), (ADA, "INBOX")]
-    assert sorted(told["folder"] for told in others.told) == ["INBOX", "INBOX", "Lists", "Sent"]
+        await until(lambda: len(receiver.events) == 2 and len(others.events) == 4)
+    assert [(events["account"], events["folder"]) for events in receiver.events] == [(ADA, "Lists"), (ADA, "INBOX")]
+    assert sorted(events["folder"] for events in others.events) == ["INBOX", "INBOX", "Lists", "Sent"]
     others.close()
 
 
 @pytest.mark.setting("hook.give_up")
-async def test_one_message_that_is_never_taken_does_not_stop_the_rest(
+async def test_message_that_always_fails_does_not_stop_the_others(
     transport: Transport, receiver: HookReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.rejected = "poison"
@@ -99,7 +99,7 @@ async def test_one_message_that_is_never_taken_does_not_stop_the_rest(
     assert f"giving up on {sent[0]}" in caplog.text
 
 
-async def test_the_cursor_survives(transport: Transport, receiver: HookReceiver) -> None:
+async def test_cursor_survives_a_restart(transport: Transport, receiver: HookReceiver) -> None:
     hook = url_hook(receiver)
     async with running_hooks(transport, agent=hook):
         first = deliver(transport, ADA).message_id
@@ -107,13 +107,13 @@ async def test_the_cursor_survives(transport: Transport, receiver: HookReceiver)
     missed = [deliver(transport, ADA).message_id for _ in range(5)]
     with Transport.open(transport.root) as another:
         async with running_hooks(another, agent=hook):
-            await until(lambda: len(receiver.told) >= 6)
+            await until(lambda: len(receiver.events) >= 6)
             await asyncio.sleep(0.1)
     assert receiver.messages == [first, *missed]
 
 
 @pytest.mark.setting("hook.first_retry")
-async def test_retries_survive(transport: Transport, receiver: HookReceiver) -> None:
+async def test_retries_survive_a_restart(transport: Transport, receiver: HookReceiver) -> None:
     receiver.statuses = [500]
     async with running_hooks(
         transport, agent=url_hook(receiver, first_retry=Seconds(60.0), longest_retry=Seconds(60.0))
@@ -129,8 +129,10 @@ async def test_retries_survive(transport: Transport, receiver: HookReceiver) -> 
         await until(lambda: len(hook_bookmarks(transport, "agent")) == 1)
 
 
-async def test_compaction_that_outran_the_cursor(transport: Transport, receiver: HookReceiver) -> None:
-    """The index tells what came while nobody listened and the journal went."""
+async def test_index_supplies_mail_after_compaction_passed_the_cursor(
+    transport: Transport, receiver: HookReceiver
+) -> None:
+    """Mail that arrived without a running hook comes from the index."""
     hook = url_hook(receiver, accounts=(ADA,))
     async with running_hooks(transport, agent=hook):
         first = deliver(transport, ADA).message_id
@@ -142,16 +144,16 @@ async def test_compaction_that_outran_the_cursor(transport: Transport, receiver:
         append(transport, "Archive", message())
         transport.snapshot()
     async with running_hooks(transport, agent=hook):
-        await until(lambda: len(receiver.told) >= 4)
+        await until(lambda: len(receiver.events) >= 4)
         last = deliver(transport, ADA).message_id
         await until(lambda: last in receiver.messages)
-    told = receiver.messages
-    assert [each for each in told if each in missed] == missed
-    assert set(told) == {first, *missed, last}  # the first may be told of again: times in the index are seconds
-    assert told[-1] == last
+    events = receiver.messages
+    assert [each for each in events if each in missed] == missed
+    assert set(events) == {first, *missed, last}  # the first may come again: times in the index are seconds
+    assert events[-1] == last
 
 
-async def test_a_message_that_is_gone_is_not_told_of(transport: Transport, receiver: HookReceiver) -> None:
+async def test_deleted_message_is_skipped(transport: Transport, receiver: HookReceiver) -> None:
     hook = url_hook(receiver)
     async with running_hooks(transport, agent=hook):
         pass
@@ -163,12 +165,12 @@ async def test_a_message_that_is_gone_is_not_told_of(transport: Transport, recei
     kept = deliver(transport, ADA)
     transport.run(op.Move(ADA, inbox, [2], "Archive"))
     async with running_hooks(transport, agent=hook):
-        await until(lambda: receiver.told)
+        await until(lambda: receiver.events)
     assert receiver.messages == [kept.message_id]
     assert delivery.message_id != kept.message_id
 
 
-async def test_one_process_runs_the_hooks(
+async def test_one_process_at_a_time_runs_the_hooks(
     transport: Transport, receiver: HookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_TAKE_OVER_SECONDS", 0.05)
@@ -176,16 +178,16 @@ async def test_one_process_runs_the_hooks(
     with Transport.open(transport.root) as beside:
         async with running_hooks(transport, agent=url_hook(receiver)), running_hooks(beside, agent=url_hook(other)):
             deliver(beside, ADA)
-            await until(lambda: receiver.told)
-            assert other.told == []
+            await until(lambda: receiver.events)
+            assert other.events == []
         async with running_hooks(beside, agent=url_hook(other)):
             deliver(transport, ADA)
-            await until(lambda: other.told)
-    assert (len(receiver.told), len(other.told)) == (1, 1)
+            await until(lambda: other.events)
+    assert (len(receiver.events), len(other.events)) == (1, 1)
     other.close()
 
 
-async def test_an_answer_that_drips_is_cut() -> None:
+async def test_slow_response_is_cut_off() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             writer.write(b"HTTP/1.1 200 OK\r\n")
@@ -202,7 +204,7 @@ async def test_an_answer_that_drips_is_cut() -> None:
     server.close()
 
 
-async def test_a_store_that_cannot_be_written_for_a_while(
+async def test_write_errors_of_the_store_do_not_repeat_a_call(
     transport: Transport, receiver: HookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_STORE_ERROR_SECONDS", 0.05)
@@ -224,8 +226,8 @@ async def test_a_store_that_cannot_be_written_for_a_while(
     assert receiver.messages == sent  # each delivered once
 
 
-async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: HookReceiver) -> None:
-    """The server takes mail as soon as the store is open; a hook runs a little later."""
+async def test_mail_before_the_first_run_of_a_new_hook_is_delivered(tmp_path: Path, receiver: HookReceiver) -> None:
+    """The server accepts mail as soon as the store is open; hooks start a little later."""
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
@@ -238,7 +240,7 @@ async def test_mail_before_a_new_hook_has_its_turn(tmp_path: Path, receiver: Hoo
     await asyncio.to_thread(close_store, store)
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_reported() -> None:
     assert list(hook_problems("agent", HookSettings(url="https://example.test/x"), VALUE_RULES)) == []
     assert list(hook_problems("agent", HookSettings(command=("true",), folders=("*",)), VALUE_RULES)) == []
     bad = HookSettings(

@@ -1,4 +1,4 @@
-"""The fence around the IMAP client: servers that lie, flood, fall silent or break off; and what answers mean."""
+"""The hardened IMAP client: servers that lie, flood, fall silent or disconnect; parsing of responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Script = Callable[[bytes, str], Awaitable[bytes | None]]
 
 @contextlib.asynccontextmanager
 async def serving(answers: dict[str, bytes], *, patience: float = 1.0) -> AsyncIterator[Client]:
-    """A client of a server that says these things: ``{tag}`` stands for the tag; without an answer it is silent."""
+    """A client of a scripted server: ``{tag}`` is replaced by the tag; a command without response gets none."""
     connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,20 +42,20 @@ async def serving(answers: dict[str, bytes], *, patience: float = 1.0) -> AsyncI
             verb = rest.split(b" ")[0].decode() or tag.decode()
             if verb == "UID":
                 verb = rest.split(b" ")[1].decode()
-            told = answers.get(verb)
-            if told is None and verb == "CAPABILITY":
-                told = b"* CAPABILITY IMAP4rev1 IDLE\r\n{tag} OK done\r\n"
-            if told is not None:
-                writer.write(told.replace(b"{tag}", tag))
-                if told.endswith(b"BYE"):
+            response = answers.get(verb)
+            if response is None and verb == "CAPABILITY":
+                response = b"* CAPABILITY IMAP4rev1 IDLE\r\n{tag} OK done\r\n"
+            if response is not None:
+                writer.write(response.replace(b"{tag}", tag))
+                if response.endswith(b"BYE"):
                     writer.transport.abort()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made = Client("127.0.0.1", server.sockets[0].getsockname()[1], patience, None)
+    client = Client("127.0.0.1", server.sockets[0].getsockname()[1], patience, None)
     try:
-        yield made
+        yield client
     finally:
-        made.close()
+        client.close()
         server.close()
         for each in connections:
             each.transport.abort()
@@ -75,7 +75,7 @@ OPEN = {
 }
 
 
-async def test_an_ordinary_server() -> None:
+async def test_ordinary_server() -> None:
     async with serving(
         {
             **OPEN,
@@ -94,14 +94,14 @@ async def test_an_ordinary_server() -> None:
         assert (session.has_condstore, session.has_idle) == (False, True)
 
 
-async def test_thousands_of_lines_at_once() -> None:
-    """The parser calls itself for each line; here it does so for some at a time."""
+async def test_thousands_of_lines_in_one_response() -> None:
+    """aioimaplib's parser recurses for each line: it gets a limited number of lines at a time."""
     lines = b"".join(b"* %d FETCH (UID %d FLAGS (\\Seen))\r\n" % (number, number) for number in range(1, 2001))
     async with serving({**OPEN, "FETCH": lines + b"{tag} OK done\r\n"}, patience=20) as client:
         session = await opened(client)
-        found = [each async for each in session.messages([1])]
-    assert len(found) == 2000
-    assert found[-1] == FetchedMessage(2000, ("\\Seen",))
+        messages = [each async for each in session.messages([1])]
+    assert len(messages) == 2000
+    assert messages[-1] == FetchedMessage(2000, ("\\Seen",))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_thousands_of_lines_at_once() -> None:
         ({**OPEN, "EXAMINE": b"* OK x {99999999}\r\n" + b"y" * 6_000_000}, "response too large"),
     ],
 )
-async def test_servers_that_do_not_do_as_they_should(
+async def test_misbehaving_server_is_an_error_without_the_password(
     answers: dict[str, bytes], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -132,7 +132,7 @@ async def test_servers_that_do_not_do_as_they_should(
     assert SECRET not in str(failure.value) + caplog.text
 
 
-async def test_a_server_that_is_not_there_is_named() -> None:
+async def test_unreachable_server_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = Client("127.0.0.1", port, 10, None)
@@ -152,7 +152,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
         (b"BAD what", False),
     ],
 )
-async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is_permanent: bool) -> None:
+async def test_temporary_failure_is_not_taken_for_a_deleted_mailbox(answer: bytes, is_permanent: bool) -> None:
     async with serving({**OPEN, "STATUS": b"{tag} " + answer + b"\r\n"}) as client:
         session = await opened(client)
         with pytest.raises(Refused, match="STATUS refused") as refused:
@@ -160,19 +160,19 @@ async def test_trouble_is_not_taken_for_a_mailbox_that_is_gone(answer: bytes, is
     assert refused.value.is_permanent is is_permanent
 
 
-async def test_a_body_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_body_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving({**OPEN, "FETCH": b"* 1 FETCH (UID 1 BODY[] {1000}\r\n" + b"x" * 500}) as client:
         session = await opened(client)
         with pytest.raises(UpstreamError, match="no response"):
             await session.small_bodies({1: 1000})
-        with pytest.raises(UpstreamError):  # and that was it for this connection
+        with pytest.raises(UpstreamError):  # the connection is closed
             await session.examine("INBOX")
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        b'* 1 FETCH (UID 1 BODY[] "quoted")\r\n',  # contents come as literals, or not at all
+        b'* 1 FETCH (UID 1 BODY[] "quoted")\r\n',  # contents must be literals
         b"* 1 FETCH (UID 1 BODY[] NIL)\r\n",
         b"* 1 FETCH (UID 2 BODY[] {6}\r\nquoted)\r\n",
         b"* 1 FETCH (UID 1 BODY[] {5}\r\nshort)\r\n",
@@ -180,13 +180,13 @@ async def test_a_body_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None
         b"",
     ],
 )
-async def test_contents_that_are_not_what_was_asked_for(answer: bytes) -> None:
+async def test_unrequested_contents_are_ignored(answer: bytes) -> None:
     async with serving({**OPEN, "FETCH": answer + b"{tag} OK done\r\n"}) as client:
         session = await opened(client)
         assert await session.small_bodies({1: 6}) == {}
 
 
-async def test_idle() -> None:
+async def test_idle_that_does_not_end_is_a_timeout() -> None:
     answers = {**OPEN, "IDLE": b"+ idling\r\n* OK Still here\r\n", "DONE": b""}
     async with serving(answers) as client:
         session = await opened(client)
@@ -203,7 +203,7 @@ async def test_idle() -> None:
             await session.idle(60, {})
 
 
-async def test_a_cancelled_call_ends_the_connection() -> None:
+async def test_cancelled_call_closes_the_connection() -> None:
     async with serving({**OPEN, "FETCH": b""}, patience=30) as client:
         session = await opened(client)
         with pytest.raises(TimeoutError):
@@ -213,7 +213,7 @@ async def test_a_cancelled_call_ends_the_connection() -> None:
             await session.examine("INBOX")
 
 
-async def test_a_name_that_cannot_be_said() -> None:
+async def test_name_that_imap_cannot_express_is_refused() -> None:
     async with serving(OPEN) as client:
         session = await opened(client)
         with pytest.raises(Refused):
@@ -221,7 +221,7 @@ async def test_a_name_that_cannot_be_said() -> None:
         assert (await session.examine("INBOX")).uidvalidity == 7
 
 
-def test_nothing_of_the_library_is_logged() -> None:
+def test_log_of_the_library_is_silenced() -> None:
     assert not logging.getLogger("aioimaplib.aioimaplib").isEnabledFor(logging.CRITICAL)
     assert list(client_module._blocks(b"a\n" * 250)) == [b"a\n" * 100, b"a\n" * 100, b"a\n" * 50]
 
@@ -268,7 +268,7 @@ def test_list_responses() -> None:
     ]
 
 
-def test_names_here() -> None:
+def test_names_and_flags_are_mapped_to_the_store() -> None:
     plain = UpstreamSettings()
     chosen = UpstreamSettings(prefix="Work", folders={"Sent Items": "Sent"}, skip=("Trash",))
     assert naming.folder_name(("inbox", "a/b")) == "INBOX/a_b"
@@ -280,7 +280,7 @@ def test_names_here() -> None:
     assert (flags, words) == (Flag.READ | Flag.DELETED, ("$Junk",))
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_reported() -> None:
     good = UpstreamSettings(host="h", user="u", password="p", account="ada@example.test")
     assert list(upstream_problems("work", good, VALUE_RULES)) == []
     bad = UpstreamSettings(

@@ -1,4 +1,4 @@
-"""The log of a server with a failing disk: each cause once with what to do, then counts."""
+"""The log of a server with a failing disk: each cause once with advice, then counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAILS = 20
 
 
 class _Log:
-    """A repeat limit with a clock of its own, and what it lets pass."""
+    """A repeat limit with a clock of its own, and the lines that it passes."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ def _eio(name: str = "a") -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO), name)
 
 
-def test_a_disk_error_is_written_once_and_then_counted_each_minute() -> None:
+def test_disk_error_is_written_once_and_then_counted_each_minute() -> None:
     log = _Log()
     assert log.write("reading failed", error=_eio("a")) == [
         "reading failed: [Errno 5] Input/output error: 'a'; check the disk and the kernel log (dmesg)"
@@ -65,11 +65,11 @@ def test_a_disk_error_is_written_once_and_then_counted_each_minute() -> None:
     log.now = 125.0
     assert log.write("something else") == [f"repeated 1 times in 60 s: {repeated}", "something else"]
     log.now = 300.0
-    assert log.due() == []  # it has ended, and
-    assert len(log.write("reading failed", error=_eio())) == 1  # begins from the start
+    assert log.due() == []  # the errors have stopped
+    assert len(log.write("reading failed", error=_eio())) == 1  # a new line
 
 
-def test_another_place_or_another_cause_has_its_own_line() -> None:
+def test_other_place_or_cause_has_its_own_line() -> None:
     log = _Log()
     assert len(log.write("reading failed", error=_eio())) == 1
     assert len(log.write("writing failed", error=_eio())) == 1
@@ -77,7 +77,7 @@ def test_another_place_or_another_cause_has_its_own_line() -> None:
     assert log.write("reading failed", error=OSError(errno.ENOSPC, "No space left on device")) == []
 
 
-def test_whatever_the_disk_did_not_cause_passes_as_it_is() -> None:
+def test_other_errors_pass_unchanged() -> None:
     log = _Log()
     for _ in range(3):
         assert log.write("login of %s failed", "ada") == ["login of ada failed"]
@@ -86,7 +86,7 @@ def test_whatever_the_disk_did_not_cause_passes_as_it_is() -> None:
         assert log.write("not accepted: %s", as_mail_error(_eio()), level=logging.INFO)
 
 
-def test_a_cause_is_found_behind_the_error_that_is_logged() -> None:
+def test_disk_error_is_recognised_as_cause_of_the_logged_error() -> None:
     log = _Log()
     error = as_mail_error(_eio())
     assert isinstance(error, MailError)
@@ -114,7 +114,7 @@ def test_memory_is_bounded_and_nothing_is_lost_without_a_count() -> None:
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What a server would write to standard error."""
+    """The standard error of a server."""
     stream = io.StringIO()
     handler = logs.LogWriter(stream)
     handler.setFormatter(logs.TextLines())
@@ -147,6 +147,6 @@ async def test_mail_refused_by_a_failing_disk_does_not_flood_the_log(
         assert sum("not accepted" in line for line in lines) == _MAILS
         serious = [line for line in lines if " ERROR " in line or " WARNING " in line]
         assert 1 <= len(serious) <= 4, serious
-        assert all("; " in line for line in serious)  # what to do
+        assert all("; " in line for line in serious)  # advice
         assert not any("Traceback" in line for line in lines)
         assert (await client.mail(message())).code == 250

@@ -1,4 +1,4 @@
-"""The store below the listeners is opened and closed whole, whenever the server is told to end."""
+"""The store is opened and closed completely, whenever the server is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.stores import ADA, new_store
 from tests.support.waiting import PATIENCE, until
 
 
-async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shutdown_while_the_store_is_reopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
@@ -50,30 +50,30 @@ async def test_told_to_end_while_the_store_is_opened_again(tmp_path: Path, monke
         async with asyncio.timeout(PATIENCE):
             await watching
         await lifecycle.close()
-    assert_layers_agree(root, tmp_path / "scratch")  # no staging session is left either
+    assert_layers_agree(root, tmp_path / "scratch")  # and no staging session is left
 
 
-@pytest.mark.parametrize("trouble", [OSError("not now"), RuntimeError("not now")])
-async def test_the_store_is_let_go_of_whatever_happens_before(tmp_path: Path, trouble: Exception) -> None:
+@pytest.mark.parametrize("error", [OSError("not now"), RuntimeError("not now")])
+async def test_store_is_closed_even_if_its_users_fail_to_close(tmp_path: Path, error: Exception) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA):
         pass
     settings = Settings()
     services = ServerContext(settings, "mail.example.test", Certificates(settings.tls), Admission(settings.limits))
-    troubles = [trouble]
+    errors = [error]
     stop = asyncio.Event()
 
-    async def let_go() -> None:
-        if troubles:
-            raise troubles.pop()
+    async def close() -> None:
+        if errors:
+            raise errors.pop()
 
-    services.before_close.append(let_go)
+    services.before_close.append(close)
     with contextlib.closing(Directories(str(root))) as directories:
         lifecycle = StoreLifecycle(str(root), services, directories)
         await lifecycle.open()
         watching = asyncio.create_task(lifecycle.watch(stop))
         offline_marker.write(directories, offline_marker.signed("test", lasting=True))
-        await until(lambda: services.store is None and not troubles)
+        await until(lambda: services.store is None and not errors)
         offline_marker.remove(directories)
         await until(lambda: services.store is not None)
         stop.set()

@@ -1,4 +1,4 @@
-"""Connection budgets and eviction, with tickets that stand for connections."""
+"""Connection budgets, admission and eviction."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.support.stores import ADA, BOB
 
 
 class _Door:
-    """Connections by name, and which of them gave way."""
+    """Connections by name, and which of them were evicted."""
 
     def __init__(self, limits: Limits, counts: SharedCounts | None = None, **options: int) -> None:
         self.now = 0.0
-        self.gone: list[str] = []
+        self.evicted: list[str] = []
         self.admission = Admission(limits, counts, clock=lambda: self.now, **options)  # type: ignore[arg-type]
 
     def open(self, name: str, peer: str, kind: str = "imap") -> Ticket | None:
         self.now += 0.001
-        return self.admission.admit(kind, peer, lambda: self.gone.append(name))
+        return self.admission.admit(kind, peer, lambda: self.evicted.append(name))
 
     def enter(self, name: str, peer: str, user: str = ADA, kind: str = "imap") -> Ticket:
         ticket = self.open(name, peer, kind)
@@ -41,7 +41,7 @@ def _limits(**limits: object) -> Limits:
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
-def test_connections_are_shared_out_among_the_listeners_in_use() -> None:
+def test_connections_are_divided_among_listeners_in_use() -> None:
     assert share_out(Limits(connections=2000), ("imap", "submission", "smtp", "lmtp")) == {
         "imap": Budget(1000, 500),
         "lmtp": Budget(200, 200),
@@ -62,24 +62,24 @@ def test_explicit_budgets_come_first_and_the_others_share_the_rest() -> None:
         "smtp": Budget(150, 150),
         "submission": Budget(150, 75),
     }
-    # Descriptors for half of it halve each budget.
+    # Half the descriptors halve each budget.
     assert share_out(limits, ("imap", "smtp", "lmtp"), 500)["imap"] == Budget(250, 125)
     with pytest.raises(ValueError, match="connections_submission, connections_smtp are together more than"):
         share_out(Limits(connections=10, connections_submission=6, connections_smtp=5), ("submission", "smtp"))
 
 
-def test_a_process_keeps_descriptors_for_files() -> None:
+def test_process_keeps_descriptors_for_files() -> None:
     assert connections_per_process(65536) == 65536 - 512
     assert connections_per_process(256) == 128
     assert connections_per_process(resource.RLIM_INFINITY) == budgets.UNLIMITED
 
 
-def test_the_descriptor_limit_is_raised_and_a_lower_budget_is_logged(
+def test_descriptor_limit_is_raised_and_lower_budget_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     current = [(256, 1024)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: current[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: current.append(wanted))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: current.append(limits))
     assert budgets.raise_descriptor_limit() == 512
     assert current[-1] == (1024, 1024)
     budgets.log_lowered(Limits(connections=960), 2, 512)
@@ -109,35 +109,35 @@ def test_counts_are_exact() -> None:
     assert door.admission.total == 2
     second.release()
     assert door.admission.total == 1
-    assert door.admission.counts.keys() == 2  # nothing is left of an address but that it has logged in
-    assert (door.gone, door.admission.refused) == ([], 1)
+    assert door.admission.counts.keys() == 2  # of an address only its login stays recorded
+    assert (door.evicted, door.admission.refused) == ([], 1)
 
 
-def test_the_oldest_connection_without_a_login_gives_way() -> None:
+def test_oldest_unauthenticated_connection_is_evicted() -> None:
     door = _Door(_limits(connections_imap=8))
     tickets = [door.open(str(n), f"192.0.2.{n}") for n in range(6)]
     assert all(tickets)
-    assert door.gone == ["0", "1"]  # half of the budget
+    assert door.evicted == ["0", "1"]  # half of the budget
     assert door.admission.total == 4
     assert tickets[0]
-    assert not tickets[0].enter(ADA)  # it has lost its place
+    assert not tickets[0].enter(ADA)  # it has been evicted
     tickets[0].release()
     assert door.admission.total == 4
 
 
-def test_the_peer_with_the_most_connections_gives_way_first() -> None:
+def test_peer_with_the_most_connections_loses_one_first() -> None:
     door = _Door(_limits(connections_imap=12))
     door.open("single", "192.0.2.1")
     for n in range(2):
         door.open(f"a{n}", "2001:db8:1:1::1")
     for n in range(3):
-        door.open(f"b{n}", f"2001:db8:1:2::{n:x}")  # one network, whatever the address
+        door.open(f"b{n}", f"2001:db8:1:2::{n:x}")  # another address of the same network
     for n in range(5):
         door.open(f"new{n}", f"198.51.100.{n}")
-    assert door.gone == ["b0", "a0", "b1", "single", "a1"]
+    assert door.evicted == ["b0", "a0", "b1", "single", "a1"]
 
 
-def test_a_peer_that_has_logged_in_or_delivered_before_gives_way_last() -> None:
+def test_peer_with_earlier_login_or_delivery_is_evicted_last() -> None:
     door = _Door(_limits(connections_imap=8, connections_smtp=4))
     door.enter("first", "192.0.2.1").release()
     sender = door.open("sender", "192.0.2.2", "smtp")
@@ -149,41 +149,41 @@ def test_a_peer_that_has_logged_in_or_delivered_before_gives_way_last() -> None:
             door.open(f"known {kind} {n}", f"192.0.2.{1 + n % 2}", kind)
         for n in range(20):
             door.open(f"{kind} {n}", f"198.51.100.{n}", kind)
-    assert len(door.gone) == 38
-    assert not [name for name in door.gone if name.startswith("known")]
+    assert len(door.evicted) == 38
+    assert not [name for name in door.evicted if name.startswith("known")]
     for n in range(4):
         door.open(f"more {n}", "192.0.2.1")
-    assert door.gone[38:] == ["imap 19", "known imap 0", "known imap 2", "more 0"]
+    assert door.evicted[38:] == ["imap 19", "known imap 0", "known imap 2", "more 0"]
 
 
-def test_a_logged_in_connection_never_gives_way() -> None:
+def test_logged_in_connection_is_never_evicted() -> None:
     door = _Door(_limits(connections_imap=6))
     door.enter("ada", "192.0.2.1")
     for n in range(20):
         assert door.open(str(n), f"198.51.100.{n}")
-    assert "ada" not in door.gone
-    assert len(door.gone) == 17
+    assert "ada" not in door.evicted
+    assert len(door.evicted) == 17
 
 
 def test_logged_in_connections_may_use_the_whole_budget_and_no_more() -> None:
     door = _Door(_limits(connections_imap=6))
     tickets = [door.enter(str(n), f"192.0.2.{n}") for n in range(6)]
     assert door.open("too many", "192.0.2.9") is None
-    assert door.gone == []
+    assert door.evicted == []
     tickets[0].release()
     assert door.open("one more", "192.0.2.9")
 
 
-def test_a_full_budget_takes_nothing_from_other_listeners() -> None:
+def test_full_budget_does_not_affect_other_listeners() -> None:
     door = _Door(_limits(connections=40, connections_per_ip=1000))
     for kind in ("imap", "submission", "smtp"):
         for n in range(100):
             assert door.open(kind, f"192.0.2.{n % 5}", kind)
     assert [bool(door.open("delivery", "127.0.0.1", "lmtp")) for _ in range(5)] == [True] * 4 + [False]
-    assert "delivery" not in door.gone
+    assert "delivery" not in door.evicted
 
 
-def test_a_mail_transaction_gives_way_after_idle_connections_of_its_peer_and_storing_never() -> None:
+def test_transaction_is_evicted_after_idle_connections_and_storing_never() -> None:
     door = _Door(_limits(connections_smtp=3))
     sending, _, storing = (door.open(name, "192.0.2.1", "smtp") for name in ("sending", "idle", "storing"))
     assert sending
@@ -192,39 +192,39 @@ def test_a_mail_transaction_gives_way_after_idle_connections_of_its_peer_and_sto
     storing.set_stage(Stage.STORING)
     for n in range(2):
         assert door.open(f"new{n}", f"198.51.100.{n}", "smtp")
-    assert door.gone == ["idle", "sending"]
+    assert door.evicted == ["idle", "sending"]
     storing.set_stage(Stage.IDLE)
     assert door.open("new3", "198.51.100.3", "smtp")
-    assert door.gone[2:] == ["new0"]  # what has just been served is the newest
+    assert door.evicted[2:] == ["new0"]  # a connection that was just served counts as the newest
 
 
-def test_nothing_gives_way_while_every_connection_stores_a_message() -> None:
+def test_nothing_is_evicted_while_every_connection_stores_a_message() -> None:
     door = _Door(_limits(connections_smtp=2))
     tickets = [door.open(name, "192.0.2.1", "smtp") for name in ("a", "b")]
     for ticket in tickets:
         assert ticket
         ticket.set_stage(Stage.STORING)
     assert door.open("c", "192.0.2.2", "smtp") is None
-    assert door.gone == []
+    assert door.evicted == []
     assert tickets[0]
     tickets[0].release()
     assert door.open("d", "192.0.2.2", "smtp")
 
 
 @pytest.mark.setting("limits.busy_login_time")
-def test_time_to_log_in_is_short_under_pressure() -> None:
+def test_slow_logins_are_evicted_under_pressure() -> None:
     door = _Door(_limits(connections_imap=16, busy_login_time=Seconds(10.0)))
     for n in range(4):
         door.open(str(n), f"192.0.2.{n}")
     door.now = 30.0
     door.open("4", "192.0.2.4")
-    assert door.gone == []  # half of what may wait: no pressure
+    assert door.evicted == []  # half of the unauthenticated part: no pressure
     door.now = 45.0
     door.open("5", "192.0.2.5")
-    assert door.gone == ["0", "1", "2", "3", "4"]
+    assert door.evicted == ["0", "1", "2", "3", "4"]
 
 
-def test_each_worker_lets_its_own_connections_give_way() -> None:
+def test_worker_evicts_its_own_connections() -> None:
     counts = SharedCounts(2)
     workers = []
     for column in range(2):
@@ -232,7 +232,7 @@ def test_each_worker_lets_its_own_connections_give_way() -> None:
         workers.append(_Door(_limits(connections_imap=8), counts))
         for n in range(4):
             workers[-1].open(f"{column}{n}", f"192.0.2.{column}{n}")
-    assert [door.gone for door in workers] == [["00", "01"], ["10", "11"]]
+    assert [door.evicted for door in workers] == [["00", "01"], ["10", "11"]]
     assert workers[0].admission.by_worker == [2, 2]
 
 
@@ -241,15 +241,15 @@ def test_exempt_peers_are_bounded_by_descriptors_alone_and_lmtp_has_a_reserve() 
     door.open("stranger", "192.0.2.1")
     tickets = [door.open("exempt", "10.0.0.1") for _ in range(29)]
     assert all(tickets)
-    assert door.open("exempt", "10.0.0.1") is None  # the sockets are all in use, and what gave way is still closing
-    assert door.gone == ["stranger"]
+    assert door.open("exempt", "10.0.0.1") is None  # all sockets are in use: the evicted one is still closing
+    assert door.evicted == ["stranger"]
     assert [bool(door.open("delivery", "10.0.0.1", "lmtp")) for _ in range(3)] == [True, True, False]
     assert tickets[0]
     tickets[0].release()
     assert door.open("delivery", "10.0.0.1", "lmtp")
 
 
-def test_a_full_budget_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_budget_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     door = _Door(_limits(connections_imap=4))
     for n in range(20):
         door.open(str(n), f"192.0.2.{n}")

@@ -119,7 +119,7 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: HookReceiver
     arguments = ("--config", str(config), "--lmtp", str(tmp_path / "l.sock"))
 
     def wait_for(count: int) -> None:
-        wait_until(lambda: len(receiver.told) >= count, lambda: (tmp_path / "log").read_text()[-3000:])
+        wait_until(lambda: len(receiver.events) >= count, lambda: (tmp_path / "log").read_text()[-3000:])
 
     with served(root, *arguments, log=tmp_path / "log") as server, Transport.open(root) as transport:
         begun = hook_bookmarks(transport, "agent")
