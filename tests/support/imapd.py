@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from adapter.accounts.credentials import Credentials
 from adapter.config.schema import Settings
 from adapter.imap.session import Session
 from adapter.net import endpoints
@@ -29,6 +28,7 @@ from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
+from tests.support.passwords import set_passwords
 from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE
 
@@ -75,10 +75,10 @@ Start: TypeAlias = Callable[..., contextlib.AbstractAsyncContextManager[Running]
 def make_store(root: str | os.PathLike[str], *accounts: str) -> None:
     """A store with these accounts, all with the same password."""
     create_store(os.fspath(root))
-    with Transport.open(root) as transport, Credentials.open(transport) as credentials:
+    with Transport.open(root) as transport:
         for address in accounts:
             transport.run(op.Register(address))
-            credentials.set_password(address, PASSWORD)
+    set_passwords(root, PASSWORD, *accounts)
 
 
 @contextlib.asynccontextmanager

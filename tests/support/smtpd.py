@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapter.accounts.credentials import Credentials
 from adapter.config.loader import Seconds
 from adapter.config.schema import Settings
 from adapter.net import endpoints
@@ -24,6 +23,7 @@ from adapter.sessions.context import ServerContext
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
+from tests.support.passwords import set_passwords
 from tests.support.stores import ADA, BOB, rows
 from tests.support.waiting import PATIENCE
 
@@ -81,11 +81,11 @@ def from_ada(subject: str = "Hello", extra: str = "", body: str = "Hello Bob\r\n
 
 def make_store(root: str | os.PathLike[str], *accounts: str) -> None:
     create_store(os.fspath(root))
-    with Transport.open(root) as transport, Credentials.open(transport) as credentials:
-        for number, address in enumerate(accounts or (ADA, BOB)):
+    accounts = accounts or (ADA, BOB)
+    with Transport.open(root) as transport:
+        for address in accounts:
             transport.run(op.Register(address))
-            if number == 0:  # a password is slow to set
-                credentials.set_password(address, PASSWORD)
+    set_passwords(root, PASSWORD, accounts[0])
 
 
 @contextlib.asynccontextmanager
