@@ -126,7 +126,7 @@ class _BackupRun:
             pass  # an unused store has no segments
         with self._snapshots_locked(), contextlib.ExitStack() as open_files:
             with contextlib.closing(sqlite3.connect(path)) as copy:
-                copy.execute("PRAGMA synchronous=OFF")  # checkpoint.write() syncs the file system
+                contents.disable_sync(copy)  # checkpoint.write() syncs the file system
                 with self._transport.still() as journal:
                     seq = journal.last_seq
                     self._transport.index.writer.backup(copy)

@@ -1,7 +1,7 @@
-"""Export: the mail of accounts as Maildir (with Maildir++ folders) or mbox, one directory for each account.
+"""Export the mail of accounts as Maildir (with Maildir++ folders) or mbox, one directory for each account.
 
-The files hold exact octets, flags, keywords and internal dates; :mod:`adapter.exchange.import_` brings them back as
-they were. What is written is made durable before the export says it is done.
+The files have exact octets, flags, keywords and internal dates; :mod:`adapter.exchange.import_` restores them. All
+files are durable before the export reports success.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 from adapter.exchange import files, maildir, mbox
 from adapter.store import names
-from adapter.store.queries import mailboxes
+from adapter.store.queries import mailboxes, messages
 from adapter.store.queries.mailboxes import Folder, Registration, Row
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
@@ -29,7 +29,7 @@ class Exported:
     folders: int = 0
     messages: int = 0
     octets: int = 0
-    notes: list[str] = field(default_factory=list)  # what the format could not hold
+    notes: list[str] = field(default_factory=list)  # losses, because of the format or damage
 
 
 class Exporter:
@@ -41,23 +41,23 @@ class Exporter:
         self._form = form
         root = os.path.realpath(transport.root)
         if os.path.commonpath([root, os.path.realpath(target)]) == root:
-            raise MailError(Reason.NOT_ALLOWED, f"{target} lies in the store: export to a directory outside it")
+            raise MailError(Reason.NOT_ALLOWED, f"{target} is inside the store: export to a directory outside it")
         with transport.reading() as connection:
-            wanted = None if address is None else names.normalise_address(address)
+            only = None if address is None else names.normalise_address(address)
             self._accounts = [
                 registration
                 for registration in mailboxes.registrations(connection)
-                if registration.status in ("active", "inactive") and wanted in (None, registration.address)
+                if registration.status in ("active", "inactive") and only in (None, registration.address)
             ]
             self.size = sum(
                 folder.size for account in self._accounts for folder in mailboxes.folders(connection, account.id)
             )
-        if wanted is not None and not self._accounts:
-            raise MailError(Reason.NO_SUCH_ADDRESS, wanted)
+        if only is not None and not self._accounts:
+            raise MailError(Reason.NO_SUCH_ADDRESS, only)
         self.done = Exported()
 
     def run(self, progress: Progress = lambda octets: None) -> Exported:
-        """Export everything; ``progress`` hears how many octets were written."""
+        """Export everything; ``progress`` is called with the number of octets written."""
         for account in self._accounts:
             directory = self._new_directory(account)
             with self._transport.reading() as connection:
@@ -88,7 +88,7 @@ class Exporter:
         writer = maildir.FolderWriter.create(directory, folder, rows, shortened)
         for word in writer.lost_keywords:
             self.done.notes.append(
-                f"{account.address}: {folder.name} has too many keywords for a Maildir, lost: {word}"
+                f"{account.address}: {folder.name} has more keywords than a Maildir can store; omitted: {word}"
             )
         for row in rows:
             with self._counting(row, progress):
@@ -115,7 +115,7 @@ class Exporter:
         try:
             yield
         except MailError as error:
-            # Removed since the folder was listed, or damaged: the others are exported all the same.
+            # Expunged since the folder was listed, or damaged; export the others.
             self.done.notes.append(f"not exported: {error}")
         else:
             self.done.messages += 1
@@ -123,11 +123,9 @@ class Exporter:
         progress(row.size)
 
     def _sender(self, message_id: str) -> str:
-        found = self._transport.index.query(
-            "SELECT sender, header_from FROM messages WHERE message_id = ?", (message_id,)
-        )
-        sender, header_from = found[0] if found else ("", "")
-        return str(sender or header_from)
+        with self._transport.reading() as connection:
+            header = messages.header(connection, message_id)
+        return (header.sender or header.header_from) if header else ""
 
     def _new_directory(self, account: Registration) -> str:
         directory = os.path.join(self._target, names.address_entry(account.address))

@@ -16,6 +16,11 @@ Query = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 _PAGE_ROWS = 5000
 
 
+def disable_sync(connection: sqlite3.Connection) -> None:
+    """Let SQLite write without fsync, because the caller syncs the file system afterwards."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
 def on_connection(connection: sqlite3.Connection) -> Query:
     return partial(_fetch_all, connection)
 
