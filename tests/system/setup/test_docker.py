@@ -45,19 +45,7 @@ def _lineage(stage: str) -> list[tuple[str, str]]:
 
 
 def test_the_file_is_made_of_known_instructions() -> None:
-    instructions = {
-        "FROM",
-        "RUN",
-        "COPY",
-        "ENV",
-        "USER",
-        "WORKDIR",
-        "VOLUME",
-        "EXPOSE",
-        "ENTRYPOINT",
-        "CMD",
-        "HEALTHCHECK",
-    }
+    allowed = {"FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD", "HEALTHCHECK"}
     assert {word for stage in STAGES.values() for word, _ in stage} <= allowed
     assert list(STAGES)[-1] == "mail"  # the default target
 
