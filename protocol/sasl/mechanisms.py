@@ -2,7 +2,7 @@
 
 The SMTP or IMAP session drives an exchange::
 
-    exchange = start_exchange("PLAIN", config)           # None: no such mechanism
+    exchange = start_exchange("PLAIN", config)  # None: no such mechanism
     step = exchange.step(initial_response)      # None: the client sent none
     Challenge      send it, pass the client's response to step()
     NeedPassword   verify it off the event loop, then accept(user) or reject()

@@ -189,6 +189,6 @@ def lmtp_replies(recipients: Sequence[str], outcome: Reply | Mapping[str, Reply]
 
 
 def _for_recipient(reply: Reply, recipient: str) -> Reply:
-    # 421 would end the session before the other recipients are answered.
+    # 421 would end the session before the other recipients get their reply.
     code = 451 if reply.code == 421 else reply.code
     return Reply(code, reply.enhanced, f"<{recipient[:256]}> {reply.text}")

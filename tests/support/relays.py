@@ -21,7 +21,7 @@ from adapter.transport.transport import Transport
 from tests.support.messages import message
 from tests.support.sink import Sink
 from tests.support.stores import ADA, rows
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 DAVE = "Dave@far.test"
 ERIN = "erin@far.test"
@@ -30,8 +30,8 @@ HOST = "markpost.test"
 
 def settings(sink: Sink, **others: Any) -> RelaySettings:
     """Everything goes to the sink, impatiently."""
-    wanted = {"tls": "none", "first_retry": Seconds(0.02), "longest_retry": Seconds(1.0), "helo": HOST}
-    return RelaySettings(host="127.0.0.1", port=sink.port, **{**wanted, **others})
+    defaults = {"tls": "none", "first_retry": Seconds(0.02), "longest_retry": Seconds(1.0), "helo": HOST}
+    return RelaySettings(host="127.0.0.1", port=sink.port, **{**defaults, **others})
 
 
 @contextlib.asynccontextmanager
@@ -53,15 +53,23 @@ def send(
     sender: str = ADA,
     envelope: op.RelayEnvelope | None = None,
 ) -> op.Delivery:
-    """Queue a message for others; nobody here gets it."""
+    """Queue a message for remote recipients only."""
     staged = transport.stage(message() if octets is None else octets)
-    wanted = [op.RelayRecipient(each) if isinstance(each, str) else each for each in recipients or (DAVE,)]
-    return transport.run(op.Deliver(staged, sender, [], relay=wanted, envelope=envelope))
+    remote = [op.RelayRecipient(each) if isinstance(each, str) else each for each in recipients or (DAVE,)]
+    return transport.run(op.Deliver(staged, sender, [], relay=remote, envelope=envelope))
 
 
 def queue(transport: Transport) -> list[QueueRow]:
     with transport.reading() as connection:
         return outbox.queued(connection)
+
+
+async def status_after_attempt(transport: Transport, chosen: RelaySettings) -> str:
+    """Send a message that stays in the queue; return its status after the first attempt."""
+    async with relaying(transport, chosen):
+        send(transport)
+        await until(lambda: all(row.attempts for row in queue(transport)))
+    return queue(transport)[0].last_status
 
 
 def inbox(transport: Transport, address: str = ADA) -> list[bytes]:

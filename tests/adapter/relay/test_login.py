@@ -20,7 +20,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.support.certificates import make_certificate, make_signed
 from tests.support.messages import message
-from tests.support.relays import DAVE, queue, relaying, send, settings
+from tests.support.relays import DAVE, queue, relaying, send, settings, status_after_attempt
 from tests.support.sink import Sink
 from tests.support.waiting import until
 
@@ -45,14 +45,6 @@ def server_context(certificate: Path) -> ssl.SSLContext:
 def encrypted(sink: Sink, **others: Any) -> RelaySettings:
     chosen = settings(sink, **{**PATIENT, **others})
     return RelaySettings(**{**{name: getattr(chosen, name) for name in chosen.__slots__}, "host": "localhost"})
-
-
-async def deferred(transport: Transport, chosen: RelaySettings) -> str:
-    """The last status of a message that stays in the queue."""
-    async with relaying(transport, chosen):
-        send(transport)
-        await until(lambda: [row.attempts for row in queue(transport)] == [1])
-    return queue(transport)[0].last_status
 
 
 @pytest.mark.setting("relay.tls", "relay.ca_file")
@@ -87,10 +79,10 @@ async def test_client_certificate_is_sent_on_request(transport: Transport, certi
             await sink.wait_for(1)
         key = str(ours.with_name("signed.key"))
         apart = encrypted(sink, tls="starttls", ca_file=str(certificate), certificate=str(authority), key=key)
-        assert "cannot connect" in await deferred(transport, apart)
+        assert "cannot connect" in await status_after_attempt(transport, apart)
         unknown = encrypted(sink, tls="starttls", ca_file=str(certificate))
         transport.run(op.FinishQueue([op.Finished(row.queue_id, "dropped", "") for row in queue(transport)]))
-        assert "cannot connect" in await deferred(transport, unknown)
+        assert "cannot connect" in await status_after_attempt(transport, unknown)
     assert len(sink.taken) == 1
 
 
@@ -106,7 +98,7 @@ async def test_requiretls_is_passed_on(transport: Transport, certificate: Path) 
 async def test_untrusted_certificate_is_refused(transport: Transport, certificate: Path, tls: str) -> None:
     context = server_context(certificate)
     async with Sink(**{tls: context}) as sink:  # type: ignore[arg-type]
-        status = await deferred(transport, encrypted(sink, tls=tls))
+        status = await status_after_attempt(transport, encrypted(sink, tls=tls))
     assert status.startswith("451 4.4.1 cannot connect to localhost")
     assert "certificate verify failed" in status
     assert not any(command.startswith("MAIL") for command in sink.commands)
@@ -114,28 +106,30 @@ async def test_untrusted_certificate_is_refused(transport: Transport, certificat
 
 async def test_certificate_for_another_name_is_refused(transport: Transport, certificate: Path) -> None:
     async with Sink(starttls=server_context(certificate)) as sink:
-        status = await deferred(transport, settings(sink, tls="starttls", ca_file=str(certificate), **PATIENT))
+        status = await status_after_attempt(
+            transport, settings(sink, tls="starttls", ca_file=str(certificate), **PATIENT)
+        )
     assert "127.0.0.1" in status
     assert sink.taken == []
 
 
 async def test_no_mail_without_tls_if_it_is_required(transport: Transport) -> None:
     async with Sink() as sink:
-        status = await deferred(transport, encrypted(sink, tls="starttls"))
+        status = await status_after_attempt(transport, encrypted(sink, tls="starttls"))
     assert "STARTTLS" in status
     assert sink.taken == []
 
 
 async def test_refused_ehlo_within_tls_is_temporary(transport: Transport, certificate: Path) -> None:
-    status = iter([None, "451 4.3.0 busy"])
+    ehlo_replies = iter([None, "451 4.3.0 busy"])
 
     def script(verb: str, command: str) -> str | None:
-        return next(status, None) if verb == "EHLO" else None
+        return next(ehlo_replies, None) if verb == "EHLO" else None
 
     sink = Sink(script, starttls=server_context(certificate))
     async with sink:
-        answer = await deferred(transport, encrypted(sink, tls="starttls", ca_file=str(certificate)))
-    assert answer.startswith("451 4.4.1 cannot connect")
+        status = await status_after_attempt(transport, encrypted(sink, tls="starttls", ca_file=str(certificate)))
+    assert status.startswith("451 4.4.1 cannot connect")
     assert not any(command.startswith("HELO") for command in sink.commands)
 
 
@@ -197,7 +191,7 @@ async def test_failed_login_bounces_nothing(
         chosen = RelaySettings(
             host="localhost", port=port, ca_file=str(certificate), user="ada", password_file=str(secret), helo="x.test"
         )
-        status = await deferred(transport, chosen)
+        status = await status_after_attempt(transport, chosen)
     assert status == f"451 4.7.0 cannot log in to localhost:{port}" + (" (535)" if content else "")
     assert keeper.octets == []
     assert content or str(secret) in caplog.text
@@ -216,7 +210,7 @@ async def test_echoed_password_is_not_logged_or_stored(
         return f"500 5.5.1 unknown command: {command}" if command in (repeated, "YWRh") else None
 
     async with Sink(script, ["AUTH LOGIN"]) as sink:
-        status = await deferred(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
+        status = await status_after_attempt(transport, settings(sink, user="ada", password_file=str(secret), **PATIENT))
     assert sink.commands[-1] == repeated
     assert status == f"451 4.7.0 cannot log in to 127.0.0.1:{sink.port} (500)"
     assert repeated not in caplog.text
@@ -225,7 +219,7 @@ async def test_echoed_password_is_not_logged_or_stored(
 async def test_required_login_bounces_nothing(transport: Transport, certificate: Path) -> None:
     async with strict_server(certificate) as (_, port):
         chosen = RelaySettings(host="localhost", port=port, ca_file=str(certificate), helo="x.test")
-        status = await deferred(transport, chosen)
+        status = await status_after_attempt(transport, chosen)
     assert status.startswith("530 5.7.0")
     assert [row.recipient for row in queue(transport)] == [DAVE]
 

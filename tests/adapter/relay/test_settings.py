@@ -12,7 +12,7 @@ from adapter.config.loader import Seconds
 from adapter.config.schema import RelaySettings
 from adapter.relay import retry_policy
 from adapter.transport.transport import Transport
-from tests.support.relays import queue, relaying, send, settings
+from tests.support.relays import relaying, send, settings, status_after_attempt
 from tests.support.sink import Sink
 from tests.support.waiting import until
 
@@ -39,18 +39,10 @@ async def talking(*replies: bytes) -> AsyncIterator[Sink]:
         server.close()
 
 
-async def _given_up(transport: Transport, chosen: RelaySettings) -> str:
-    """The last status of a message after a time limit of the smarthost."""
-    async with relaying(transport, chosen):
-        send(transport)
-        await until(lambda: all(row.attempts for row in queue(transport)))
-    return queue(transport)[0].last_status
-
-
 @pytest.mark.setting("relay.connect")
 async def test_silent_smarthost_times_out(transport: Transport) -> None:
     async with talking() as mute:
-        assert "cannot connect" in await _given_up(transport, settings(mute, connect=Seconds(0.2)))
+        assert "cannot connect" in await status_after_attempt(transport, settings(mute, connect=Seconds(0.2)))
 
 
 @pytest.mark.setting("relay.accept")
@@ -58,7 +50,7 @@ async def test_smarthost_without_a_final_reply_times_out(transport: Transport) -
     ready = b"250 ok\r\n"
     async with talking(b"220 hello\r\n", ready, ready, ready, b"354 go\r\n") as mute:
         chosen = settings(mute, accept=Seconds(0.3), first_retry=Seconds(60), longest_retry=Seconds(60))
-        assert "while sending the data" in await _given_up(transport, chosen)
+        assert "while sending the data" in await status_after_attempt(transport, chosen)
 
 
 @pytest.mark.setting("relay.idle")
