@@ -608,7 +608,7 @@ UPWARD_FOR_NOW: set[tuple[str, str]] = set()
 
 MAX_MODULES = 16
 #: Folders that are about to be divided.
-LARGE_FOR_NOW = {"adapter/store"}
+LARGE_FOR_NOW: set[str] = set()
 
 Sources = Mapping[str, str]
 

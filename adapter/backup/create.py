@@ -127,7 +127,7 @@ class _BackupRun:
         with self._snapshots_locked(), contextlib.ExitStack() as open_files:
             with contextlib.closing(sqlite3.connect(path)) as copy:
                 contents.disable_sync(copy)  # checkpoint.write() syncs the file system
-                with self._transport.still() as journal:
+                with self._transport.quiesced() as journal:
                     seq = journal.last_seq
                     self._transport.index.writer.backup(copy)
                     newest, octets = journal.extent

@@ -14,7 +14,7 @@ from adapter.backup.manifest import Entry, Manifest, contents
 from adapter.backup.writer import TreeWriter
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
-from adapter.transport.recovery import checkpoint, ownership
+from adapter.transport.recovery import checkpoint, opening
 from protocol.errors import MailError, Reason
 
 
@@ -53,7 +53,7 @@ def restore_backup(source: str, root: str) -> Restored:
         totals = verify.check_complete(backup, described)
         writer.create_empty_root(root)
         with contextlib.closing(TreeWriter(root)) as target:
-            ownership.refuse_superuser(target.directories)
+            opening.refuse_superuser(target.directories)
             _copy(backup, target)
             for parts in layout.DIRECTORIES:
                 with target.directories.stable(parts, create=True):

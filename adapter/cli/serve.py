@@ -21,7 +21,7 @@ from adapter.observability import logging
 from adapter.server import serve as runtime
 from adapter.server.settings import SettingsSource
 from adapter.server.socket_activation import inherited_sockets
-from adapter.transport.recovery import opening, ownership
+from adapter.transport.recovery import opening
 
 
 @click.command(short_help="Serve the store: IMAP, submission, SMTP, LMTP.")
@@ -35,7 +35,7 @@ def serve(root: str, config_file: str | None, **flags: Any) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing to reload before the server has started
     with contextlib.closing(opening.open_root(root)) as directories:
         opening.check_version(directories)
-        ownership.refuse_superuser(directories)
+        opening.refuse_superuser(directories)
     try:
         source = SettingsSource(lambda: read_settings(config_file, flags).settings)
         inherited = inherited_sockets([*LISTENER_KINDS, METRICS_LISTENER])

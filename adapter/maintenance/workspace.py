@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from adapter.store import disk, layout, locks
 from adapter.store.disk import Directories
-from adapter.transport.recovery import ownership
+from adapter.transport.recovery import opening
 from protocol.errors import MailError, Reason
 
 _PREFIX = "run-"
@@ -42,7 +42,7 @@ def scratch(directories: Directories, parent_path: str | None = None) -> Iterato
 
 
 def _not_writable(base: Directories, error: OSError) -> MailError:
-    problem = f"{base.root} belongs to user {ownership.owner(base)} and cannot be written: {error.strerror}"
+    problem = f"{base.root} belongs to user {opening.owner(base)} and cannot be written: {error.strerror}"
     return MailError(Reason.UNKNOWN, f"{problem}; use --scratch DIR with a writable directory for temporary files")
 
 

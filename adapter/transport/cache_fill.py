@@ -43,5 +43,5 @@ def derive(content: ContentReader, message_id: str) -> CacheRow:
 
 def write(transport: Transport, rows: Iterable[CacheRow]) -> None:
     """Keep rows for messages whose content is still there. Takes the index lock; blocks."""
-    with transport.still(), transport.index.durable_transaction() as connection:
+    with transport.quiesced(), transport.index.durable_transaction() as connection:
         content_rows.cache_existing(connection, rows)

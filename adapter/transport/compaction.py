@@ -37,7 +37,7 @@ class Compactor:
         self._running: subprocess.Popen[bytes] | None = None
         self._duty = contextlib.ExitStack()  # held while a snapshot is being taken
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         if self._running is not None:
             if self._running.poll() is None:
                 return

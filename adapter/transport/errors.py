@@ -55,7 +55,7 @@ def _translate(error: Exception) -> MailError:
 
 
 @contextlib.contextmanager
-def of_the_disk() -> Iterator[None]:
+def translate_disk_errors() -> Iterator[None]:
     """What the disk refuses inside the block, or has lost, is raised as a :class:`MailError`."""
     try:
         yield

@@ -157,7 +157,7 @@ class StagingArea:
         arrived = ids.microseconds() if arrived is None else arrived
         made: list[str] = []  # the name of every file, before it is written
         try:
-            with errors.of_the_disk(), self._using():
+            with errors.translate_disk_errors(), self._using():
                 return self._stage(octets, arrived, made)
         except BaseException:
             for name in made:
@@ -308,7 +308,7 @@ class Spool:
             self._pieces.append(chunk)
             if self.size <= self._memory:
                 return
-        with errors.of_the_disk():
+        with errors.translate_disk_errors():
             if self._fd < 0:
                 self._name = self._area.fresh_name()
                 self._fd = self._area.open_new(self._name)

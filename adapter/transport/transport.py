@@ -34,7 +34,7 @@ from adapter.transport.changes import ChangeFeed
 from adapter.transport.compaction import Compactor
 from adapter.transport.content import ContentReader
 from adapter.transport.operations.base import Operation
-from adapter.transport.recovery import checkpoint, ownership, rebuild, roll_forward
+from adapter.transport.recovery import checkpoint, opening, rebuild, roll_forward
 from adapter.transport.recovery.opening import check_root, open_root, refuse_offline
 from adapter.transport.staging import Spool, Staged, StagingArea, is_in_use, remove_dead_sessions
 from adapter.transport.writer import Writer
@@ -104,7 +104,7 @@ class Transport:
 
         ``actor``: the one recorded for operations that name no other.
         """
-        with errors.of_the_disk():
+        with errors.translate_disk_errors():
             return cls(os.fspath(root), lock_timeout, actor)
 
     def close(self) -> None:
@@ -201,22 +201,22 @@ class Transport:
         for name in retiring:
             self._staging.remove(name)
         try:
-            self._compactor.look()
+            self._compactor.start_if_due()
         except OSError as error:  # that is for another time: everything is durable
             _log.warning("whether the journal should be compacted cannot be told now: %s", error)
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[Journal]:
+    def quiesced(self) -> Iterator[Journal]:
         """Nobody changes the store for the length of the block, and all layers are where the journal ends."""
         with self._locks.hold(()):
-            with errors.of_the_disk():
+            with errors.translate_disk_errors():
                 self._journal.refresh()
                 self._catch_up()
             yield self._journal
 
     def snapshot(self) -> int:
         """Copy the mutable tables to Parquet and remove journal that two snapshots make needless; returns its seq."""
-        with errors.of_the_disk():
+        with errors.translate_disk_errors():
             return self._snapshot()
 
     def _snapshot(self) -> int:
@@ -224,7 +224,7 @@ class Transport:
         copy_path = layout.absolute(self.root, *layout.staging_directory(self._staging.session), name)
         try:
             with index.unsynced_copy(copy_path) as copy:
-                with self.still() as journal:
+                with self.quiesced() as journal:
                     self.index.writer.backup(copy)
                     seq = journal.last_seq
                     journal.rotate()
@@ -362,7 +362,7 @@ def create_store(root: str) -> None:
     if os.listdir(root):
         raise MailError(Reason.UNKNOWN, f"{root} is not empty: a store is made in an empty directory")
     with contextlib.closing(Directories(root)) as directories:
-        ownership.refuse_superuser(directories)
+        opening.refuse_superuser(directories)
         for parts in layout.DIRECTORIES:
             with directories.stable(parts, create=True):
                 pass

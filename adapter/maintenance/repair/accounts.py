@@ -9,11 +9,10 @@ import contextlib
 import os
 
 from adapter.accounts.credentials import Credentials
-from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import decisions
 from adapter.maintenance.repair.folders import FolderRepair
-from adapter.store import disk, layout, names
+from adapter.store import disk, layout, names, quarantine
 from adapter.store.effects import CreateFolder, SetRegistration, Subscribe
 from adapter.store.folder_identity import Identity
 from adapter.store.queries.mailboxes import Folder

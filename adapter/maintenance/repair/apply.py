@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.diff.inspection import JOINED_FINDINGS, Inspection
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.normalise import SetAsideRows
@@ -26,7 +25,7 @@ from adapter.maintenance.repair.target import RepairTarget
 from adapter.maintenance.scan import message_check
 from adapter.maintenance.scan.index_compare import COMPARED
 from adapter.maintenance.scan.rows import cache_batches, parquet_rows
-from adapter.store import disk, layout, store_id
+from adapter.store import disk, layout, quarantine, store_id
 from adapter.store.disk import Directories
 
 _ROWS = {kind for kinds in COMPARED.values() for kind in kinds}

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import decisions, links
@@ -19,7 +18,7 @@ from adapter.maintenance.repair.message_rows import (
 )
 from adapter.maintenance.repair.target import RepairTarget
 from adapter.maintenance.scan.executor import folder_name
-from adapter.store import disk, effects, folder_identity, layout, names
+from adapter.store import disk, effects, folder_identity, layout, names, quarantine
 from adapter.store.effects import AddContent, Effect, MarkDamaged, ProjectedRow, UnprojectedRow
 from adapter.store.folder_identity import Identity
 from adapter.store.queries import mailboxes

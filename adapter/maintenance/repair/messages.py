@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome, Severity
 from adapter.maintenance.repair.accounts import register
 from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.repair.links import LinkPlacement
 from adapter.maintenance.repair.message_rows import arrived, content_effect, damage_effects, describe, is_unreadable
-from adapter.store import disk, layout, names
+from adapter.store import disk, layout, names, quarantine
 from adapter.store.effects import (
     ClearDamage,
     Dequeue,

@@ -7,10 +7,9 @@ import hashlib
 import os
 from collections.abc import Collection, Iterator
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.journal_segments import lines
-from adapter.store import disk, journal, layout
+from adapter.store import disk, journal, layout, quarantine
 from adapter.store.disk import Directories
 from adapter.store.effects import AddContent
 from adapter.store.journal import JournalDamaged

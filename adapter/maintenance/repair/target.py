@@ -15,11 +15,11 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from adapter.maintenance import quarantine, workspace
+from adapter.maintenance import workspace
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import BASE, UNREPAIRED
 from adapter.maintenance.expected.replay_process import Facts
-from adapter.store import disk, index, layout, snapshots
+from adapter.store import disk, index, layout, quarantine, snapshots
 from adapter.store.disk import Directories
 from adapter.store.effects import OPERATOR, Actor, Effect
 from adapter.store.index import Index

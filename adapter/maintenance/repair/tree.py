@@ -7,11 +7,10 @@ import os
 import shlex
 import stat
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair.folders import FolderRepair
-from adapter.maintenance.scan import tree_audit
-from adapter.store import disk, layout, tree
+from adapter.maintenance.scan import tree_audit, tree_rules
+from adapter.store import disk, layout, quarantine
 from adapter.store.disk import Directories
 from adapter.store.effects import CreateFolder
 from adapter.store.queries import text_index as text_cache
@@ -22,15 +21,15 @@ def close(directories: Directories, finding: Finding) -> Outcome:
     """Remove the forbidden mode bits of an entry."""
     where = quarantine.parts(finding.place)
     if not finding.name:
-        mode = stat.S_IMODE(os.fstat(directories.root_fd).st_mode) & ~tree.READABLE
+        mode = stat.S_IMODE(os.fstat(directories.root_fd).st_mode) & ~tree_rules.READABLE
         disk.change_mode(directories.root_fd, ".", mode)
         return Outcome(finding, "repaired", f"mode {mode:04o}")
-    expected = tree.expected(where, finding.name)
-    forbidden = expected.forbidden if expected is not None else tree.READABLE
+    expected = tree_rules.expected(where, finding.name)
+    forbidden = expected.forbidden if expected is not None else tree_rules.READABLE
     try:
         with directories.open(where) as directory:
             about = os.stat(finding.name, dir_fd=directory, follow_symlinks=False)
-            is_fixed = stat.S_ISREG(about.st_mode) and forbidden == tree.READABLE  # the file is immutable
+            is_fixed = stat.S_ISREG(about.st_mode) and forbidden == tree_rules.READABLE  # the file is immutable
             mode = stat.S_IMODE(about.st_mode) & ~(forbidden | (0o222 if is_fixed else 0))
             if not stat.S_ISLNK(about.st_mode):
                 disk.change_mode(directory, finding.name, mode)

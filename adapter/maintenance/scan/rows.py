@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from adapter.maintenance.findings import Finding
+from adapter.maintenance.scan import tree_rules
 from adapter.maintenance.scan.fingerprint import Sums
-from adapter.store import disk, tree
+from adapter.store import disk
 
 Row = dict[str, Any]
 
@@ -328,5 +329,5 @@ def stamp(status: os.stat_result) -> str:
 
 def reusable_stamp(status: os.stat_result) -> str:
     """The stamp of an entry, or "" if its row must not be reused: changed too recently, or wrong mode or owner."""
-    is_ours = status.st_uid == os.geteuid() and not status.st_mode & tree.READABLE
+    is_ours = status.st_uid == os.geteuid() and not status.st_mode & tree_rules.READABLE
     return stamp(status) if is_ours and status.st_ctime_ns < time.time_ns() - _MIN_STAMP_AGE_NS else ""

@@ -12,10 +12,11 @@ import stat
 from collections.abc import Iterator
 
 from adapter.maintenance.findings import Finding
-from adapter.store import layout, names, tree
+from adapter.maintenance.scan import tree_rules
+from adapter.maintenance.scan.tree_rules import Expected
+from adapter.store import layout, names
 from adapter.store.disk import Directories
 from adapter.store.queries import text_index
-from adapter.store.tree import Expected
 
 _EXECUTE_OTHERS = 0o001
 
@@ -25,7 +26,7 @@ def audit(directories: Directories) -> Iterator[Finding]:
     top = os.fstat(directories.root_fd)
     reachable = bool(top.st_mode & _EXECUTE_OTHERS)
     yield from _credentials(directories, top.st_uid)
-    if wide := top.st_mode & tree.READABLE:
+    if wide := top.st_mode & tree_rules.READABLE:
         yield _too_wide("mode-too-wide", (), "", top.st_mode, wide)
     yield from _directory(directories, (), top.st_uid, reachable)
     if problem := text_index.trouble(directories.root):
@@ -34,7 +35,7 @@ def audit(directories: Directories) -> Iterator[Finding]:
 
 def audit_file(where: layout.Parts, name: str, about: os.stat_result, owner: int) -> Iterator[Finding]:
     """Yield findings about the mode and the owner of a content file."""
-    if wide := about.st_mode & tree.READABLE:
+    if wide := about.st_mode & tree_rules.READABLE:
         yield _too_wide("mode-too-wide", where, name, about.st_mode, wide)
     if about.st_uid != owner:
         yield _foreign(where, name, about.st_uid, owner)
@@ -54,7 +55,9 @@ def _credentials(directories: Directories, owner: int) -> Iterator[Finding]:
     with contextlib.suppress(FileNotFoundError):
         about = os.stat(layout.CREDENTIALS[0], dir_fd=directories.root_fd, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode):
-            yield from _entry((), layout.CREDENTIALS[0], about, Expected(True, tree.SECRET), owner, reachable=True)
+            yield from _entry(
+                (), layout.CREDENTIALS[0], about, Expected(True, tree_rules.SECRET), owner, reachable=True
+            )
             yield from _directory(directories, layout.CREDENTIALS, owner, reachable=True)
 
 
@@ -69,12 +72,12 @@ def _directory(directories: Directories, where: layout.Parts, owner: int, reacha
         for entry in entries:
             if _is_ordinary(where, entry.name):
                 continue
-            expected = tree.expected(where, entry.name)
+            expected = tree_rules.expected(where, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
             if expected is None or (expected.is_checked and not _has_expected_type(entry, expected)):
                 if not _is_scanned(where, entry.name, is_directory):
                     yield _stray(where, entry.name, is_directory)
-            elif expected.forbidden and not (where and tree.has_own_scan(where) and not is_directory):
+            elif expected.forbidden and not (where and tree_rules.has_own_scan(where) and not is_directory):
                 if (*where, entry.name) == layout.CREDENTIALS:
                     continue  # audited first
                 with contextlib.suppress(OSError):
@@ -84,14 +87,14 @@ def _directory(directories: Directories, where: layout.Parts, owner: int, reacha
                     if is_directory or stat.S_ISREG(about.st_mode):
                         yield from _entry(where, entry.name, about, expected, owner, reachable=reachable)
     for name, passable in inside:
-        if tree.is_walked((*where, name)):
+        if tree_rules.is_walked((*where, name)):
             yield from _directory(directories, (*where, name), owner, passable)
 
 
 def _is_ordinary(where: layout.Parts, name: str) -> bool:
     """True if an entry is content or a link by its name; almost all are, and executors scan them."""
     if len(where) == 2:
-        return name.isascii() and tree.has_own_scan(where)
+        return name.isascii() and tree_rules.has_own_scan(where)
     return len(where) == 3 and layout.PROJECTION.match(name) is not None
 
 
@@ -103,7 +106,12 @@ def _has_expected_type(entry: os.DirEntry[str], expected: Expected) -> bool:
 
 def _is_scanned(where: layout.Parts, name: str, is_directory: bool) -> bool:
     """True if the content scan reports the entry: a file with a UTF-8 name, at any level."""
-    return bool(where) and tree.has_own_scan(where) and names.is_text(name) and not (len(where) == 1 and is_directory)
+    return (
+        bool(where)
+        and tree_rules.has_own_scan(where)
+        and names.is_text(name)
+        and not (len(where) == 1 and is_directory)
+    )
 
 
 def _entry(
@@ -111,7 +119,7 @@ def _entry(
 ) -> Iterator[Finding]:
     forbidden = expected.forbidden if reachable else expected.forbidden & ~0o005
     if wide := about.st_mode & forbidden:
-        kind = "credentials-exposed" if expected.forbidden == tree.SECRET else "mode-too-wide"
+        kind = "credentials-exposed" if expected.forbidden == tree_rules.SECRET else "mode-too-wide"
         yield _too_wide(kind, where, name, about.st_mode, wide)
     if about.st_uid != owner:
         yield _foreign(where, name, about.st_uid, owner)

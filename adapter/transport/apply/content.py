@@ -8,11 +8,10 @@ import sqlite3
 from enum import Enum
 from functools import partial
 
-from adapter.store import disk, layout
+from adapter.store import disk, layout, quarantine
 from adapter.store.disk import Directories
 from adapter.store.effects import AddContent, DropContent, Effect
 from adapter.store.queries import content_rows
-from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
 
 

@@ -7,10 +7,9 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from adapter.store import disk, folder_identity, layout, names, store_id
+from adapter.store import disk, folder_identity, layout, names, quarantine, store_id
 from adapter.store.disk import Directories
 from adapter.store.effects import CreateFolder, RemoveFolder, RenameFolder, SetRegistration
-from adapter.transport.apply import quarantine
 from adapter.transport.apply.undo import Undo
 
 _log = logging.getLogger(__name__)

@@ -1,7 +1,6 @@
 """The operations of the store: every mutation is one of these, and all go through the one writer."""
 
 from adapter.transport.operations.base import Operation
-from adapter.transport.operations.bookmarks import SetBookmarks
 from adapter.transport.operations.delivery import Append, AppendItem, Deliver, Delivery, Placed, Twin
 from adapter.transport.operations.envelopes import DsnRequests, RecipientRequest, RelayEnvelope, RelayRecipient
 from adapter.transport.operations.folders import CreateFolder, DeleteFolder, RenameFolder, Subscribe
@@ -16,7 +15,7 @@ from adapter.transport.operations.messages import (
     FlagsChanged,
     Move,
 )
-from adapter.transport.operations.mirror import MirrorAppend, MirrorChange, MirrorUpdated, UpdateMirror
+from adapter.transport.operations.mirror import MirrorAppend, MirrorChange, MirrorUpdated, SetBookmarks, UpdateMirror
 from adapter.transport.operations.outbox import Finished, FinishQueue, QueueReport, Requeued, StaleReport, UpdateQueue
 from adapter.transport.operations.registration import Deregister, Register
 

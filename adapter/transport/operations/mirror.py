@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from adapter.store.effects import SetFlags
+from adapter.store import effects
+from adapter.store.effects import Bookmark, SetFlags
 from adapter.store.flags import SETTABLE, join_keywords
 from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.store.queries import mailboxes
 from adapter.transport.operations.base import Operation, Plan
-from adapter.transport.operations.bookmarks import set_bookmarks
 from adapter.transport.operations.delivery import AppendItem, Placed, emit_content, place
 from adapter.transport.operations.messages import remove_messages
 from adapter.transport.staging import Staged
@@ -182,3 +182,37 @@ def _merge_keywords(here: str, before: str, now: str) -> str:
     old, new = ({word.casefold(): word for word in text.split()} for text in (before, now))
     kept = [word for word in here.split() if word.casefold() in new or word.casefold() not in old]
     return join_keywords([*kept, *(word for key, word in new.items() if key not in old)])
+
+
+# --- bookmarks by themselves -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetBookmarks(Operation[None]):
+    """Set bookmarks of one owner, None removes one; what is so already is not written again.
+
+    ``missing_only``: a bookmark that is there stays as it is.
+    """
+
+    name = "bookmark"
+    owner: str
+    items: Mapping[str, str | None]
+    missing_only: bool = False
+
+    def addresses(self) -> Iterable[str]:
+        return ()
+
+    def plan(self, plan: Plan) -> None:
+        items = self.items
+        if self.missing_only:
+            known = bookmark_queries.of_owner(plan.connection, self.owner)
+            items = {item: value for item, value in items.items() if item not in known}
+        set_bookmarks(plan, self.owner, items)
+
+
+def set_bookmarks(plan: Plan, owner: str, items: Mapping[str, str | None]) -> None:
+    changed = {
+        item: value for item, value in items.items() if bookmark_queries.value(plan.connection, owner, item) != value
+    }
+    if changed:
+        plan.emit(effects.SetBookmarks(owner, tuple(Bookmark(item, value) for item, value in changed.items())))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import pwd
 import stat
 
 from adapter.store import disk, layout, locks, offline_marker
 from adapter.store.disk import Directories
-from adapter.transport.recovery import ownership
 from protocol.errors import MailError, Reason
 
 
@@ -41,7 +42,7 @@ def check_root(directories: Directories) -> None:
 def check_layout(directories: Directories) -> None:
     """Refuse a root that is not a store, has another format version or another owner; make missing directories."""
     check_version(directories)
-    ownership.refuse_superuser(directories)
+    refuse_superuser(directories)
     owner = os.fstat(directories.root_fd)
     if not os.access(directories.root, os.R_OK | os.W_OK | os.X_OK):
         why = f"belongs to user {owner.st_uid} and is not writable for user {os.geteuid()}"
@@ -122,3 +123,39 @@ def offline_reason(directories: Directories) -> str | None:
     """What the maintenance marker says, if the store is offline."""
     marker = offline_marker.read(directories)
     return str(marker) if marker else None
+
+
+# --- the owner -------------------------------------------------------------------------------------------------------
+
+
+def owner(directories: Directories) -> str:
+    """The name of the user a store belongs to, or the number of one without a name."""
+    return _name(_described(directories).st_uid)
+
+
+def refuse_superuser(directories: Directories) -> None:
+    """Refuse user 0 on the store of somebody else, which nothing but this keeps from writing there."""
+    found = _described(directories)
+    if os.geteuid() != 0 or found.st_uid == 0:
+        return
+    name = _name(found.st_uid)
+    become = f"runuser -u {name} --"
+    if name.isdigit():
+        become = f"setpriv --reuid={found.st_uid} --regid={found.st_gid} --clear-groups"
+    raise MailError(
+        Reason.UNKNOWN, f"{directories.root} belongs to user {name}: run this as that user ({become} markpost …)"
+    )
+
+
+def _described(directories: Directories) -> os.stat_result:
+    """Of the store itself, if there is one: root may have made it in the directory of another user."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(layout.VERSION_FILE, dir_fd=directories.root_fd, follow_symlinks=False)
+    return os.fstat(directories.root_fd)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

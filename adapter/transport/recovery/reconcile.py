@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from adapter.store import disk, effects, folder_identity, layout, names
+from adapter.store import disk, effects, folder_identity, layout, names, quarantine
 from adapter.store.disk import Directories
 from adapter.store.effects import Effect
 from adapter.store.queries import folders as rows
 from adapter.store.queries import mailboxes as queries
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport.apply import folders as folder_files
-from adapter.transport.apply import quarantine
 
 _log = logging.getLogger(__name__)
 

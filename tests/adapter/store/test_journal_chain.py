@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from adapter.store import segments, store_id
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged, JournalForeign, Record
-from adapter.store.journal_tail import JournalTail
 from adapter.store.segments import BEGINNING, Header
+from adapter.transport.changes import JournalTail
 from tests.support.store.journals import abort, bare, record, reopened, segment, texts
 from tests.support.store.records import records
 from tests.support.stores import STORE

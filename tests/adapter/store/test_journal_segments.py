@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from adapter.store import journal, layout
 from adapter.store.disk import Directories
 from adapter.store.journal import Journal, JournalDamaged
-from adapter.store.journal_tail import JournalTail
+from adapter.transport.changes import JournalTail
 from tests.support.store.journals import abort, record, reopened, segment, texts
 from tests.support.stores import STORE
 

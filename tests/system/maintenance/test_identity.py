@@ -45,7 +45,7 @@ def _store(root: Path) -> Path:
     with new_store(root, ADA, BOB) as store:
         for number in range(4):
             deliver(store, ADA, octets=message(f"Letter {number}"))
-        with store.still() as log:
+        with store.quiesced() as log:
             log.rotate()
         for number in range(4):
             deliver(store, ADA, octets=message(f"Later {number}"))
@@ -210,7 +210,7 @@ def test_segment_of_another_history_breaks_the_chain(root: Path, tmp_path: Path)
     """Numbers and id fit, the checksum chain does not: the intact index wins."""
     copy = _diverged_copy(root, tmp_path)
     for place in (root, copy):
-        with Transport.open(place) as store, store.still() as log:
+        with Transport.open(place) as store, store.quiesced() as log:
             log.rotate()
         with Transport.open(place) as store:
             deliver(store, ADA, octets=message(f"Last for {place.name}"))

@@ -142,7 +142,7 @@ def _with_two_segments(root: Path) -> Path:
     """Create a store with two journal segments; return the path of the first."""
     lab_stores.build(root)
     with Transport.open(root) as transport:
-        with transport.still() as log:
+        with transport.quiesced() as log:
             log.rotate()
         deliver(transport, ADA, octets=message("Later", to=ADA))
     return sorted(lab.path(root, *layout.JOURNAL).glob("*.jsonl"))[0]

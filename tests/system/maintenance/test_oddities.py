@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import Replay
 from adapter.maintenance.expected.replay_process import Facts
 from adapter.maintenance.repair.apply import Apply
-from adapter.store import folder_identity, layout, names
+from adapter.store import folder_identity, layout, names, quarantine
 from adapter.store.disk import Directories
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.findings import Finding, Outcome
 from adapter.maintenance.repair import tree
 from adapter.maintenance.report import Report
 from adapter.maintenance.scan import tree_audit
-from adapter.store import layout, names
+from adapter.store import layout, names, quarantine
 from adapter.store.disk import Directories
 from tests.support.stores import ADA, new_store
 from tests.system.maintenance.lab import lab, lab_stores

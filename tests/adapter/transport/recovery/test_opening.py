@@ -200,7 +200,7 @@ def test_a_journal_that_is_lost_while_the_store_is_open(root: Path) -> None:
         assert caught.value.temporary
         with pytest.raises(MailError, match="are missing"):
             store.snapshot()
-        with pytest.raises(MailError, match="are missing"), store.still():
+        with pytest.raises(MailError, match="are missing"), store.quiesced():
             pytest.fail("nobody knows where the journal ends")
         assert [row.uid for row in rows(store)] == [1]
     refusal_of_journal(root)

@@ -41,3 +41,9 @@ def _truncated(name: str) -> str:
 def parts(place: str) -> layout.Parts:
     """The path components of a finding's directory."""
     return tuple(place.split("/")) if place else ()
+
+
+def set_aside(directories: Directories, parent: int, entry: str) -> None:
+    """Move an entry that is damaged or not ours out of the way of one of ours, without a note."""
+    with directories.open(layout.QUARANTINE, create=True) as quarantine:
+        disk.rename(parent, entry, quarantine, f"{os.urandom(6).hex()}-{entry[:_MAX_NAME_BYTES]}")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.store import layout, tree
+from adapter.maintenance.scan import tree_rules
+from adapter.store import layout
 from adapter.store.names import folder_entry
 from adapter.store.queries import text_index
 
@@ -46,7 +47,7 @@ _LONG = folder_entry("x" * 300)
     ],
 )
 def test_what_the_program_makes_is_expected(where: layout.Parts, name: str, is_directory: bool) -> None:
-    found = tree.expected(where, name)
+    found = tree_rules.expected(where, name)
     assert found is not None
     assert found.is_directory is is_directory
 
@@ -73,12 +74,12 @@ def test_what_the_program_makes_is_expected(where: layout.Parts, name: str, is_d
     ],
 )
 def test_anything_else_is_a_stray(where: layout.Parts, name: str) -> None:
-    assert tree.expected(where, name) is None
+    assert tree_rules.expected(where, name) is None
 
 
 def test_the_root_may_be_a_home_directory_or_a_mount_point() -> None:
     for name in (".ssh", ".snapshot", ".stfolder", "lost+found", os.fsdecode(b".\xff")):
-        found = tree.expected((), name)
+        found = tree_rules.expected((), name)
         assert found is not None
         assert not found.is_checked
         assert not found.forbidden
@@ -95,7 +96,9 @@ def test_every_file_that_has_a_name_in_the_layout_is_expected_somewhere() -> Non
     places = ((), (*_MAILBOX, "inbox"), *layout.DIRECTORIES, layout.CREDENTIALS)
     assert len(files) > 10
     assert not {
-        file for file in files - inside_others if not any(tree.expected(where, file) is not None for where in places)
+        file
+        for file in files - inside_others
+        if not any(tree_rules.expected(where, file) is not None for where in places)
     }
 
 

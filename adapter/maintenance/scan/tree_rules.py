@@ -1,6 +1,6 @@
-"""What belongs where in the store's tree: the names in each directory, and the mode bits that no entry of ours has.
+"""Rules of the store's tree: which names belong in each directory, and the mode bits that entries must not have.
 
-A directory is given by its parts below the root. Everything that :func:`expected` does not know is a stray entry.
+A directory is given by its parts below the root. An entry that :func:`expected` does not list is a stray entry.
 """
 
 from __future__ import annotations
