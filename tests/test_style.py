@@ -8,8 +8,31 @@ from tests import style
 
 #: The parts of the repository that keep the style.
 COVERED = (
+    ".ci",
+    ".github",
     "AGENTS.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "README.md",
     "SECURITY.md",
+    "adapter/README.md",
+    "adapter/backup",
+    "adapter/cli",
+    "adapter/demo",
+    "adapter/doctor",
+    "adapter/exchange",
+    "conf",
+    "docker",
+    "docs",
+    "protocol/imap/COMPATIBILITY.md",
+    "pyproject.toml",
+    "tests/adapter/backup",
+    "tests/adapter/cli",
+    "tests/adapter/doctor",
+    "tests/adapter/exchange",
+    "tests/system/cli",
+    "tests/system/setup/test_docker.py",
 )
 
 
