@@ -17,7 +17,9 @@ from tests.support.waiting import until
 
 @pytest.mark.setting("hook.concurrency")
 @pytest.mark.parametrize(("concurrency", "together"), [(1, 1), (3, 3)])
-async def test_so_many_calls_at_once(transport: Transport, tmp_path: Path, concurrency: int, together: int) -> None:
+async def test_concurrent_calls_are_bounded(
+    transport: Transport, tmp_path: Path, concurrency: int, together: int
+) -> None:
     log, go_on = tmp_path / "calls", tmp_path / "go on"
     log.touch()
     command = ("/bin/sh", "-c", f"echo begin >> {log}; until [ -e '{go_on}' ]; do sleep 0.05; done; echo end >> {log}")
@@ -25,7 +27,7 @@ async def test_so_many_calls_at_once(transport: Transport, tmp_path: Path, concu
         for _ in range(3):
             deliver(transport, ADA)
         await until(lambda: log.read_text().count("begin") == together)
-        await asyncio.sleep(0.2)  # for one too many, if there is one
+        await asyncio.sleep(0.2)  # time for an unexpected additional call
         go_on.touch()
         await until(lambda: log.read_text().count("end") == 3)
     running, most = 0, 0
@@ -36,7 +38,7 @@ async def test_so_many_calls_at_once(transport: Transport, tmp_path: Path, concu
 
 
 @pytest.mark.setting("hook.longest_retry")
-async def test_pauses_between_calls_that_fail(transport: Transport, tmp_path: Path) -> None:
+async def test_pauses_between_failed_calls_follow_the_settings(transport: Transport, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     command = ("/bin/sh", "-c", f"echo x >> {log}; exit 1")
     async with running_hooks(

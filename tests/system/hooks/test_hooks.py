@@ -1,4 +1,4 @@
-"""Hooks that run commands, and a server killed before its hook runs."""
+"""Hooks that run commands, and a server killed before its hook has run."""
 
 from __future__ import annotations
 
@@ -43,32 +43,30 @@ def _is_running(process: str) -> bool:
 
 
 @pytest.mark.setting("hook.command")
-async def test_a_command_is_run(transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_gets_the_event(transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARKPOST_RELAY_PASSWORD", "secret")
     monkeypatch.setenv("SECRET", "secret")
     script = tmp_path / "hook.py"
     script.write_text(
         "import json, os, sys\n"
-        f"path = {str(tmp_path)!r} + '/told-' + os.environ['MARKPOST_UID']\n"
+        f"path = {str(tmp_path)!r} + '/event-' + os.environ['MARKPOST_UID']\n"
         "json.dump([sys.argv[1:], json.load(sys.stdin), dict(os.environ)], open(path + '.new', 'w'))\n"
         "os.rename(path + '.new', path)\n"
     )
     subject = 'a $(touch x) `b` "c" ' + "long " * 400
     async with running_hooks(transport, agent=HookSettings(command=(sys.executable, str(script), "one; two"))):
         delivery = deliver(transport, ADA, octets=message(subject=subject))
-        await until(lambda: (tmp_path / "told-1").exists())
-    arguments, told, variables = json.loads((tmp_path / "told-1").read_text())
+        await until(lambda: (tmp_path / "event-1").exists())
+    arguments, event, variables = json.loads((tmp_path / "event-1").read_text())
     assert arguments == ["one; two"]  # no shell
-    assert told["message"] == variables["MARKPOST_MESSAGE"] == delivery.message_id
-    assert subject.startswith(told["subject"])
+    assert event["message"] == variables["MARKPOST_MESSAGE"] == delivery.message_id
+    assert subject.startswith(event["subject"])
     assert variables["MARKPOST_SUBJECT"] == subject[:1000]
-    assert variables["MARKPOST_FILE"] == told["file"]
+    assert variables["MARKPOST_FILE"] == event["file"]
     assert "secret" not in variables.values()
 
 
-async def test_a_hook_that_fails_is_tried_again_and_holds_up_nobody(
-    transport: Transport, receiver: HookReceiver
-) -> None:
+async def test_failing_hook_is_retried_and_delays_no_other_hook(transport: Transport, receiver: HookReceiver) -> None:
     failing = HookReceiver(500, 302, 500, 204)
     dead = HookSettings(command=("/nonexistent/program",), first_retry=Seconds(0.05))
     async with running_hooks(transport, failing=url_hook(failing), dead=dead, good=url_hook(receiver)):
@@ -81,7 +79,9 @@ async def test_a_hook_that_fails_is_tried_again_and_holds_up_nobody(
 
 
 @pytest.mark.setting("hook.timeout")
-async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver: HookReceiver, tmp_path: Path) -> None:
+async def test_calls_have_a_timeout_and_bounded_size(
+    transport: Transport, receiver: HookReceiver, tmp_path: Path
+) -> None:
     sleeper = f"echo $$ >> {tmp_path}/runs; exec sleep {PATIENCE:.0f}"
     hooks = {
         "slow": HookSettings(command=("/bin/sh", "-c", sleeper), timeout=Seconds(1.5), first_retry=Seconds(60.0)),
@@ -96,21 +96,21 @@ async def test_calls_end_in_time_and_are_bounded(transport: Transport, receiver:
     assert not _is_running(process)
 
 
-async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_missing_command_is_named(tmp_path: Path) -> None:
     program = str(tmp_path / "agent")
     with pytest.raises(call.HookFailed, match=f"^{program} cannot start: No such file"):
         await call._run(HookSettings(command=(program,)), {}, b"")
 
 
-def test_a_command_that_does_not_read_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+def test_command_that_does_not_read_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(call._run(HookSettings(command=("/bin/sh", "-c", "exec 0<&-; sleep 0.2")), {}, b"x" * (1 << 20)))
         gc.collect()
     assert caplog.records == []
 
 
-def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: HookReceiver) -> None:
-    """The server dies while the hook is called; the next one calls it again. With two workers one of them does."""
+def test_hook_is_called_after_the_server_was_killed(tmp_path: Path, receiver: HookReceiver) -> None:
+    """The server is killed during the call; the next one repeats it, in one of its two workers."""
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         pass
@@ -125,12 +125,12 @@ def test_killed_between_delivery_and_hook(tmp_path: Path, receiver: HookReceiver
         begun = hook_bookmarks(transport, "agent")
         first = deliver(transport, ADA).message_id
         wait_for(1)
-        wait_until(lambda: hook_bookmarks(transport, "agent") != begun)  # the cursor is noted
+        wait_until(lambda: hook_bookmarks(transport, "agent") != begun)  # the cursor is saved
         receiver.answers.clear()
         receiver.statuses = [500]
         second = deliver(transport, ADA).message_id
         wait_until(lambda: receiver.calls == 2)
-        server.kill()  # the hook has been called and has not answered
+        server.kill()  # the hook was called and has not responded
         third = deliver(transport, ADA).message_id
     receiver.statuses = [200]
     receiver.answers.set()

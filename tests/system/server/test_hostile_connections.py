@@ -1,4 +1,4 @@
-"""Hostile clients that fill every port with idle connections: logins and deliveries of others go on."""
+"""Hostile clients that fill every port with idle connections do not stop logins and deliveries of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.smtpd import PASSWORD, from_ada, make_store, serving, trustin
 from tests.support.stores import ADA, BOB
 from tests.support.waiting import PATIENCE, until, wait_until
 
-_ADDRESSES = 20  # fewer than places in every budget of a worker, as in a server with its default limits
+_ADDRESSES = 20  # fewer than the budget of any port in a worker, as with the default limits
 _CONNECTIONS = 20  # of each address to each port, in one wave
 _LONGEST_SECONDS = 30.0  # on a busy machine; refused connections stayed out for a minute
 _CONFIG = """
@@ -49,7 +49,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 class _Attack(threading.Thread):
-    """Opens connections from many addresses, says nothing, and keeps them open."""
+    """Opens idle connections from many addresses and keeps them open."""
 
     def __init__(self, ports: list[int]) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class _Attack(threading.Thread):
 
 
 class _ImapFrom(IMAP4):
-    """An IMAP client with an address of its own."""
+    """An IMAP client with a source address of its own."""
 
     def __init__(self, address: str, port: int) -> None:
         self._address = address
@@ -108,7 +108,7 @@ def _deliver(server: Served, _: str) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("many_descriptors")
-def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, workers: int) -> None:
+def test_flood_of_idle_connections_does_not_lock_out_other_clients(tmp_path: Path, workers: int) -> None:
     make_store(tmp_path / "store")
     (tmp_path / "conf.toml").write_text(_CONFIG.format(workers=workers))
     listeners = [option for kind in _PORTS for option in (f"--{kind}", "127.0.0.1:0")]
@@ -118,7 +118,7 @@ def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, wo
         resident = IMAP4("127.0.0.1", server.ports["imap"], timeout=PATIENCE)
         resident.login(ADA, PASSWORD)
 
-        # Nothing is known of the next one.
+        # A user without earlier logins follows.
         addresses = (f"127.0.{2 + number // 250}.{1 + number % 250}" for number in itertools.count())
 
         def use_every_port() -> None:
@@ -136,8 +136,8 @@ def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, wo
             try:
                 while attack.is_alive():
                     use_every_port()
-                use_every_port()  # behind all of them in the queue of each port, so that
-                use_every_port()  # every budget is full now
+                use_every_port()  # accepted after all of them, so that
+                use_every_port()  # every budget is full here
                 assert resident.noop()[0] == "OK"
             finally:
                 attack.close()
@@ -150,7 +150,7 @@ def test_idle_connections_from_many_addresses_shut_no_one_out(tmp_path: Path, wo
         assert server.stop() == 0
 
 
-def test_a_connection_that_gives_way_is_closed_politely(tmp_path: Path) -> None:
+def test_evicted_connection_gets_a_temporary_error(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     (tmp_path / "conf.toml").write_text("[limits]\nconnections = 4\nexempt = []\n")
     listeners = [option for kind in ("imap", "submission", "smtp") for option in (f"--{kind}", "127.0.0.1:0")]
@@ -161,14 +161,14 @@ def test_a_connection_that_gives_way_is_closed_politely(tmp_path: Path) -> None:
             for _ in range(2):
                 client = clients.enter_context(socket.create_connection(("127.0.0.1", server.ports[kind]), PATIENCE))
                 opened.append(clients.enter_context(client.makefile("rb")))
-                assert opened[-1].readline()[:1] in b"*2"  # greeted: the older one came first
+                assert opened[-1].readline()[:1] in b"*2"  # greeted after the older one
             assert opened[0].readline().startswith(word)
             assert opened[0].readline() == b""
         wait_until(lambda: server.log.read_text().count("evicting the oldest") == 3)
         assert server.stop() == 0
 
 
-async def test_a_connection_gives_way_in_the_middle_of_a_tls_handshake(tmp_path: Path) -> None:
+async def test_connection_is_evicted_during_a_tls_handshake(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     limits = Limits(connections_imap=2, connections_submission=2, exempt=())
     settings = Settings(limits=limits, tls=make_certificate(tmp_path))
@@ -179,13 +179,13 @@ async def test_a_connection_gives_way_in_the_middle_of_a_tls_handshake(tmp_path:
             client = await running.connect(kind, context=trusting())
             assert (await client.reader.readline()).startswith(greeting)
             with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""  # nothing in plain text
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""  # no plain text
             for writer in (silent, client.writer):
                 writer.close()
             await until(lambda: running.services.admission.total == len(running.services.connections) == 0)
 
 
-async def test_a_message_on_its_way_outlasts_idle_connections_of_its_sender(tmp_path: Path) -> None:
+async def test_transaction_outlasts_idle_connections_of_its_peer(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", Settings(limits=Limits(connections_smtp=3, exempt=()))) as running:
         sending = await running.hello()

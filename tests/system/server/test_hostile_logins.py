@@ -1,4 +1,4 @@
-"""Clients that open logins and hang up, over real sockets: they are noticed, and all other users log in as ever.
+"""Clients that open logins and disconnect, over real sockets: they count as failures, and other users can log in.
 
 Clients come from addresses of their own in 127.0.0.0/8, none of which is exempt from throttling.
 """
@@ -61,7 +61,7 @@ class Client:
         self.writer.write(f"{hello}{command} SCRAM-SHA-256 {response}\r\n".encode())
 
     async def outcome(self) -> bytes:
-        """The answer to what was begun."""
+        """Return the response to the login in progress."""
         while (line := await self.line()).startswith(b"250"):  # to EHLO
             pass
         return line
@@ -100,7 +100,7 @@ DELAYED = Settings(login=Login(free_failures=0, delay=HOUR, longest_delay=HOUR))
 
 @pytest.mark.parametrize("kind", ["imap", "submission"])
 @pytest.mark.parametrize("running", [DELAYED], indirect=True)
-async def test_client_that_hangs_up_during_a_login_is_dropped_and_has_failed(running: Running, kind: str) -> None:
+async def test_client_that_disconnects_during_a_login_counts_as_failure(running: Running, kind: str) -> None:
     client = await Client.open(running, kind, HOSTILE)
     client.begin_login(ADA, "guess")
     await until(lambda: len(authenticator(running)._delayed))
@@ -114,7 +114,7 @@ async def test_client_that_hangs_up_during_a_login_is_dropped_and_has_failed(run
 
 @pytest.mark.parametrize("kind", ["imap", "submission"])
 @pytest.mark.parametrize("cancels", [True, False])
-async def test_scram_that_is_abandoned_after_the_challenge_has_failed(
+async def test_scram_abandoned_after_the_challenge_counts_as_failure(
     running: Running, kind: str, cancels: bool
 ) -> None:
     client = await Client.open(running, kind, HOSTILE)
@@ -139,7 +139,7 @@ _SAID_BEFORE = {
 
 @pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("way", _SAID_BEFORE)
-async def test_client_of_a_named_proxy_is_throttled_in_place_of_the_proxy(root: Path, way: str, trusted: bool) -> None:
+async def test_client_of_a_trusted_proxy_is_throttled_instead_of_the_proxy(root: Path, way: str, trusted: bool) -> None:
     kind, header, commands = _SAID_BEFORE[way]
     proxies = _LOOPBACK if trusted else ()
     settings = Settings(
@@ -150,7 +150,7 @@ async def test_client_of_a_named_proxy_is_throttled_in_place_of_the_proxy(root: 
     async with serving(root, settings, ["imap", "submission"]) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.ports[kind])
         client = Client(kind, reader, writer)
-        writer.write(header if trusted else b"")  # it is nonsense to a server that does not expect it
+        writer.write(header if trusted else b"")  # an untrusting server would take it for a command
         await client.line()
         writer.write(commands)
         client.begin_login(ADA, "wrong")
@@ -164,7 +164,7 @@ async def test_client_of_a_named_proxy_is_throttled_in_place_of_the_proxy(root: 
 
 
 async def log_in(running: Running, kind: str, address: str, user: str) -> tuple[bytes, float]:
-    """The answer, and the seconds it took from the connection on."""
+    """Return the response, and the seconds from the connection to it."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     client = await Client.open(running, kind, address)
@@ -185,8 +185,8 @@ def many_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_other_users_log_in_while_one_address_opens_hundreds_of_logins_and_hangs_up(running: Running) -> None:
-    """The hostile address guesses at these very users, and at others, on both ports."""
+async def test_other_users_log_in_while_one_address_abandons_hundreds_of_logins(running: Running) -> None:
+    """The hostile address tries these users and others, on both ports."""
     answer, alone = await log_in(running, "imap", "127.0.1.1", ADA)
     assert answer.startswith(b"a OK")
     kinds = ["imap", "submission"]
@@ -207,6 +207,6 @@ async def test_other_users_log_in_while_one_address_opens_hundreds_of_logins_and
     # Sixteen logins share two threads with one check of the flood for each of theirs.
     slowest = max(seconds for _, seconds in outcomes)
     assert slowest < 64 * alone + 10, (slowest, alone)
-    # The hostile address is slowed down now, and nothing of it is left.
+    # The hostile address is delayed now, and none of its logins is left.
     await until(lambda: not len(authenticator(running)._delayed))
     assert failures(running, f"peer {HOSTILE}") > Login().free_users

@@ -1,4 +1,4 @@
-"""The log: one line for each event, with session, peer and user; never what was sent in confidence."""
+"""The log: one line for each event, with session, peer and user, and without confidential data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _base64(text: str) -> str:
 
 
 def _speak(port: int, *lines: str | bytes) -> None:
-    """Say these, whatever is answered."""
+    """Send these lines, whatever the responses."""
     with socket.create_connection(("127.0.0.1", port), 10) as client:
         client.settimeout(10)
         client.recv(4096)
@@ -70,7 +70,7 @@ def _speak(port: int, *lines: str | bytes) -> None:
 
 
 def _confide(server: Served) -> None:
-    """Sessions that are full of secrets."""
+    """Run sessions full of secrets."""
     secret = _SECRETS
     submission, imap = server.ports["submission"], server.ports["imap"]
     plain = _base64(f"\0{ADA}\0{secret['plainpass']}")
@@ -130,7 +130,7 @@ def test_nothing_confidential_is_in_the_log(root: Path, tmp_path: Path, form: st
     assert len(lines) > 40
     for secret in (*_SECRETS.values(), PASSWORD):
         assert secret.lower() not in text.lower(), secret
-        for shift in range(3):  # base64 looks different wherever in the text a secret begins
+        for shift in range(3):  # its base64 depends on the offset
             piece = base64.b64encode(b"\0" * shift + secret.encode())[4:-4].decode().rstrip("=")
             assert piece not in text, secret
     for user, peer, session, message in (_parts(line, form) for line in lines):
@@ -152,15 +152,15 @@ def test_nothing_confidential_is_in_the_log(root: Path, tmp_path: Path, form: st
 
 
 def _parts(line: str, form: str) -> tuple[str, str, str, str]:
-    """User, peer, session and message of a line."""
+    """Return user, peer, session and message of a line."""
     if form == "json":
         entry = json.loads(line)
         assert entry.keys() <= {"time", "level", "module", "session", "peer", "user", "message", "trace"}
         return entry.get("user", ""), entry.get("peer", ""), entry.get("session", ""), entry["message"]
     assert _LINE.match(line), line
     message = line.split(": ", 1)[1]
-    found = re.match(r"([0-9a-f]{6}-[0-9a-f]+) (\S+) (\S+@\S+)? ?(.*)", message)
-    return (found[3] or "", found[2], found[1], found[4]) if found else ("", "", "", message)
+    match = re.match(r"([0-9a-f]{6}-[0-9a-f]+) (\S+) (\S+@\S+)? ?(.*)", message)
+    return (match[3] or "", match[2], match[1], match[4]) if match else ("", "", "", message)
 
 
 def _written(formatter: logging.Formatter, text: str, *arguments: object, exception: bool = False) -> str:
@@ -181,7 +181,7 @@ def _written(formatter: logging.Formatter, text: str, *arguments: object, except
 
 @pytest.mark.parametrize("formatter", [logs.TextLines(), logs.JsonLines()], ids=["text", "json"])
 @pytest.mark.parametrize("evil", ["a\nb", "a\r\nb", "a\x1b[31mb", "a\x85b", "a\u2028b", "a\0b", "\udcffb"])
-def test_nothing_ends_a_line_but_its_end(formatter: logging.Formatter, evil: str) -> None:
+def test_no_text_breaks_a_line(formatter: logging.Formatter, evil: str) -> None:
     for exception in (False, True):
         written = _written(formatter, "%s says %s", Peer("abc-1", "192.0.2.1", ADA), evil, exception=exception)
         assert written.endswith("\n")
@@ -196,7 +196,7 @@ def test_nothing_ends_a_line_but_its_end(formatter: logging.Formatter, evil: str
         assert ("Traceback" in line) == exception
 
 
-def test_lines_of_a_process_that_serves_are_written_behind_and_in_order() -> None:
+def test_serving_process_writes_lines_from_a_thread_in_order() -> None:
     stream = io.StringIO()
     handler = logs.LogWriter(stream)
     log = logging.Logger("adapter.test")
@@ -212,7 +212,7 @@ def test_lines_of_a_process_that_serves_are_written_behind_and_in_order() -> Non
     wait_until(lambda: stream.getvalue().endswith("a moment later\n"))
 
 
-def test_only_warnings_of_libraries_are_wanted() -> None:
+def test_libraries_log_warnings_only() -> None:
     handlers, level = logging.root.handlers[:], logging.root.level
     ours = logging.getLogger("adapter").level
     try:

@@ -1,4 +1,4 @@
-"""The pages for those who watch: readiness, health, and figures in the format of Prometheus."""
+"""The monitoring pages: readiness, health, and metrics in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tests.support.smtpd import PASSWORD, make_store
 from tests.support.stores import ADA
 from tests.support.waiting import PATIENCE, wait_until
 
-Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (\S+)\Z')
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
 
 
-def parse(text: str) -> tuple[Figures, dict[str, str]]:
-    """Samples and types of an exposition, every rule of the format checked."""
+def parse(text: str) -> tuple[Samples, dict[str, str]]:
+    """Return samples and types of an exposition, after checking every rule of the format."""
     assert text.endswith("\n")
-    figures: Figures = {}
+    samples: Samples = {}
     types: dict[str, str] = {}
     helped: set[str] = set()
     current = ""
     for line in text.splitlines():
         if line.startswith("# HELP "):
             current = line.split(" ", 3)[2]
-            assert current not in helped  # all lines of a family stand together
+            assert current not in helped  # the lines of a family are contiguous
             helped.add(current)
         elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
@@ -51,27 +51,28 @@ def parse(text: str) -> tuple[Figures, dict[str, str]]:
             name, labels, value = match.groups()
             assert re.fullmatch(rf"{current}(_bucket|_sum|_count)?" if types[current] == "histogram" else current, name)
             key = name, frozenset(_LABEL.findall(labels or ""))
-            assert key not in figures, line
-            figures[key] = float(value)
+            assert key not in samples, line
+            samples[key] = float(value)
     for name in [name for name, kind in types.items() if kind == "histogram"]:
-        for (sample, labels), count in figures.items():
+        for (sample, labels), count in samples.items():
             if sample == f"{name}_count":
                 buckets = {
-                    float(dict(found)["le"]): value
-                    for (bucket, found), value in figures.items()
-                    if bucket == f"{name}_bucket" and {pair for pair in found if pair[0] != "le"} == labels
+                    float(dict(bucket_labels)["le"]): value
+                    for (bucket, bucket_labels), value in samples.items()
+                    if bucket == f"{name}_bucket" and {pair for pair in bucket_labels if pair[0] != "le"} == labels
                 }
                 ordered = [buckets[bound] for bound in sorted(buckets)]
                 assert ordered == sorted(ordered)
                 assert ordered[-1] == buckets[float("inf")] == count
-                assert (f"{name}_sum", labels) in figures
-    return figures, types
+                assert (f"{name}_sum", labels) in samples
+    return samples, types
 
 
-def total(figures: Figures, name: str, **labels: str) -> float:
-    """Of all workers."""
-    wanted = labels.items()
-    return sum(value for (found, pairs), value in figures.items() if found == name and wanted <= dict(pairs).items())
+def total(samples: Samples, name: str, **labels: str) -> float:
+    """Return the sum over all workers."""
+    return sum(
+        value for (family, pairs), value in samples.items() if family == name and labels.items() <= dict(pairs).items()
+    )
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -103,14 +104,14 @@ def server(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.
         assert "Traceback" not in (directory / "log").read_text()
 
 
-def _figures(server: Served) -> Figures:
+def _samples(server: Served) -> Samples:
     status, text = get(server.ports["metrics"], "/metrics")
     assert status == 200
     return parse(text)[0]
 
 
-def test_what_happens_is_counted(server: Served) -> None:
-    before = _figures(server)
+def test_events_are_counted(server: Served) -> None:
+    before = _samples(server)
     with smtplib.SMTP("127.0.0.1", server.ports["smtp"], timeout=PATIENCE) as client:
         client.sendmail("x@y.test", [ADA], message())
         client.docmd("NONSENSE secret")
@@ -120,13 +121,13 @@ def test_what_happens_is_counted(server: Served) -> None:
     session.login(ADA, PASSWORD)
     session.select("INBOX")
     session.fetch("1:*", "(FLAGS)")
-    # Workers put up their figures each at its own time: those of each session's last command are waited for.
+    # Each worker publishes in its own time: wait for the samples of each session's last command.
     for last in ({"protocol": "smtp", "command": "unknown"}, {"protocol": "imap", "command": "FETCH"}):
-        known = total(before, "markpost_commands_total", **last)
-        wait_until(lambda last=last, known=known: total(_figures(server), "markpost_commands_total", **last) > known)  # type: ignore[misc]
+        count = total(before, "markpost_commands_total", **last)
+        wait_until(lambda last=last, n=count: total(_samples(server), "markpost_commands_total", **last) > n)  # type: ignore[misc]
     applied = total(before, "markpost_applied_sequence")
-    wait_until(lambda: total(_figures(server), "markpost_applied_sequence") > applied)
-    after = _figures(server)
+    wait_until(lambda: total(_samples(server), "markpost_applied_sequence") > applied)
+    after = _samples(server)
     session.logout()
 
     def grown(name: str, **labels: str) -> float:
@@ -145,23 +146,23 @@ def test_what_happens_is_counted(server: Served) -> None:
     assert grown("markpost_commit_operations_count") >= 1
     assert grown("markpost_lock_wait_seconds_count") >= 1
     for name in ("journal_bytes", "index_bytes", "journal_segments", "free_bytes"):
-        assert [value for (found, _), value in after.items() if found == f"markpost_{name}" and value > 0], name
+        assert [value for (family, _), value in after.items() if family == f"markpost_{name}" and value > 0], name
     assert total(after, "markpost_queue_recipients", state="due") == 0
     assert total(after, "process_resident_memory_bytes") > 1 << 20
     assert abs(total(after, "process_start_time_seconds") / _workers(after) - time.time()) < 120
 
 
-def _workers(figures: Figures) -> int:
-    return len({dict(labels)["worker"] for name, labels in figures if name == "process_open_fds"})
+def _workers(samples: Samples) -> int:
+    return len({dict(labels)["worker"] for name, labels in samples if name == "process_open_fds"})
 
 
-def test_every_worker_shows_its_own(server: Served) -> None:
-    wanted = 2 if "workers = 2" in (server.log.parent / "conf.toml").read_text() else 1
-    wait_until(lambda: _workers(_figures(server)) == wanted)
+def test_every_worker_has_its_own_samples(server: Served) -> None:
+    workers = 2 if "workers = 2" in (server.log.parent / "conf.toml").read_text() else 1
+    wait_until(lambda: _workers(_samples(server)) == workers)
 
 
 @pytest.mark.setting("metrics.listen")
-def test_pages(server: Served) -> None:
+def test_monitoring_pages_respond_to_get_and_head_only(server: Served) -> None:
     port = server.ports["metrics"]
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz?verbose=1") == (200, "ready\n")
@@ -174,20 +175,20 @@ def test_pages(server: Served) -> None:
             assert client.recv(100).split()[1] == answer
 
 
-def test_maintenance_is_not_ready_but_healthy(server: Served, root: Path) -> None:
+def test_server_in_maintenance_is_healthy_but_not_ready(server: Served, root: Path) -> None:
     port = server.ports["metrics"]
     gate.turn_on(str(root), reason="test", deadline=PATIENCE)
     try:
         for _ in range(4):
             assert get(port, "/readyz") == (503, "offline for maintenance\n")
         assert get(port, "/healthz")[0] == 200
-        wait_until(lambda: total(_figures(server), "markpost_offline") == _workers(_figures(server)))
+        wait_until(lambda: total(_samples(server), "markpost_offline") == _workers(_samples(server)))
     finally:
         gate.turn_off(str(root))
     wait_until(lambda: [get(port, "/readyz")[0] for _ in range(4)] == [200] * 4)
 
 
-def test_draining_is_not_ready(root: Path, tmp_path: Path) -> None:
+def test_draining_server_is_not_ready(root: Path, tmp_path: Path) -> None:
     (tmp_path / "conf.toml").write_text('[metrics]\nlisten = "127.0.0.1:0"\n')
     arguments = ("--config", str(tmp_path / "conf.toml"), "--smtp", "127.0.0.1:0")
     with served(root, *arguments, log=tmp_path / "log") as server:
@@ -203,7 +204,7 @@ def test_draining_is_not_ready(root: Path, tmp_path: Path) -> None:
         client.close()
 
 
-def test_the_text_is_right_whatever_the_labels() -> None:
+def test_labels_are_escaped_and_store_samples_come_once() -> None:
     shared = SharedMetrics(3)
     odd = 'a"b\\c\nd'
     for number in (0, 2):
@@ -215,13 +216,13 @@ def test_the_text_is_right_whatever_the_labels() -> None:
                 Sample(metrics.INDEX_BYTES.name, (), 100.0 + number),
             ]
         )
-    figures, types = parse(prometheus.render(shared.read()))
+    samples, types = parse(prometheus.render(shared.read()))
     assert types["markpost_commit_operations"] == "histogram"
-    assert total(figures, "markpost_connections_total", worker="2") == 4.5
-    assert total(figures, "markpost_commit_operations_bucket", worker="0", le="2") == 3
-    assert total(figures, "markpost_commit_operations_count") == 8
-    assert total(figures, "markpost_index_bytes") == 102.0  # once, as the last who looked saw it
+    assert total(samples, "markpost_connections_total", worker="2") == 4.5
+    assert total(samples, "markpost_commit_operations_bucket", worker="0", le="2") == 3
+    assert total(samples, "markpost_commit_operations_count") == 8
+    assert total(samples, "markpost_index_bytes") == 102.0  # once, the latest
     shared.clear(2)
     assert total(parse(prometheus.render(shared.read()))[0], "markpost_index_bytes") == 100.0
-    shared.publish([Sample(metrics.CONNECTIONS.name, ("x" * (300 << 10),), 1.0)])  # too much: what was there stays away
+    shared.publish([Sample(metrics.CONNECTIONS.name, ("x" * (300 << 10),), 1.0)])  # too large: dropped
     parse(prometheus.render(shared.read()))

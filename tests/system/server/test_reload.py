@@ -1,4 +1,4 @@
-"""SIGHUP and renewed certificates: no session is dropped, what has changed holds, mistakes change nothing."""
+"""SIGHUP and renewed certificates: no session is dropped, changes take effect, errors change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = ("smtp", "submissions", "imap", "imaps")
 
 
 class Configured:
-    """A server with a configuration that can be written anew."""
+    """A server with a configuration that can be rewritten."""
 
     def __init__(self, directory: Path, tls: Tls) -> None:
         self.tls = tls
@@ -46,7 +46,7 @@ class Configured:
         self.file.write_text(f'[tls]\ncertificate = "{self.tls.certificate}"\nkey = "{self.tls.key}"\n{text}')
 
     async def hup(self, server: Served, expected: str) -> str:
-        """The last line it logs about that."""
+        """Send SIGHUP; return the last line of the log after the expected one."""
         before = self.log.read_text().count(expected)
         server.process.send_signal(signal.SIGHUP)
         await until(lambda: self.log.read_text().count(expected) > before)
@@ -58,7 +58,7 @@ def presented(port: int) -> str:
 
 
 @pytest.mark.setting("imap.folders")
-async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> None:
+async def test_sighup_changes_settings_without_dropping_sessions(tmp_path: Path) -> None:
     root = tmp_path / "store"
     make_store(root)
     configured = Configured(tmp_path, make_certificate(tmp_path))
@@ -94,18 +94,18 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
             assert new.esmtp_features["size"] == "12345"
             new.mail("x@y.test")
             assert [new.rcpt(ADA)[0], new.rcpt(BOB)[0]] == [250, 452]
-        # Open sessions go on where they were, and know what has changed of accounts.
+        # Open sessions continue, and use the changed settings of accounts.
         assert mx.rcpt("office@example.test")[0] == 250
         assert mx.rcpt(BOB)[0] == 250
         assert mx.data(message())[0] == 250
-        # Their next transaction is under the new limits.
+        # Their next transaction has the new limits.
         assert [mx.mail("x@y.test")[0], mx.rcpt(ADA)[0], mx.rcpt(BOB)[0], mx.rset()[0]] == [250, 250, 452, 250]
         assert mx.mail("x@y.test", ["SIZE=12346"])[0] == 552
         assert user.sendmail(ADA, [BOB], OURS) == {}
         await until(lambda: imap.noop()[0] == "OK" and imap.search(None, "ALL")[1] == [b"1"])
         assert imap.create("another")[0] == "NO"
         assert imap._simple_command("GETQUOTAROOT", "INBOX")[0] == "OK"
-        # A password is another at once, and so is a registration; nobody needs to be told.
+        # A new password or registration takes effect at once, without SIGHUP.
         run = CliRunner().invoke
         eve = ["account", "add", "eve@example.test", "--root", str(root), "--password-stdin"]
         assert run(main, eve, input="hunter2\n").exit_code == 0
@@ -138,7 +138,7 @@ async def test_sighup_changes_settings_below_open_sessions(tmp_path: Path) -> No
     assert "Traceback" not in configured.log.read_text()
 
 
-async def test_renewed_certificates_are_noticed(
+async def test_renewed_certificates_are_reloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reload, "_CERTIFICATE_CHECK_SECONDS", 0.05)
@@ -153,7 +153,7 @@ async def test_renewed_certificates_are_noticed(
         key = (tmp_path / "key.pem").read_text()
         make_certificate(tmp_path)
         renewed = (tmp_path / "key.pem").read_text()
-        # One file after the other: in between they do not fit together.
+        # One file after the other: in between they do not match.
         (tmp_path / "key.pem").write_text(key)
         with caplog.at_level(logging.ERROR):
             await until(lambda: "certificates: reload failed" in caplog.text)
@@ -168,7 +168,7 @@ async def test_renewed_certificates_are_noticed(
 
 
 @pytest.mark.setting("relay.host", "relay.port")
-async def test_the_smarthost_can_be_another(tmp_path: Path) -> None:
+async def test_smarthost_can_change(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with Sink() as sink, serving(tmp_path / "store", Settings(), ["submission"]) as running:
         settings = running.services.settings
@@ -186,7 +186,7 @@ async def test_the_smarthost_can_be_another(tmp_path: Path) -> None:
         assert running.inbox(folder="Sent") == []
 
 
-async def test_a_smarthost_that_is_replaced_is_not_waited_for_long(tmp_path: Path) -> None:
+async def test_replaced_smarthost_is_abandoned_soon(tmp_path: Path) -> None:
     silence = asyncio.Event()
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +213,7 @@ async def test_a_smarthost_that_is_replaced_is_not_waited_for_long(tmp_path: Pat
     before.close()
 
 
-async def test_a_job_runs_anew_when_its_settings_change(tmp_path: Path) -> None:
+async def test_job_restarts_when_its_settings_change(tmp_path: Path) -> None:
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", kinds=()) as running:
         services, stop = running.services, asyncio.Event()
@@ -229,19 +229,19 @@ async def test_a_job_runs_anew_when_its_settings_change(tmp_path: Path) -> None:
 
         task = asyncio.create_task(restart_on_change(services, stop, lambda: services.settings.limits.hops, job))
         await asyncio.sleep(0)
-        told = len(services.after_reload)
+        callbacks = len(services.after_reload)
         for number in (100, 7, 7, 8):
             hops(number)
             await until(lambda number=number: runs[-1] == number)  # type: ignore[misc]
-            await asyncio.sleep(0.02)  # for one too many, if there is one
+            await asyncio.sleep(0.02)  # time for an unexpected additional run
         assert runs == [100, 7, 8]
-        assert len(services.after_reload) == told
+        assert len(services.after_reload) == callbacks
         stop.set()
         await asyncio.wait_for(task, PATIENCE)
-        assert len(services.after_reload) == told - 1
+        assert len(services.after_reload) == callbacks - 1
 
 
-def test_a_worker_that_comes_later_goes_by_what_can_change() -> None:
+def test_new_worker_uses_the_live_settings() -> None:
     now = Settings()
     mistake: ConfigError | None = None
 

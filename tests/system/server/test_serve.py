@@ -1,4 +1,4 @@
-"""The process: what it prints, how it ends, how it goes offline and comes back, and why it does not start."""
+"""The serving process: output, shutdown, maintenance, and failures to start."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_listeners_are_announced_and_sigterm_ends_cleanly(root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_in_flight_is_finished_first(root: Path, tmp_path: Path, number: int) -> None:
+def test_commands_in_flight_are_finished_before_exit(root: Path, tmp_path: Path, number: int) -> None:
     (tmp_path / "conf.toml").write_text(f'[server]\ndrain = "{PATIENCE} s"\n')
     arguments = ("--config", str(tmp_path / "conf.toml"), "--smtp", "127.0.0.1:0")
     with served(root, *arguments, log=tmp_path / "log") as server:
@@ -84,7 +84,7 @@ def test_what_is_in_flight_is_finished_first(root: Path, tmp_path: Path, number:
 
 
 @pytest.mark.setting("server.drain")
-def test_a_session_that_does_not_end_is_ended(root: Path, tmp_path: Path) -> None:
+def test_session_that_does_not_finish_is_cut_off(root: Path, tmp_path: Path) -> None:
     (tmp_path / "conf.toml").write_text('[server]\ndrain = "500 ms"\n')
     arguments = ("--config", str(tmp_path / "conf.toml"), "--smtp", "127.0.0.1:0")
     with served(root, *arguments, log=tmp_path / "log") as server:
@@ -92,13 +92,13 @@ def test_a_session_that_does_not_end_is_ended(root: Path, tmp_path: Path) -> Non
         client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")
         reader = client.makefile("rb")
         assert [reader.readline()[:3] for _ in range(3)] == [b"220", b"250", b"250"]
-        assert server.stop() == 0  # though the client neither goes on nor leaves
+        assert server.stop() == 0  # although the client neither continues nor disconnects
         assert "drain timeout: cutting off 1 session" in (tmp_path / "log").read_text()
         reader.close()
         client.close()
 
 
-def test_maintenance_turns_clients_away_and_lets_go_of_the_store(root: Path, tmp_path: Path) -> None:
+def test_maintenance_turns_clients_away_and_closes_the_store(root: Path, tmp_path: Path) -> None:
     marker = root.joinpath(*layout.MAINTENANCE, layout.OFFLINE_MARKER)
     with served(root, "--smtp", "127.0.0.1:0", log=tmp_path / "log") as server:
         port = server.ports["smtp"]
@@ -117,7 +117,7 @@ def test_maintenance_turns_clients_away_and_lets_go_of_the_store(root: Path, tmp
         assert stored(root) == 2
 
 
-def test_a_store_that_is_offline_is_waited_for(root: Path, tmp_path: Path) -> None:
+def test_server_starts_below_an_offline_store(root: Path, tmp_path: Path) -> None:
     marker = root.joinpath(*layout.MAINTENANCE, layout.OFFLINE_MARKER)
     marker.write_text("repair\n")
     with served(root, "--smtp", "127.0.0.1:0", log=tmp_path / "log") as server:
@@ -137,7 +137,7 @@ def _can_lock_alone(root: Path) -> bool:
         return True
 
 
-def test_certificates_are_read_again_on_sighup(root: Path, tmp_path: Path) -> None:
+def test_sighup_reloads_certificates(root: Path, tmp_path: Path) -> None:
     tls = make_certificate(tmp_path)
     config = tmp_path / "conf.toml"
     config.write_text(f'[tls]\ncertificate = "{tls.certificate}"\nkey = "{tls.key}"\n')
@@ -171,7 +171,7 @@ def _certificate(server: Served) -> str:
         (("--smtp", "127.0.0.1:0"), '[login]\ntoken_url = "file:///etc/passwd"\n', "http or https"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_line(
+def test_start_failure_is_reported_in_one_line(
     root: Path, tmp_path: Path, arguments: tuple[str, ...], config: str, expected: str
 ) -> None:
     (tmp_path / "conf.toml").write_text(config)
@@ -186,7 +186,7 @@ def test_what_cannot_start_says_why_in_one_line(
 
 
 @pytest.mark.setting("listen.smtp", "server.hostname", "server.log_format")
-def test_listeners_from_the_configuration(root: Path, tmp_path: Path) -> None:
+def test_configured_listeners_are_opened(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "conf.toml"
     config.write_text('[listen]\nsmtp = ["127.0.0.1:0"]\n[server]\nlog_format = "json"\nhostname = "mx.here.test"\n')
     with served(root, "--config", str(config), log=tmp_path / "log") as server:

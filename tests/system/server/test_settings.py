@@ -1,4 +1,4 @@
-"""Settings of the server that no other test is about: each does what it says."""
+"""Server settings that no other test covers: each takes effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.setting("listen.imap", "listen.imaps", "listen.smtp", "listen.submission", "listen.submissions")
 @pytest.mark.setting("listen.lmtp", "listen.socket_mode", "server.log_level", "tls.certificate", "tls.key")
-def test_every_listener_of_the_configuration_serves(root: Path, tmp_path: Path) -> None:
+def test_every_configured_listener_serves(root: Path, tmp_path: Path) -> None:
     tls = make_certificate(tmp_path)
     lines = [f'{kind} = ["127.0.0.1:0"]' for kind in ("imap", "imaps", "smtp", "submission", "submissions")]
     config = tmp_path / "markpost.toml"
@@ -82,19 +82,19 @@ def test_every_listener_of_the_configuration_serves(root: Path, tmp_path: Path) 
 
 
 @pytest.mark.setting("listen.backlog")
-def test_so_many_connections_may_wait_to_be_accepted() -> None:
+def test_backlog_bounds_connections_that_wait_to_be_accepted() -> None:
     listener = open_listener(endpoints.parse("smtp", "127.0.0.1:0"), Settings(listen=Listen(backlog=7)))
     try:
-        # Of a socket that listens, the kernel tells the length of the queue where it tells of lost packets else.
-        told = listener.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        assert struct.unpack_from("I", told, 28)[0] == 7
+        # For a listening socket, the kernel has the length of the queue in this field of TCP_INFO.
+        info = listener.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        assert struct.unpack_from("I", info, 28)[0] == 7
     finally:
         listener.close()
 
 
 @pytest.mark.setting("server.threads")
 @pytest.mark.parametrize("threads", [1, 3])
-def test_so_many_threads_work_at_once(root: Path, threads: int) -> None:
+def test_number_of_threads_follows_the_setting(root: Path, threads: int) -> None:
     store = context.open_store(str(root), Settings(server=Server(threads=threads)))
     try:
         meeting = threading.Barrier(2, timeout=PATIENCE if threads > 1 else 0.3)
@@ -109,7 +109,7 @@ def test_so_many_threads_work_at_once(root: Path, threads: int) -> None:
 
 
 class _Passwords:
-    """Every password is right; counts how many are checked, and how many at once. So many come together."""
+    """Every password is right; counts the checks, and how many run concurrently."""
 
     def __init__(self, together: int) -> None:
         self._meeting = threading.Barrier(together, timeout=PATIENCE)
@@ -127,7 +127,7 @@ class _Passwords:
             self._now += 1
             self.most = max(self.most, self._now)
         self._meeting.wait()
-        time.sleep(0.02)  # for one too many, if there is one
+        time.sleep(0.02)  # time for an unexpected additional check
         with self._lock:
             self._now -= 1
         return True
@@ -138,7 +138,7 @@ class _Passwords:
 
 @pytest.mark.setting("login.cache", "login.threads")
 @pytest.mark.parametrize(("cache", "threads"), [(0.0, 1), (60.0, 3)])
-async def test_passwords_are_checked_again_after_a_while_and_so_many_at_once(cache: float, threads: int) -> None:
+async def test_login_cache_expires_and_hashing_threads_are_bounded(cache: float, threads: int) -> None:
     passwords = _Passwords(threads)
     settings = Settings(login=Login(cache=Seconds(cache), threads=threads))
     login = Authenticator(settings, passwords, lambda _: True)
@@ -161,7 +161,7 @@ async def _capabilities(running: Running) -> bytes:
 
 
 @pytest.mark.setting("login.mechanisms", "imap.compress")
-async def test_what_is_offered(root: Path) -> None:
+async def test_offered_mechanisms_follow_the_settings(root: Path) -> None:
     settings = Settings(login=Login(mechanisms=("plain",)), imap=ImapSettings(compress=False))
     async with serving(root, settings, ["imap", "submission"]) as running:
         client = await running.connect("submission")
@@ -182,7 +182,7 @@ async def test_what_is_offered(root: Path) -> None:
 
 @pytest.mark.setting("imap.id_from")
 @pytest.mark.parametrize(("proxies", "believed"), [(LOOPBACK, True), ((), False)])
-async def test_a_proxy_says_for_whom_it_speaks(
+async def test_proxy_passes_on_the_address_of_its_client(
     root: Path, caplog: pytest.LogCaptureFixture, proxies: tuple[str, ...], believed: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -196,7 +196,7 @@ async def test_a_proxy_says_for_whom_it_speaks(
 
 
 class _Introspection(BaseHTTPRequestHandler):
-    """RFC 7662; the token ``slow`` takes longer than anybody waits."""
+    """Token introspection (RFC 7662); the token ``slow`` takes longer than the timeout."""
 
     enough = threading.Event()
 
@@ -226,7 +226,7 @@ def introspection() -> Iterator[str]:
 
 
 @pytest.mark.setting("login.token_url", "login.token_timeout")
-async def test_tokens_are_checked_at_a_url_within_a_time(root: Path, introspection: str) -> None:
+async def test_tokens_are_introspected_within_the_timeout(root: Path, introspection: str) -> None:
     for token, seconds, code in (("bad", PATIENCE, 535), ("slow", 0.3, 454), ("good", PATIENCE, 235)):
         settings = Settings(login=Login(token_url=introspection, token_timeout=Seconds(seconds), delay=Seconds(0)))
         async with serving(root, settings, ["submission"]) as running:
@@ -260,7 +260,7 @@ async def test_line_ends_of_submission_and_lmtp(root: Path) -> None:
 
 
 @pytest.mark.setting("lmtp.proxy_from")
-async def test_a_proxy_in_front_of_lmtp(root: Path) -> None:
+async def test_proxy_in_front_of_lmtp_passes_on_the_address(root: Path) -> None:
     settings = Settings(lmtp=Lmtp(proxy_from=LOOPBACK, trusted=("192.0.2.0/24",)))
     async with serving(root, settings, ["lmtp"]) as running:
         for peer, code in (("192.0.2.7", 220), ("198.51.100.7", 521)):
@@ -270,7 +270,7 @@ async def test_a_proxy_in_front_of_lmtp(root: Path) -> None:
 
 
 @pytest.mark.setting("quota.over", "quota.storage")
-def test_a_full_mailbox_refuses_for_good_if_that_is_wanted(store: Transport) -> None:
+def test_full_mailbox_refuses_permanently_if_configured(store: Transport) -> None:
     for over, reason in (("later", Reason.OVER_QUOTA_SOFT), ("refuse", Reason.OVER_QUOTA)):
         recipients = Recipients(Settings(quota=Quota(storage=Size(10), over=over)), store)  # type: ignore[arg-type]
         with pytest.raises(MailError) as failure:
@@ -279,7 +279,7 @@ def test_a_full_mailbox_refuses_for_good_if_that_is_wanted(store: Transport) -> 
 
 
 @pytest.mark.setting("relay.expire_after")
-async def test_mail_for_others_is_returned_after_so_long(root: Path) -> None:
+async def test_undeliverable_mail_bounces_after_the_configured_time(root: Path) -> None:
     relay = RelaySettings(host="192.0.2.1", expire_after=Seconds(3600), connect=Seconds(0.2))
     async with serving(root, Settings(relay=relay), ["submission"]) as running:
         client = await running.hello("submission")

@@ -1,4 +1,4 @@
-"""What workers have in common: listening sockets, which may give trouble, and counts."""
+"""Shared by workers: listening sockets, which may fail to accept, and counts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from adapter.server.listeners import Acceptor
 from tests.support.waiting import PATIENCE
 
 
-async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acceptor_pauses_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapter.server.listeners._ERROR_PAUSE_SECONDS", 0.2)
     listener = endpoints.listen(Endpoint("smtp", "127.0.0.1", 0))
     tries = 0
 
     class Exhausted:
-        """A listening socket that has no descriptor to give, at first."""
+        """A listening socket that first fails for lack of descriptors."""
 
         def __init__(self, real: socket.socket) -> None:
             self._real = real
@@ -55,7 +55,7 @@ async def test_trouble_with_accepting_is_waited_out(monkeypatch: pytest.MonkeyPa
     acceptor.close()
 
 
-def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
+def test_counts_include_all_live_workers() -> None:
     counts = SharedCounts(3)
     assert counts.add(counts.key("peer a"))
     counts.column = 2
@@ -80,7 +80,7 @@ def test_counts_are_those_of_all_workers_and_of_those_alive() -> None:
     assert counts.common(counts.key("user c"), 100.0) == 4
 
 
-def test_counts_keep_to_their_memory() -> None:
+def test_counts_have_bounded_memory() -> None:
     now = 0.0
     counts = SharedCounts(clock=lambda: now)
     assert all(counts.add(counts.key(f"peer {number}")) for number in range(500))
@@ -90,6 +90,6 @@ def test_counts_keep_to_their_memory() -> None:
     assert counts.keys() <= (1 << 14) + 16
     assert all(
         counts.of_workers(counts.key(f"peer {number}")) == [1] for number in range(500)
-    )  # the living are not displaced
+    )  # counts of live workers are not displaced
     assert counts.common(counts.key("guess 39999"), 100.0) == 1
     assert sum(counts.common(counts.key(f"guess {number}"), 100.0) for number in range(20_000)) < 3000

@@ -1,4 +1,4 @@
-"""Many slow clients and large messages: the fast are served, and memory stays bounded."""
+"""Many slow clients and large messages: fast clients are served, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 
 async def _drip(port: int, prefix: bytes, ready: asyncio.Semaphore) -> None:
-    """One octet a second, for ever."""
+    """Send one octet a second without end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await reader.readline()
     if prefix:
@@ -49,7 +49,7 @@ async def _drip(port: int, prefix: bytes, ready: asyncio.Semaphore) -> None:
         await asyncio.sleep(1)
 
 
-def test_slow_clients_do_not_hold_up_a_fast_one(server: Served) -> None:
+def test_slow_clients_do_not_delay_a_fast_one(server: Served) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     port = server.ports["smtp"]
@@ -82,7 +82,7 @@ def _deliver(port: int, count: int) -> None:
             client.sendmail("x@y.test", [ADA], message(f"Fast {number}"))
 
 
-def test_large_messages_under_way_hold_little_memory(server: Served) -> None:
+def test_large_messages_in_transit_use_little_memory(server: Served) -> None:
     connections, sent = 20, 8 * MIB
     port = server.ports["smtp"]
     _send_large(port, message(body="warm\r\n"))
@@ -98,7 +98,7 @@ def test_large_messages_under_way_hold_little_memory(server: Served) -> None:
 
 
 class _Watch(threading.Thread):
-    """The highest figure of memory there was."""
+    """Return the highest memory use so far."""
 
     def __init__(self, server: Served) -> None:
         super().__init__(daemon=True)
@@ -136,7 +136,7 @@ def _send_large(port: int, octets: bytes, by_bdat: bool = False) -> None:
 @pytest.mark.parametrize("kind", ["text", "attachment", "bdat"])
 def test_a_large_message_adds_little_memory(server: Served, tmp_path: Path, kind: str) -> None:
     port = server.ports["smtp"]
-    for number in range(3):  # what a first message loads is not the message's
+    for number in range(3):  # the first message also loads modules
         _send_large(port, message(f"Warm {number}", attachments=[os.urandom(600_000)]))
     if kind == "attachment":
         octets = message("Large", attachments=[os.urandom(50 * MIB * 3 // 4)])

@@ -1,4 +1,4 @@
-"""The supervisor alone, as a process with workers that do what a test wants."""
+"""The supervisor, as a process with scripted workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _supervised(
     hung: float = 60.0,
     holds_lock: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[int]:
-    """A supervisor in a process of its own; its id."""
+    """Run a supervisor in a process of its own; yields its id."""
     process = os.fork()
     if process == 0:
         try:
@@ -54,7 +54,7 @@ def _supervised(
         os.waitpid(process, 0)
 
 
-def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) -> None:
+def test_worker_that_exits_early_is_restarted_with_back_off(tmp_path: Path) -> None:
     births = tmp_path / "births"
 
     def dies(channel: WorkerChannel) -> None:
@@ -69,7 +69,7 @@ def test_a_worker_that_dies_at_once_is_not_made_again_at_once(tmp_path: Path) ->
     assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.8), strict=True)), pauses
 
 
-def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
+def test_worker_without_heartbeat_is_replaced(tmp_path: Path) -> None:
     births = tmp_path / "births"
 
     def hangs(channel: WorkerChannel) -> None:
@@ -82,7 +82,7 @@ def test_a_worker_without_signs_of_life_is_replaced(tmp_path: Path) -> None:
         wait_until(lambda: births.exists() and len(births.read_text().split()) >= 2)
 
 
-def test_a_stopped_worker_is_killed_and_its_lock_is_free(tmp_path: Path) -> None:
+def test_stopped_worker_is_killed_and_its_lock_released(tmp_path: Path) -> None:
     lock, stopped, taken = tmp_path / "lock", tmp_path / "stopped", tmp_path / "taken"
     lock.touch()
 
@@ -107,7 +107,7 @@ def test_a_stopped_worker_is_killed_and_its_lock_is_free(tmp_path: Path) -> None
         assert time.monotonic() - began < 10
 
 
-def test_a_worker_that_hangs_is_killed_early_only_if_it_holds_the_lock(tmp_path: Path) -> None:
+def test_hanging_worker_is_killed_early_only_if_it_holds_the_lock(tmp_path: Path) -> None:
     births = tmp_path / "births"
     births.touch()
 
@@ -118,7 +118,7 @@ def test_a_worker_that_hangs_is_killed_early_only_if_it_holds_the_lock(tmp_path:
     def work(channel: WorkerChannel) -> None:
         with births.open("a") as file:
             file.write(f"{channel.number} {os.getpid()}\n")
-        while channel.number == 2:  # holds the lock as well, and works
+        while channel.number == 2:  # holds the lock too, but uses the processor
             pass
         time.sleep(PATIENCE)
 
@@ -127,8 +127,8 @@ def test_a_worker_that_hangs_is_killed_early_only_if_it_holds_the_lock(tmp_path:
         assert (len(born(1)), len(born(2))) == (1, 1)
 
 
-def test_time_in_which_the_supervisor_did_not_run_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after Ctrl-Z, which stops workers and supervisor alike."""
+def test_suspended_supervisor_does_not_count_as_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-Z, which stops workers and supervisor."""
     now, killed = 1000.0, []
     monkeypatch.setattr("adapter.server.supervisor.time.monotonic", lambda: now)
     monkeypatch.setattr("adapter.server.supervisor.os.kill", lambda process, _: killed.append(process))
@@ -145,7 +145,7 @@ def test_time_in_which_the_supervisor_did_not_run_is_no_silence(monkeypatch: pyt
     assert killed == [os.getpid()]
 
 
-def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_worker_that_does_not_exit_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("adapter.server.supervisor._COMMIT_SECONDS", 0.3)
     born = tmp_path / "born"
 
@@ -162,10 +162,10 @@ def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
         wait_until(lambda: not is_alive(supervisor) and not is_alive(worker))
 
 
-def test_a_worker_that_cannot_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_fork_is_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("adapter.server.supervisor._MAX_BACKOFF_SECONDS", 0.3)
     born = tmp_path / "born"
-    fork, failures = os.fork, iter([False, True, True])  # the supervisor itself can be made
+    fork, failures = os.fork, iter([False, True, True])  # the fork of the supervisor itself succeeds
 
     def no_more() -> int:
         if next(failures, False):

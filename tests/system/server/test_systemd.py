@@ -1,4 +1,4 @@
-"""As systemd runs it: notifications, the watchdog, sockets that are handed over, and the unit files themselves."""
+"""systemd: notifications, the watchdog, inherited sockets, and the unit files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS = _REPOSITORY / "conf" / "systemd"
 
 
 class _Systemd:
-    """Listens to what a service says."""
+    """Receives the notifications of a service."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -38,14 +38,14 @@ class _Systemd:
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
         self._socket.settimeout(PATIENCE)
 
-    def hear(self) -> list[str]:
+    def receive(self) -> list[str]:
         return self._socket.recv(4096).decode().split("\n")
 
     def wait_for(self, word: str) -> list[str]:
         deadline = time.monotonic() + PATIENCE
-        while word not in (heard := self.hear()):
+        while word not in (received := self.receive()):
             assert time.monotonic() < deadline
-        return heard
+        return received
 
     def is_silent(self, seconds: float) -> bool:
         return not select.select([self._socket], [], [], seconds)[0]
@@ -53,7 +53,7 @@ class _Systemd:
     def drop(self) -> None:
         with contextlib.suppress(TimeoutError):
             while not self.is_silent(0.0):
-                self.hear()
+                self.receive()
 
     def close(self) -> None:
         self._socket.close()
@@ -70,7 +70,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _service(
     root: Path, log: Path, arguments: tuple[str, ...], sockets: dict[str, socket.socket], **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """``markpost serve`` with sockets from descriptor 3 on and LISTEN_PID, as systemd does it."""
+    """Run ``markpost serve`` with sockets from descriptor 3 on and LISTEN_PID, as systemd does."""
     moves = " ".join(f"{3 + number}<&{each.fileno()}" for number, each in enumerate(sockets.values()))
     command = [sys.executable, "-m", "adapter.cli", "serve", "--root", str(root), *arguments]
     if sockets:
@@ -110,7 +110,7 @@ def _greeting(listening: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(("workers", "abstract"), [(1, False), (2, True)])
-def test_the_life_of_a_service(root: Path, tmp_path: Path, workers: int, abstract: bool) -> None:
+def test_service_notifies_systemd_of_its_state(root: Path, tmp_path: Path, workers: int, abstract: bool) -> None:
     systemd = _Systemd(f"@markpost-test-{os.getpid()}" if abstract else str(tmp_path / "notify"))
     smtp, lmtp = _listening(), _listening(socket.AF_UNIX, str(tmp_path / "lmtp.sock"))
     arguments = ("--workers", str(workers))
@@ -120,12 +120,12 @@ def test_the_life_of_a_service(root: Path, tmp_path: Path, workers: int, abstrac
         assert _greeting(smtp).startswith(b"220 ")
         assert b"LMTP" in _greeting(lmtp)
         systemd.drop()
-        assert systemd.hear() == ["WATCHDOG=1"]
-        assert systemd.hear() == ["WATCHDOG=1"]
+        assert systemd.receive() == ["WATCHDOG=1"]
+        assert systemd.receive() == ["WATCHDOG=1"]
         process.send_signal(signal.SIGHUP)
         assert any(line.startswith("MONOTONIC_USEC=") for line in systemd.wait_for("RELOADING=1"))
         systemd.wait_for("READY=1")
-        process.send_signal(signal.SIGSTOP)  # hangs: the watchdog must not be told otherwise
+        process.send_signal(signal.SIGSTOP)  # hangs: no more watchdog notifications
         time.sleep(0.2)
         systemd.drop()
         assert systemd.is_silent(1.5)
@@ -137,7 +137,7 @@ def test_the_life_of_a_service(root: Path, tmp_path: Path, workers: int, abstrac
         assert process.stdout is not None
         announced = process.stdout.read().decode().splitlines()
         assert announced == [f"smtp 127.0.0.1:{smtp.getsockname()[1]}", f"lmtp unix:{tmp_path}/lmtp.sock", "ready"]
-    assert (tmp_path / "lmtp.sock").exists()  # it is not ours to remove
+    assert (tmp_path / "lmtp.sock").exists()  # owned by the service manager
     assert "Traceback" not in (tmp_path / "log").read_text()
     for each in (smtp, lmtp):
         each.close()
@@ -158,8 +158,8 @@ def test_clients_wait_while_the_service_restarts(root: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_event_loop_that_hangs_is_noticed(root: Path, tmp_path: Path, workers: int) -> None:
-    """Alone the process falls silent; a worker is the supervisor's business, which goes on."""
+def test_hanging_event_loop_is_detected(root: Path, tmp_path: Path, workers: int) -> None:
+    """A single process stops notifying; a hanging worker is replaced by the supervisor, which continues."""
     systemd = _Systemd(str(tmp_path / "notify"))
     environment = {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "2000000"}
     arguments = ("--smtp", "127.0.0.1:0", "--workers", str(workers))
@@ -177,7 +177,7 @@ def test_an_event_loop_that_hangs_is_noticed(root: Path, tmp_path: Path, workers
     systemd.close()
 
 
-def test_sockets_are_taken_only_if_they_are_for_us_and_named() -> None:
+def test_only_named_sockets_for_this_process_are_inherited() -> None:
     kinds = ["imap", "smtp"]
     assert inherited_sockets(kinds, {}) == []
     assert inherited_sockets(kinds, {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "imap"}) == []
@@ -186,29 +186,29 @@ def test_sockets_are_taken_only_if_they_are_for_us_and_named() -> None:
         ConfigError, match=r"named 'markpost.socket': its FileDescriptorName= must be one of imap, smtp"
     ):
         inherited_sockets(kinds, environment)
-    assert not environment  # children must not think that they are meant
+    assert not environment  # children must not inherit them
 
 
-def test_what_a_unit_hands_over_must_listen(root: Path, tmp_path: Path) -> None:
+def test_inherited_socket_must_be_listening(root: Path, tmp_path: Path) -> None:
     with socket.socket() as deaf, _service(root, tmp_path / "log", (), {"imap": deaf}) as process:
         assert process.wait(PATIENCE) == 1
     assert "is not listening: use ListenStream=" in (tmp_path / "log").read_text()
 
 
-def test_implicit_tls_needs_a_certificate_here_too(root: Path, tmp_path: Path) -> None:
+def test_inherited_implicit_tls_socket_needs_a_certificate(root: Path, tmp_path: Path) -> None:
     with contextlib.closing(_listening()) as imaps, _service(root, tmp_path / "log", (), {"imaps": imaps}) as process:
         assert process.wait(PATIENCE) == 1
     assert "imaps needs a certificate" in (tmp_path / "log").read_text()
 
 
-def test_nobody_listens_and_nothing_breaks() -> None:
-    said: list[str] = []
+def test_missing_service_manager_is_harmless() -> None:
+    announced: list[str] = []
     for address in ("", "/nonexistent/notify", "@nobody-listens-here"):
-        manager = SystemdNotifier(said.append, {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
+        manager = SystemdNotifier(announced.append, {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
         manager.ready()
         manager.alive()
         manager.stopping()
-    assert said == ["ready"] * 3
+    assert announced == ["ready"] * 3
 
 
 # --- the unit files --------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _unit(path: Path) -> configparser.ConfigParser:
     return unit
 
 
-def test_every_listener_has_its_socket_unit() -> None:
+def test_every_listener_has_a_socket_unit() -> None:
     from adapter.cli.serve_options import LISTENER_KINDS
 
     names = {path.name for path in _UNITS.glob("*.socket")}
@@ -232,7 +232,7 @@ def test_every_listener_has_its_socket_unit() -> None:
         assert socket_section["Service"] == "markpost.service"
 
 
-def test_the_service_has_time_to_drain() -> None:
+def test_service_has_time_to_drain() -> None:
     from adapter.config.schema import Settings
     from adapter.server.store_lifecycle import max_close_seconds
     from adapter.server.supervisor import _COMMIT_SECONDS
@@ -243,7 +243,7 @@ def test_the_service_has_time_to_drain() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units with a program and a group that exist here."""
+    """The units with a program and a group that exist on this machine."""
     for path in _UNITS.glob("markpost*.s*"):
         text = re.sub(r"/usr/bin/markpost\b", sys.executable, path.read_text())
         (tmp_path / path.name).write_text(text.replace("SocketGroup=postfix", "SocketGroup=root"))
@@ -255,7 +255,7 @@ def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_finds_nothing_wrong(installed: Path) -> None:
+def test_systemd_accepts_the_units(installed: Path) -> None:
     units = [str(path) for path in sorted(installed.iterdir())]
     done = _analyze("verify", "--man=no", "--recursive-errors=no", *units)
     assert not [line for line in done.stderr.splitlines() if "markpost" in line]
@@ -266,6 +266,6 @@ def test_systemd_finds_nothing_wrong(installed: Path) -> None:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_the_sandbox_is_tight(installed: Path) -> None:
+def test_sandbox_is_tight(installed: Path) -> None:
     done = _analyze("security", "--offline=yes", "--threshold=20", str(installed / "markpost.service"))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr

@@ -1,4 +1,4 @@
-"""TLS on the wire: names, versions, and peers that must show a certificate of their own."""
+"""TLS on the wire: server names, versions, and client certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def presented(port: int, name: str | None, context: ssl.SSLContext | None 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 @pytest.mark.setting("tls.names")
-async def test_each_name_has_its_certificate(tmp_path: Path) -> None:
+async def test_each_server_name_has_its_certificate(tmp_path: Path) -> None:
     made = []
     for number, name in enumerate(("mail.example.test", "mail.example.org", "*.example.net")):
         (tmp_path / str(number)).mkdir()
@@ -66,7 +66,7 @@ async def test_each_name_has_its_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.setting("tls.client_ca")
-async def test_lmtp_peers_must_prove_who_they_are(tmp_path: Path) -> None:
+async def test_lmtp_peers_must_present_a_certificate(tmp_path: Path) -> None:
     authority, certificate = make_signed(tmp_path / "a")
     _, stranger = make_signed(tmp_path / "b")
     ours = make_certificate(tmp_path)
@@ -103,7 +103,7 @@ async def test_lmtp_peers_must_prove_who_they_are(tmp_path: Path) -> None:
                 with pytest.raises((ConnectionEnded, ssl.SSLError, ConnectionError)):
                     await secured(own, name)
         assert len(running.inbox()) == 2
-        # The MX port asks nobody, and neither does a unix socket.
+        # The MX port and Unix sockets require no client certificate.
         mx = await running.hello("smtp")
         await mx.start_tls()
         assert await mx.codes("EHLO c", "MAIL FROM:<x@y.test>") == [250, 250]

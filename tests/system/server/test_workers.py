@@ -1,4 +1,4 @@
-"""Several workers: they share listeners, limits and the store; they are replaced, drained, and never left behind."""
+"""Several workers: they share listeners, limits and the store; they are replaced and drained, and none is orphaned."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _two_workers(root: Path, directory: Path, drain: float = 3.0) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One for all tests that leave it as it was."""
+    """One server for all tests that leave it unchanged."""
     directory = tmp_path_factory.mktemp("server")
     with _two_workers(root, directory) as running:
         yield running
@@ -89,14 +89,14 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 @pytest.mark.setting("server.workers")
-def test_connections_are_shared_out_evenly(server: Served) -> None:
+def test_connections_are_balanced_between_workers(server: Served) -> None:
     workers = children(server.process.pid)
     assert len(workers) == 2
     before = [_sockets(worker) for worker in workers]
     shares: list[int] = []
 
     def are_even() -> bool:
-        """Five each, but for a worker that does not get its turn because the machine is busy with other things."""
+        """Five each, except for a worker that is not scheduled on a busy machine."""
         with contextlib.ExitStack() as clients:
             for _ in range(10):
                 client = clients.enter_context(socket.create_connection(("127.0.0.1", server.ports["smtp"])))
@@ -110,12 +110,12 @@ def test_connections_are_shared_out_evenly(server: Served) -> None:
 
 
 def _sockets(process: int) -> int:
-    """Open connections: sockets beyond those every worker has."""
+    """Return the open connections: sockets beyond those of every worker."""
     names = (os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir() if entry.is_symlink())
     return sum(name.startswith("socket:") for name in names)
 
 
-def test_limits_hold_for_all_workers_together(server: Served) -> None:
+def test_limits_apply_to_all_workers_together(server: Served) -> None:
     port = server.ports["smtp"]
     with _as_many_as_allowed(port):
         assert _greeting(port).startswith("421 ")
@@ -124,7 +124,7 @@ def test_limits_hold_for_all_workers_together(server: Served) -> None:
 
 @contextlib.contextmanager
 def _as_many_as_allowed(port: int) -> Iterator[None]:
-    """All twelve connections that one address may have; those of before may take a moment to be gone."""
+    """Open all twelve connections of one address; earlier ones may take a moment to be closed."""
     deadline = time.monotonic() + PATIENCE
     while True:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
@@ -139,7 +139,7 @@ def _as_many_as_allowed(port: int) -> Iterator[None]:
         time.sleep(0.1)
 
 
-def test_a_user_has_so_many_connections_whichever_workers_they_go_to(server: Served) -> None:
+def test_connections_of_a_user_are_limited_across_workers(server: Served) -> None:
     sessions = []
     try:
         for _ in range(3):
@@ -154,7 +154,7 @@ def test_a_user_has_so_many_connections_whichever_workers_they_go_to(server: Ser
             session.logout()
 
 
-def test_guesses_are_delayed_whichever_workers_they_go_to(server: Served) -> None:
+def test_password_guesses_are_delayed_across_workers(server: Served) -> None:
     took = []
     for _ in range(4):
         session = IMAP4("127.0.0.1", server.ports["imap"])
@@ -163,12 +163,12 @@ def test_guesses_are_delayed_whichever_workers_they_go_to(server: Served) -> Non
             session.login("nobody@example.test", "wrong")
         took.append(time.monotonic() - began)
         session.logout()
-    assert min(took[2:]) > 0.7  # neither worker alone has seen more than is free
+    assert min(took[2:]) > 0.7  # neither worker alone has seen more than the free failures
 
 
-def test_new_mail_is_seen_by_a_client_of_the_other_worker(server: Served) -> None:
+def test_new_mail_reaches_a_client_of_the_other_worker(server: Served) -> None:
     watchers = [IMAP4("127.0.0.1", server.ports["imap"]) for _ in range(2)]
-    for watcher in watchers:  # they went to different workers
+    for watcher in watchers:  # on different workers
         watcher.login(ADA, PASSWORD)
         watcher.select("INBOX")
     before = int(watchers[0].status("INBOX", "(MESSAGES)")[1][0].split()[2].rstrip(b")"))
@@ -178,11 +178,11 @@ def test_new_mail_is_seen_by_a_client_of_the_other_worker(server: Served) -> Non
         watcher.logout()
 
 
-def test_maintenance_with_two_workers(server: Served, root: Path) -> None:
+def test_maintenance_closes_the_store_in_every_worker(server: Served, root: Path) -> None:
     port = server.ports["smtp"]
     idle = IMAP4("127.0.0.1", server.ports["imap"])
     idle.login(ADA, PASSWORD)
-    gate.turn_on(str(root), reason="test", deadline=PATIENCE)  # raises unless both let go of the store
+    gate.turn_on(str(root), reason="test", deadline=PATIENCE)  # raises unless both close the store
     assert b"BYE" in idle.readline()
     assert [_greeting(port)[:4] for _ in range(4)] == ["421 "] * 4
     assert len(children(server.process.pid)) == 2
@@ -204,20 +204,20 @@ def test_sighup_reaches_every_worker(server: Served) -> None:
     wait_until(lambda: not any("other.example.test" in _greeting(port) for _ in range(4)))
 
 
-def test_a_worker_that_is_killed_is_replaced(server: Served, root: Path) -> None:
+def test_killed_worker_is_replaced(server: Served, root: Path) -> None:
     port = server.ports["smtp"]
     stored = _stored(root)
     for _ in range(2):
         victim, other = children(server.process.pid)
         os.kill(victim, signal.SIGKILL)
-        _send(port)  # at once: the other one serves
+        _send(port)  # at once: the other worker serves
         wait_until(lambda victim=victim: _is_replaced(server, victim))  # type: ignore[misc]
         assert other in children(server.process.pid)
     wait_until(lambda: _greeting(port).startswith("220 "))
     assert _stored(root) == stored + 2
     assert "exited (signal 9); restarting" in server.log.read_text()
     with _as_many_as_allowed(port):
-        pass  # what the dead had counted is forgotten: nobody is refused because of it
+        pass  # the counts of the dead worker are removed: no client is refused
 
 
 def _is_replaced(server: Served, victim: int) -> bool:
@@ -225,7 +225,7 @@ def _is_replaced(server: Served, victim: int) -> bool:
     return len(workers) == 2 and victim not in workers
 
 
-def test_a_stopped_worker_that_holds_a_lock_does_not_stop_deliveries(root: Path, tmp_path: Path) -> None:
+def test_stopped_worker_that_holds_a_lock_does_not_stop_deliveries(root: Path, tmp_path: Path) -> None:
     stored = _stored(root)
     with _two_workers(root, tmp_path, drain=0.5) as server, contextlib.ExitStack() as scope:
         index_lock = scope.enter_context((root / "locks" / layout.INDEX_LOCK).open("rb"))
@@ -235,10 +235,10 @@ def test_a_stopped_worker_that_holds_a_lock_does_not_stop_deliveries(root: Path,
         client.sendall(envelope + message() + b".\r\n")
         address_lock = root / "locks" / "addresses" / layout.address_lock(ADA)
         wait_until(lambda: _holders(address_lock))
-        (victim,) = _holders(address_lock)  # it waits for our lock
+        (victim,) = _holders(address_lock)  # waits for our lock
         assert victim in children(server.process.pid)
         os.kill(victim, signal.SIGSTOP)
-        wait_until(lambda: (state := read_process_state(victim)) and state.is_stopped)  # all its threads
+        wait_until(lambda: (state := read_process_state(victim)) and state.is_stopped)  # with all its threads
         index_lock.close()
         began = time.monotonic()
         _send(server.ports["smtp"])
@@ -250,7 +250,7 @@ def test_a_stopped_worker_that_holds_a_lock_does_not_stop_deliveries(root: Path,
 
 
 def _holders(lock: Path) -> list[int]:
-    """The processes that hold the kernel lock on a file."""
+    """Return the processes that hold the kernel lock on a file."""
     if not lock.exists():
         return []
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -258,7 +258,7 @@ def _holders(lock: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number: int) -> None:
+def test_shutdown_waits_for_commands_in_flight(root: Path, tmp_path: Path, number: int) -> None:
     stored = _stored(root)
     with _two_workers(root, tmp_path, drain=PATIENCE) as server:
         idle = [IMAP4("127.0.0.1", server.ports["imap"]) for _ in range(2)]
@@ -286,17 +286,17 @@ def test_the_end_waits_for_what_is_in_flight(root: Path, tmp_path: Path, number:
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_no_worker_is_left_behind(root: Path, tmp_path: Path) -> None:
+def test_workers_exit_after_their_supervisor(root: Path, tmp_path: Path) -> None:
     with _two_workers(root, tmp_path) as server:
         workers = children(server.process.pid)
         client = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
-        client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")  # something that is waited for
+        client.sendall(b"HELO c\r\nMAIL FROM:<x@y.test>\r\n")  # a transaction that is drained
         server.kill()
         wait_until(lambda: not any(map(is_alive, workers)))
         client.close()
 
 
-async def test_what_only_one_may_do_moves_over_when_it_dies(root: Path, tmp_path: Path) -> None:
+async def test_single_process_job_moves_over_when_its_worker_dies(root: Path, tmp_path: Path) -> None:
     async with Sink() as sink:
         (tmp_path / "conf.toml").write_text(
             f'[server]\nworkers = 2\n[relay]\nhost = "127.0.0.1"\nport = {sink.port}\ntls = "none"\n'
@@ -323,7 +323,7 @@ async def test_what_only_one_may_do_moves_over_when_it_dies(root: Path, tmp_path
 
 
 def _relaying(root: Path) -> int:
-    """The process that has the relay's lock, as the kernel lists it; 0: none."""
+    """Return the process that holds the relay's lock, by the kernel's list; 0: none."""
     place = root.joinpath(*layout.LOCKS, layout.duty_lock("relay"))
     inode = place.stat().st_ino if place.exists() else -1
     for line in Path("/proc/locks").read_text().splitlines():
@@ -333,7 +333,7 @@ def _relaying(root: Path) -> int:
     return 0
 
 
-def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+def test_start_failure_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(RuntimeError, match=r"not a store: make one with markpost init\n\Z"):
         Served(tmp_path / "store", ("--workers", "2", "--smtp", "127.0.0.1:0"), tmp_path / "log")
