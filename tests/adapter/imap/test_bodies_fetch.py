@@ -1,4 +1,4 @@
-"""FETCH: every item of every message is what the octets say, for generated MIME, small and large."""
+"""FETCH: every item of every message follows from its octets, for generated MIME, small and large."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def literal(value: bytes | None, *, binary: bool = False) -> bytes:
     if value is None:
         return b"NIL"
     if not binary:
-        value = value.replace(b"\0", b"\x80")  # no ordinary literal holds NUL (RFC 3501 4.3.1)
+        value = value.replace(b"\0", b"\x80")  # an ordinary literal contains no NUL (RFC 3501 4.3.1)
     return (b"~{%d}\r\n%b" if binary and b"\0" in value else b"{%d}\r\n%b") % (len(value), value)
 
 
@@ -109,7 +109,7 @@ def response(number: int, *items: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [100, 90_000, 300_000])
-async def test_sections_are_those_of_the_octets(store: Transport, size: int) -> None:
+async def test_sections_equal_those_of_the_octets(store: Transport, size: int) -> None:
     sent = letters(size)
     append(store, "INBOX", *sent)
     async with open_mailboxes(store) as mailboxes:
@@ -248,7 +248,7 @@ async def test_nul_in_a_large_message_never_leaves_in_a_literal(store: Transport
 
 
 @pytest.mark.parametrize("size", [10, bodies.MAX_WHOLE_BYTES + 1])
-async def test_keyword_set_while_content_is_sent_is_announced_before_it_is_seen(store: Transport, size: int) -> None:
+async def test_keyword_set_while_content_is_sent_is_announced_before_its_first_use(store: Transport, size: int) -> None:
     append(store, "INBOX", *(message(f"Letter {number}", "x" * size) for number in range(20)))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -266,7 +266,7 @@ async def test_keyword_set_while_content_is_sent_is_announced_before_it_is_seen(
 
 
 class Deaf:
-    """Keeps a folder up to date and does nothing with what it learns."""
+    """A subscriber that keeps a folder up to date and ignores its changes."""
 
     def folder_changed(self, changes: Sequence[FolderChange]) -> None:
         pass
@@ -293,7 +293,7 @@ async def test_preview_is_text_in_the_session_s_charset(store: Transport) -> Non
         assert (await fetched(mailboxes, state, [Preview()], dialect=utf8))[0] == response(1, b'PREVIEW "%b"' % text)
 
 
-async def test_uid_only_answers_name_uids(store: Transport) -> None:
+async def test_uidonly_responses_name_uids(store: Transport) -> None:
     append(store, "INBOX", *letters(300_000))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -304,7 +304,7 @@ async def test_uid_only_answers_name_uids(store: Transport) -> None:
         assert answer == lead % 2 + lead % 3
 
 
-async def test_what_is_gone_or_broken_is_left_out_and_named(store: Transport) -> None:
+async def test_expunged_and_damaged_messages_are_omitted_and_reported(store: Transport) -> None:
     append(store, "INBOX", *[message(str(number)) for number in range(6)])
     broken = rows(store)[2].message_id
     async with open_mailboxes(store) as mailboxes:
@@ -347,7 +347,7 @@ async def test_a_large_message_is_never_whole_in_memory(store: Transport) -> Non
         assert peak < 5 << 20
 
 
-async def test_bodies_are_kept_within_their_budget(store: Transport) -> None:
+async def test_cached_bodies_stay_within_their_budget(store: Transport) -> None:
     sent = [message(str(number), "x" * 3000) for number in range(30)]
     append(store, "INBOX", *sent)
     async with open_mailboxes(store, CacheLimits(bodies=20_000)) as mailboxes:
@@ -360,7 +360,7 @@ async def test_bodies_are_kept_within_their_budget(store: Transport) -> None:
         assert mailboxes._bodies._used_bytes == 0
 
 
-async def test_one_message_after_another_is_read_ahead(store: Transport) -> None:
+async def test_sequential_fetch_reads_ahead(store: Transport) -> None:
     sent = [message(str(number)) for number in range(80)]
     append(store, "INBOX", *sent)
     async with open_mailboxes(store) as mailboxes:
@@ -376,13 +376,13 @@ async def test_one_message_after_another_is_read_ahead(store: Transport) -> None
             assert answer == response(number, b"BODY[] " + literal(octets))
         assert at_once > 60
         mailboxes._bodies.drop_unused(time.monotonic() + 1)
-        for number in (40, 7, 60, 3):  # here and there: nothing else is read
+        for number in (40, 7, 60, 3):  # random access: no other message is read
             one = Rows([number], [number], False)
             await fetched(mailboxes, state, [body_part(b"")], one)
         assert len(mailboxes._bodies._cached) == 4
 
 
-async def test_what_is_not_at_hand_or_too_much_is_not_answered_at_once(store: Transport) -> None:
+async def test_uncached_or_large_results_are_streamed(store: Transport) -> None:
     append(store, "INBOX", message(), message(body="x" * 300_000))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -408,20 +408,20 @@ TOKENS = (b"\n", b"\r\n", b"From", b":", b" ", b"a", b"To: x", b"\t", b"\r", b"\
 @given(st.lists(st.sampled_from(TOKENS), max_size=16).map(b"".join), st.sampled_from(SECTIONS[11:13] + SECTIONS[14:]))
 def test_header_fields_are_those_of_the_section(octets: bytes, section: bytes) -> None:
     root = scan(octets)
-    wanted = parse_section(section.replace(b"SUBJECT", b"to").replace(b"Subject", b"A"))
-    assert header_fields(octets[root.start : root.body], wanted) == section_bytes(octets, root, wanted)
+    parsed = parse_section(section.replace(b"SUBJECT", b"to").replace(b"Subject", b"A"))
+    assert header_fields(octets[root.start : root.body], parsed) == section_bytes(octets, root, parsed)
 
 
-def test_what_is_remembered_of_requests_is_bounded() -> None:
-    """By its size too: clients choose what they ask for."""
+def test_cache_of_requests_is_bounded() -> None:
+    """The cache of requests is bounded by size, too, since clients choose the requests."""
     octets = b"To: ada\r\nSubject: x\r\n\r\n"
     root = scan(octets)
     tracemalloc.start()
     for number in range(20):
         names = b" ".join(b"X-%d-%d" % (number, field) for field in range(2000))
-        wanted = parse_section(b"HEADER.FIELDS (Subject %b)" % names)
-        assert header_fields(octets, wanted) == section_bytes(octets, root, wanted) == b"Subject: x\r\n\r\n"
-        plan_of((BodyPart(b"BODY[HEADER.FIELDS (%b)]" % names, wanted, None, peek=True),), utf8=False, uid_only=False)
+        parsed = parse_section(b"HEADER.FIELDS (Subject %b)" % names)
+        assert header_fields(octets, parsed) == section_bytes(octets, root, parsed) == b"Subject: x\r\n\r\n"
+        plan_of((BodyPart(b"BODY[HEADER.FIELDS (%b)]" % names, parsed, None, peek=True),), utf8=False, uid_only=False)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 1 << 20
@@ -430,7 +430,7 @@ def test_what_is_remembered_of_requests_is_bounded() -> None:
 @given(
     st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6), st.sampled_from(("base64", "quoted-printable"))
 )
-def test_streams_decode_as_the_whole_does(data: bytes, cuts: list[int], encoding: str) -> None:
+def test_streams_decode_like_the_whole(data: bytes, cuts: list[int], encoding: str) -> None:
     encoded = base64.encodebytes(data) if encoding == "base64" else quopri.encodestring(data, quotetabs=bool(cuts))
     for raw in (encoded, encoded.replace(b"\n", b"\r\n"), data, encoded + b"==" + encoded):
         edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]

@@ -1,4 +1,4 @@
-"""A message of many parts costs one pass: its file is read once, and every octet is rebuilt once, whatever is asked."""
+"""A message of many parts costs one pass: its file is read once, and every octet is rebuilt once, in every command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.mailboxes import all_rows, fetched, open_folder, open_mailbox
 from tests.support.stores import append, folder
 
 PARTS = 900
-#: With this many octets in each part a message is too large to be rebuilt whole, whoever asks.
+#: With this many lines in each part a message is too large to be rebuilt as a whole.
 LINES = 220
 _LINE = b"words and more of them\r\n"
 
@@ -53,7 +53,7 @@ class Cost:
 
 @pytest.fixture
 def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
-    """Counts what is read and rebuilt."""
+    """Count the octets that are read and rebuilt."""
     counted = Cost()
     mutex = threading.Lock()
     file, read, build = ContentReader.file, ContentReader.read, wire._build
@@ -68,9 +68,9 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
         return file(self, message_id)
 
     def counted_read(self: ContentReader, sha256: str, offset: int, length: int) -> bytes:
-        found = read(self, sha256, offset, length)
-        count(blobs=len(found))
-        return found
+        octets = read(self, sha256, offset, length)
+        count(blobs=len(octets))
+        return octets
 
     def counted_build(whole: bytes, segment: wire.Segment) -> bytes:
         count(built=segment.size)
@@ -140,12 +140,12 @@ async def test_fetch_of_every_part_reads_the_file_once(store: Transport, octets:
         await asyncio.to_thread(mailboxes._indexer.close)  # it reads the message, too, sooner or later
         state = await open_folder(mailboxes)
         await mailboxes.fetch(state, all_rows(state), [Attribute.BODYSTRUCTURE], PLAIN).chunks().__anext__()
-        wanted = [
+        items = [
             BodyPart(b"BODY[%d]" % number, parse_section(b"%d" % number), None, True) for number in range(1, PARTS + 1)
         ]
         cost.files = cost.built = cost.blobs = 0
-        answer, _ = await fetched(mailboxes, state, wanted)
-        # Before the first literal a look at every blob, then the octets.
+        answer, _ = await fetched(mailboxes, state, items)
+        # One look-up of every blob before the first literal, then the octets.
         assert_one_pass(cost, len(octets))
         assert re.findall(rb"number-(\d+)-", answer) == [b"%d" % number for number in range(PARTS)]
         (message,) = mailboxes._bodies._cached.values()
@@ -153,7 +153,7 @@ async def test_fetch_of_every_part_reads_the_file_once(store: Transport, octets:
 
 
 def test_text_beyond_the_bound_does_not_count(monkeypatch: pytest.MonkeyPatch, store: Transport) -> None:
-    """Headers of parts always do."""
+    """Headers of parts are not limited."""
     monkeypatch.setattr(searchable_text, "LIMIT", 1000)
     append(store, "INBOX", hostile(b"long"))
     index = TextIndex(store.root)
