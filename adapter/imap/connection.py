@@ -22,7 +22,7 @@ from adapter.imap.compression import Deflater, Inflater
 from adapter.net import tls
 from protocol.errors import ProtocolError
 from protocol.imap.responses import codes, status
-from protocol.imap.wire.events import NEED_DATA, Event, Limits, Line
+from protocol.imap.wire.events import NEED_DATA, CommandLimits, Event, Line
 from protocol.imap.wire.framer import Framer
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Host(Protocol):
     def connected(self, connection: Connection, stream: asyncio.BaseTransport) -> None: ...
 
 
-class Conversation(Protocol):
+class SessionEvents(Protocol):
     """The session, which handles the events of a connection."""
 
     async def handle(self, event: Event) -> None: ...
@@ -106,19 +106,19 @@ class Connection(asyncio.Protocol):
         "_socket",
         "_task",
         "_writes_resumed",
-        "conversation",
         "implicit_tls",
         "is_closing",
         "opened_at",
         "received_at",
         "sent_at",
+        "session",
         "write_blocked_since",
     )
 
     def __init__(
-        self, limits: Limits, loop: asyncio.AbstractEventLoop, host: Host, *, implicit_tls: bool = False
+        self, limits: CommandLimits, loop: asyncio.AbstractEventLoop, host: Host, *, implicit_tls: bool = False
     ) -> None:
-        self.conversation: Conversation | None = None
+        self.session: SessionEvents | None = None
         self.implicit_tls = implicit_tls
         self.is_closing = False
         self.opened_at = self.received_at = self.sent_at = loop.time()
@@ -174,8 +174,8 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         if self._task is not None:
             self._task.cancel()
-        if self.conversation is not None:
-            self.conversation.connection_closed()
+        if self.session is not None:
+            self.session.connection_closed()
 
     def pause_writing(self) -> None:
         self._writes_resumed = self._loop.create_future()
@@ -186,8 +186,8 @@ class Connection(asyncio.Protocol):
         self.write_blocked_since = None
         if resumed is not None and not resumed.done():
             resumed.set_result(None)
-        if self.conversation is not None:
-            self.conversation.writable()
+        if self.session is not None:
+            self.session.writable()
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         """Octets that were received and not consumed."""
         return self._framer.buffered + (self._inflater.waiting if self._inflater is not None else 0)
 
-    def set_limits(self, limits: Limits) -> None:
+    def set_limits(self, limits: CommandLimits) -> None:
         """Set the limits of the following commands."""
         self._framer.limits = limits
 
@@ -239,8 +239,8 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             return
         except Exception as error:
-            if self.conversation is not None:
-                self.conversation.report_error(error)
+            if self.session is not None:
+                self.session.report_error(error)
             self.abort()
         finally:
             self._task = None
@@ -266,13 +266,13 @@ class Connection(asyncio.Protocol):
 
     async def _handle_events(self, event: Event) -> None:
         """Handle events until more input is needed."""
-        conversation = self.conversation
-        assert conversation is not None  # noqa: S101 - set before the first octet can arrive
+        session = self.session
+        assert session is not None  # noqa: S101 - set before the first octet can arrive
         self._slice_ends = self._loop.time() + _TIME_SLICE_SECONDS
         try:
             while not self.is_closing:
                 if event is not NEED_DATA:
-                    await conversation.handle(event)
+                    await session.handle(event)
                 elif not self._inflate():
                     break
                 self._resume_reading()
@@ -290,13 +290,13 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.bye(str(error))
         except Exception as error:
-            conversation.report_error(error)
+            session.report_error(error)
             self.bye("Internal error", codes.SERVERBUG)
         finally:
             self._task = None
             self.flush()
             if self._inflater is not None and not self.is_closing:
-                conversation.input_handled()
+                session.input_handled()
 
     def _resume_reading(self) -> None:
         if not self._reading and self.unhandled_octets <= _READ_AHEAD_BYTES and self._socket is not None:

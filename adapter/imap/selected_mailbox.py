@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from protocol.imap.session_view import Emission, FolderChange, Report, Rows, View
+from protocol.imap.session_view import Emission, FlagUpdate, FolderChange, Rows, View
 
 if TYPE_CHECKING:
     from adapter.read_model.interface import MailboxReader, OpenFolder
@@ -80,7 +80,7 @@ class SelectedMailbox:
             held, self._held = self._held, None
             self._has_updates = True
             for committed in held:
-                self.view.apply(committed, Report.SILENT if committed.modseq == own else Report.FLAGS)
+                self.view.apply(committed, FlagUpdate.SILENT if committed.modseq == own else FlagUpdate.FLAGS)
         return result
 
     # --- updates for the client ------------------------------------------------------------------------------------

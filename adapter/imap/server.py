@@ -144,7 +144,7 @@ class ImapServer:
             return
         _log.info("%s connected to imap", peer)
         session = Session(self, connection, peer, ticket)
-        connection.conversation = session
+        connection.session = session
         self._sessions.add(session)
         self._context.connections.add(session)
         if self._store_is_available() and self._backend is not None and not connection.implicit_tls:

@@ -30,9 +30,9 @@ from protocol.imap.states import State, StateEvent, StateMachine
 from protocol.imap.wire.events import (
     AFTER_LOGIN,
     BEFORE_LOGIN,
+    CommandLimits,
     CommandLine,
     Event,
-    Limits,
     Line,
     LiteralChunk,
     LiteralStart,
@@ -58,11 +58,11 @@ _LITERAL_MINUS_BYTES: Final = 4096
 _REASONS_ABOUT_NAMES: Final = frozenset((Reason.NO_SUCH_FOLDER, Reason.FOLDER_EXISTS, Reason.BAD_FOLDER_NAME))
 
 
-def limits_before_login(settings: Settings) -> Limits:
+def limits_before_login(settings: Settings) -> CommandLimits:
     return replace(BEFORE_LOGIN, non_sync=None if settings.imap.literal_plus else _LITERAL_MINUS_BYTES)
 
 
-def limits_after_login(settings: Settings) -> Limits:
+def limits_after_login(settings: Settings) -> CommandLimits:
     return replace(
         AFTER_LOGIN,
         message=settings.limits.message_size,

@@ -57,7 +57,7 @@ def emission(spec: CommandSpec | None, *, uses_numbers: bool = False) -> Emissio
     return Emission.ALL
 
 
-class Report(Enum):
+class FlagUpdate(Enum):
     """The announcement of changed flags."""
 
     FLAGS = 1  # changed by another session, or by this one without .SILENT
@@ -124,7 +124,7 @@ class View:
         self._expunged: set[int] = set()  # UIDs of announced messages, to be announced as expunged
         self._expunged_modseq = 0  # mod-sequence of the first of these expunges
         self._modseq_held_back = False  # the last HIGHESTMODSEQ response was below that (RFC 7162 3.2)
-        self._changed: dict[int, Report] = {}
+        self._changed: dict[int, FlagUpdate] = {}
         self._announced_flags = len(flags)
         self._saved: Sequence[int] = ()
         self._recent: Spans = []  # UIDs that are recent to this session, expunged ones included
@@ -173,13 +173,13 @@ class View:
         self._announced_recent = self.recent_count
         return self._announced_recent
 
-    def _report_recent(self, out: list[bytes]) -> None:
+    def _send_recent(self, out: list[bytes]) -> None:
         if self._recent and not self.dialect.rev2 and self.recent_count != self._announced_recent:
             out.append(status.recent(self.announce_recent()))
 
     # --- changes of the folder ---
 
-    def apply(self, change: FolderChange, report: Report = Report.FLAGS) -> None:
+    def apply(self, change: FolderChange, update: FlagUpdate = FlagUpdate.FLAGS) -> None:
         """Apply a change, which ``flush`` announces. Each change is applied once, in the order of commits."""
         self._current = change.uids
         self._modseq = change.modseq
@@ -190,24 +190,24 @@ class View:
             self._expunged.update(expunged)
             for uid in self._changed.keys() & expunged:
                 del self._changed[uid]
-        self.touch(change.flagged, report)
+        self.touch(change.flagged, update)
 
     # RFC 3501 6.4.6
-    def touch(self, uids: Iterable[int], report: Report = Report.FLAGS) -> None:
+    def touch(self, uids: Iterable[int], update: FlagUpdate = FlagUpdate.FLAGS) -> None:
         """Announce the flags of these messages at the next ``flush``, as STORE does even if it changed nothing.
 
         Messages that are not announced are left out: the client will fetch them itself.
         """
-        if report is Report.SILENT and not self.dialect.condstore:
+        if update is FlagUpdate.SILENT and not self.dialect.condstore:
             return
         highest, expunged = self._highest_announced, self._expunged
         changed = [uid for uid in uids if uid <= highest and uid not in expunged]
-        if report is Report.FLAGS:
-            self._changed.update(dict.fromkeys(changed, report))
+        if update is FlagUpdate.FLAGS:
+            self._changed.update(dict.fromkeys(changed, update))
         else:
             # A change by another session is announced with its flags, even if this session changed the message, too.
             for uid in changed:
-                self._changed.setdefault(uid, report)
+                self._changed.setdefault(uid, update)
 
     def mark_fetched_flags(self, uids: Sequence[int]) -> None:
         """Note that a FETCH response carries the current flags of these messages (and MODSEQ under CONDSTORE)."""
@@ -243,7 +243,7 @@ class View:
         if self._expunged and point is Emission.ALL:
             out.append(self._announce_expunges())
         self._announce_new(out, exists_overlooked)
-        self._report_recent(out)
+        self._send_recent(out)
         if self._changed:
             self._announce_flags(out, state)
             modseq_sent = True
@@ -313,8 +313,8 @@ class View:
     def _announce_flags(self, out: list[bytes], state: FolderState) -> None:
         dialect = self.dialect
         changed, self._changed = self._changed, {}
-        flagged = sorted([uid for uid, report in changed.items() if report is Report.FLAGS])
-        silent = sorted([uid for uid, report in changed.items() if report is Report.SILENT])
+        flagged = sorted([uid for uid, update in changed.items() if update is FlagUpdate.FLAGS])
+        silent = sorted([uid for uid, update in changed.items() if update is FlagUpdate.SILENT])
         for uids, with_flags in ((flagged, True), (silent, False)):
             if not uids:
                 continue

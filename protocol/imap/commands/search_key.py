@@ -14,9 +14,9 @@ from protocol.imap.search.keys import (
     DateField,
     DateKey,
     EmailId,
-    Flag,
+    FlagKey,
     HeaderKey,
-    Keyword,
+    KeywordKey,
     ModSeqKey,
     Not,
     ResultKey,
@@ -38,26 +38,26 @@ from protocol.imap.wire.lexer import CommandError, Lexer
 _SET_START = re.compile(rb"(?=[0-9*$])")
 _OBJECT_ID = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 
-_RECENT: Final = Flag("\\Recent")
-_SEEN: Final = Flag("\\Seen")
+_RECENT: Final = FlagKey("\\Recent")
+_SEEN: Final = FlagKey("\\Seen")
 
 # RFC 3501 6.4.4; RFC 8514 4.3
 #: Keys without an argument.
 KEYS: Final[Mapping[str, SearchKey]] = {
     "ALL": All(),
-    "ANSWERED": Flag("\\Answered"),
-    "DELETED": Flag("\\Deleted"),
-    "DRAFT": Flag("\\Draft"),
-    "FLAGGED": Flag("\\Flagged"),
+    "ANSWERED": FlagKey("\\Answered"),
+    "DELETED": FlagKey("\\Deleted"),
+    "DRAFT": FlagKey("\\Draft"),
+    "FLAGGED": FlagKey("\\Flagged"),
     "NEW": And((_RECENT, Not(_SEEN))),
     "OLD": Not(_RECENT),
     "RECENT": _RECENT,
     "SAVEDATESUPPORTED": SaveDateSupported(),
     "SEEN": _SEEN,
-    "UNANSWERED": Not(Flag("\\Answered")),
-    "UNDELETED": Not(Flag("\\Deleted")),
-    "UNDRAFT": Not(Flag("\\Draft")),
-    "UNFLAGGED": Not(Flag("\\Flagged")),
+    "UNANSWERED": Not(FlagKey("\\Answered")),
+    "UNDELETED": Not(FlagKey("\\Deleted")),
+    "UNDRAFT": Not(FlagKey("\\Draft")),
+    "UNFLAGGED": Not(FlagKey("\\Flagged")),
     "UNSEEN": Not(_SEEN),
 }
 
@@ -143,7 +143,7 @@ PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     "CC": _field("cc"),
     "FROM": _field("from"),
     "HEADER": _header,
-    "KEYWORD": lambda lexer: Keyword(_string(lexer)),
+    "KEYWORD": lambda lexer: KeywordKey(_string(lexer)),
     "LARGER": lambda lexer: SizeKey(SizeIs.LARGER, lexer.number64()),
     "ON": _date(DateField.INTERNAL, When.ON),
     "SENTBEFORE": _date(DateField.SENT, When.BEFORE),
@@ -155,7 +155,7 @@ PREFIXES: Final[Mapping[str, Callable[[Lexer], SearchKey]]] = {
     "TEXT": lambda lexer: TextKey(_string(lexer)),
     "TO": _field("to"),
     "UID": _uid,
-    "UNKEYWORD": lambda lexer: Not(Keyword(_string(lexer))),
+    "UNKEYWORD": lambda lexer: Not(KeywordKey(_string(lexer))),
     # RFC 5032 3
     "OLDER": lambda lexer: Within(Age.OLDER, lexer.nz_number()),
     "YOUNGER": lambda lexer: Within(Age.YOUNGER, lexer.nz_number()),

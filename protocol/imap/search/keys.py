@@ -6,10 +6,10 @@ and flags are case-insensitive, and both spellings of a key (``SEEN``, ``UNSEEN`
 
 ===============================  ==========================================================================
 ``ALL``                          ``All()``
-``SEEN`` / ``UNSEEN`` …          ``Flag("\\Seen")`` / ``Not(Flag("\\Seen"))``
-``RECENT`` / ``OLD``             ``Flag("\\Recent")`` / ``Not(Flag("\\Recent"))``
-``NEW``                          ``And((Flag("\\Recent"), Not(Flag("\\Seen"))))``
-``KEYWORD x`` / ``UNKEYWORD x``  ``Keyword("x")`` / ``Not(Keyword("x"))``
+``SEEN`` / ``UNSEEN`` …          ``FlagKey("\\Seen")`` / ``Not(FlagKey("\\Seen"))``
+``RECENT`` / ``OLD``             ``FlagKey("\\Recent")`` / ``Not(FlagKey("\\Recent"))``
+``NEW``                          ``And((FlagKey("\\Recent"), Not(FlagKey("\\Seen"))))``
+``KEYWORD x`` / ``UNKEYWORD x``  ``KeywordKey("x")`` / ``Not(KeywordKey("x"))``
 ``a b c`` / ``(a b c)``          ``And((a, b, c))``
 ``BEFORE`` / ``SENTON`` …        ``DateKey(DateField.INTERNAL | SENT, When.BEFORE | ON | SINCE, date)``
 ``SAVEDBEFORE`` …                ``SavedKey(When.BEFORE, date)`` …
@@ -82,14 +82,14 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class FlagKey:
     r"""A system flag, spelled with its backslash: ``\Seen`` (RFC 3501 6.4.4). ``\Recent`` is the session's own."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Keyword:
+class KeywordKey:
     """KEYWORD (RFC 3501 6.4.4)."""
 
     name: str
@@ -203,8 +203,8 @@ SearchKey: TypeAlias = (
     | And
     | Or
     | Not
-    | Flag
-    | Keyword
+    | FlagKey
+    | KeywordKey
     | DateKey
     | SavedKey
     | SaveDateSupported

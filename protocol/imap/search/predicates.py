@@ -180,9 +180,9 @@ Leaf: TypeAlias = All | SaveDateSupported | HasFlag | Between | UidIn | HasId | 
 def leaf_of(key: keys.SearchKey, view: View, now: int) -> Leaf:
     """Resolve a key other than AND, OR and NOT. ``now``: seconds since 1970, for OLDER and YOUNGER."""
     match key:
-        case keys.Flag("\\Recent"):
+        case keys.FlagKey("\\Recent"):
             return UidIn(tuple(view.recent))
-        case keys.Flag(name) | keys.Keyword(name):
+        case keys.FlagKey(name) | keys.KeywordKey(name):
             return HasFlag(name.lower())
         case keys.HeaderKey(name, text):
             # RFC 3501 6.4.4: with an empty string every message that has the field matches.

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CommandLimits:
     """Size limits of one command. The session replaces ``Framer.limits`` when it logs in or out."""
 
     line: int  #: octets of one run of text
@@ -18,8 +18,8 @@ class Limits:
     non_sync: int | None = None  #: octets of one non-synchronising literal: 4096 under LITERAL- (RFC 7888 5)
 
 
-BEFORE_LOGIN: Final = Limits(line=1 << 16, literal=4096, command=1 << 17, message=None, drain=1 << 20)
-AFTER_LOGIN: Final = Limits(line=1 << 16, literal=1 << 16, command=1 << 18, message=1 << 26, drain=1 << 30)
+BEFORE_LOGIN: Final = CommandLimits(line=1 << 16, literal=4096, command=1 << 17, message=None, drain=1 << 20)
+AFTER_LOGIN: Final = CommandLimits(line=1 << 16, literal=1 << 16, command=1 << 18, message=1 << 26, drain=1 << 30)
 
 
 class Literal(NamedTuple):

@@ -26,9 +26,9 @@ from protocol.errors import ProtocolError
 from protocol.imap.wire.events import (
     BEFORE_LOGIN,
     NEED_DATA,
+    CommandLimits,
     CommandLine,
     Event,
-    Limits,
     Line,
     Literal,
     LiteralChunk,
@@ -89,7 +89,7 @@ class Framer:
         "limits",
     )
 
-    def __init__(self, limits: Limits = BEFORE_LOGIN) -> None:
+    def __init__(self, limits: CommandLimits = BEFORE_LOGIN) -> None:
         self.limits = limits
         self._buffer: bytes | bytearray = b""
         self._start = 0  # first octet not consumed

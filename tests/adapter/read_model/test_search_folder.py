@@ -324,10 +324,10 @@ async def test_columns_of_the_folder(store: Transport) -> None:
         state = await open_folder(mailboxes)
         stored = rows(store)
         cases: list[tuple[keys.SearchKey, list[int]]] = [
-            (keys.Flag("\\Seen"), [1, 2]),
-            (keys.Keyword("$work"), [1, 2]),
-            (keys.Keyword("$other"), []),
-            (keys.Not(keys.Flag("\\Flagged")), [1, 2, 5]),
+            (keys.FlagKey("\\Seen"), [1, 2]),
+            (keys.KeywordKey("$work"), [1, 2]),
+            (keys.KeywordKey("$other"), []),
+            (keys.Not(keys.FlagKey("\\Flagged")), [1, 2, 5]),
             (keys.SizeKey(keys.SizeIs.LARGER, 4000), [1]),
             (keys.DateKey(keys.DateField.SENT, keys.When.BEFORE, date(2021, 1, 1)), [4]),
             (keys.DateKey(keys.DateField.SENT, keys.When.ON, date(2026, 11, 16)), [1, 2, 3]),

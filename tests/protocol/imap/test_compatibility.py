@@ -212,4 +212,4 @@ def test_charset_names() -> None:
 
 
 def test_quoted_keyword() -> None:
-    assert parse(b'SEARCH KEYWORD "$Junk"') == c.Search(False, k.Keyword("$Junk"))
+    assert parse(b'SEARCH KEYWORD "$Junk"') == c.Search(False, k.KeywordKey("$Junk"))

@@ -14,7 +14,7 @@ from protocol.errors import ProtocolError
 from protocol.imap.commands.registry import COMMANDS
 from protocol.imap.flags import SEEN, FlagTable
 from protocol.imap.sequence_set import SAVED, parse_set
-from protocol.imap.session_view import Emission, FolderChange, Report, View, emission
+from protocol.imap.session_view import Emission, FlagUpdate, FolderChange, View, emission
 from protocol.imap.wire.lexer import PLAIN, Dialect
 
 CONDSTORE = Dialect(condstore=True)
@@ -137,14 +137,14 @@ def test_flags_in_each_dialect() -> None:
 def test_silent_change_announces_at_most_the_modseq() -> None:
     change = FolderChange(uids(5, 6), 2, flagged=[5])
     seen = view(5, 6)
-    seen.apply(change, Report.SILENT)
+    seen.apply(change, FlagUpdate.SILENT)
     assert flush(seen) == b""
     # RFC 7162 3.1.3: the mod-sequence is announced
     seen = view(5, 6, dialect=CONDSTORE)
-    seen.apply(change, Report.SILENT)
+    seen.apply(change, FlagUpdate.SILENT)
     assert flush(seen) == b"* 1 FETCH (UID 5 MODSEQ (1005))\r\n"
     # RFC 3501 6.4.6: changes by other sessions are announced with flags
-    for order in ((Report.SILENT, Report.FLAGS), (Report.FLAGS, Report.SILENT)):
+    for order in ((FlagUpdate.SILENT, FlagUpdate.FLAGS), (FlagUpdate.FLAGS, FlagUpdate.SILENT)):
         seen = view(5, 6)
         for report in order:
             seen.apply(change, report)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from protocol.imap.commands.registry import COMMANDS
 from protocol.imap.flags import FlagTable
 from protocol.imap.sequence_set import SequenceSet, parse_set
-from protocol.imap.session_view import Emission, FolderChange, Report, View, emission
+from protocol.imap.session_view import Emission, FlagUpdate, FolderChange, View, emission
 from protocol.imap.wire.lexer import Dialect
 
 LINE = re.compile(rb"\* (?:(\d+) )?([A-Z]+) ?(.*)")
@@ -175,12 +175,12 @@ class ViewMachine(RuleBasedStateMachine):
             self.folder.deliver(count, 1)
         self.clients = [Client(self.folder, dialect) for dialect in dialects]
 
-    def spread(self, change: FolderChange, own: Client | None = None, report: Report = Report.FLAGS) -> None:
+    def spread(self, change: FolderChange, own: Client | None = None, report: FlagUpdate = FlagUpdate.FLAGS) -> None:
         for client in self.clients:
             for uid in change.expunged:
                 if uid in client.uids:
                     client.unannounced[uid] = change.modseq
-            client.view.apply(change, report if client is own else Report.FLAGS)
+            client.view.apply(change, report if client is own else FlagUpdate.FLAGS)
 
     def some(self, data: st.DataObject, uids: Sequence[int]) -> list[int]:
         return sorted(data.draw(st.sets(st.sampled_from(list(uids)), min_size=1)))
@@ -223,7 +223,7 @@ class ViewMachine(RuleBasedStateMachine):
         assert list(rows.uids) == [u for u in chosen if u in self.folder.uids]
         assert rows.has_expunged == (len(rows.uids) < len(chosen))
         assert [client.uids[n - 1] for n in rows.numbers] == list(rows.uids)
-        report = Report.SILENT if silent else Report.FLAGS
+        report = FlagUpdate.SILENT if silent else FlagUpdate.FLAGS
         change = self.folder.store(rows.uids, mask, add)
         self.spread(change, client, report)
         if silent:

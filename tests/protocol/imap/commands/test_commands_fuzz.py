@@ -106,8 +106,8 @@ leaves: st.SearchStrategy[k.SearchKey] = st.one_of(
     st.just(k.All()),
     st.just(k.SaveDateSupported()),
     st.just(k.ResultKey()),
-    st.sampled_from(["\\Seen", "\\Answered", "\\Deleted", "\\Draft", "\\Flagged", "\\Recent"]).map(k.Flag),
-    st.builds(k.Keyword, keywords),
+    st.sampled_from(["\\Seen", "\\Answered", "\\Deleted", "\\Draft", "\\Flagged", "\\Recent"]).map(k.FlagKey),
+    st.builds(k.KeywordKey, keywords),
     st.builds(k.DateKey, st.sampled_from(k.DateField), st.sampled_from(k.When), days),
     st.builds(k.SavedKey, st.sampled_from(k.When), days),
     st.builds(k.SizeKey, st.sampled_from(k.SizeIs), st.integers(0, 2**63 - 1)),
@@ -148,7 +148,7 @@ def write_key(draw: st.DrawFn, key: k.SearchKey) -> bytes:
             return word("SAVEDATESUPPORTED")
         case k.ResultKey():
             return draw(st.sampled_from([b"$", b"UID $"]))
-        case k.Not(k.Flag(name)) if name != "\\Recent" and draw(st.booleans()):
+        case k.Not(k.FlagKey(name)) if name != "\\Recent" and draw(st.booleans()):
             return word("UN" + name[1:].upper())
         case k.Not(inner):
             return word("NOT") + b" " + write_operand(draw, inner)
@@ -156,9 +156,9 @@ def write_key(draw: st.DrawFn, key: k.SearchKey) -> bytes:
             return b" ".join((word("OR"), write_operand(draw, left), write_operand(draw, right)))
         case k.And(keys):
             return b"(" + b" ".join(write_key(draw, one) for one in keys) + b")"
-        case k.Flag(name):
+        case k.FlagKey(name):
             return word(name[1:].upper())
-        case k.Keyword(name):
+        case k.KeywordKey(name):
             return word("KEYWORD") + b" " + name.encode()
         case k.DateKey(field, when, day):
             return word(("SENT" if field is k.DateField.SENT else "") + when.name) + b" " + write_date(draw, day)

@@ -17,7 +17,7 @@ from protocol.imap.wire.events import AFTER_LOGIN, CommandLine, LiteralStart
 from protocol.imap.wire.framer import Framer
 from protocol.imap.wire.lexer import PLAIN, CommandError, Dialect
 
-SEEN = k.Flag("\\Seen")
+SEEN = k.FlagKey("\\Seen")
 DAY = date(2020, 1, 2)
 
 
@@ -40,21 +40,21 @@ def key(text: bytes) -> k.SearchKey:
     ("text", "expected"),
     [
         (b"ALL", k.All()),
-        (b"answered", k.Flag("\\Answered")),
-        (b"DELETED", k.Flag("\\Deleted")),
-        (b"DRAFT", k.Flag("\\Draft")),
-        (b"FLAGGED", k.Flag("\\Flagged")),
+        (b"answered", k.FlagKey("\\Answered")),
+        (b"DELETED", k.FlagKey("\\Deleted")),
+        (b"DRAFT", k.FlagKey("\\Draft")),
+        (b"FLAGGED", k.FlagKey("\\Flagged")),
         (b"SEEN", SEEN),
-        (b"RECENT", k.Flag("\\Recent")),
-        (b"UNANSWERED", k.Not(k.Flag("\\Answered"))),
-        (b"UNDELETED", k.Not(k.Flag("\\Deleted"))),
-        (b"UNDRAFT", k.Not(k.Flag("\\Draft"))),
-        (b"UNFLAGGED", k.Not(k.Flag("\\Flagged"))),
+        (b"RECENT", k.FlagKey("\\Recent")),
+        (b"UNANSWERED", k.Not(k.FlagKey("\\Answered"))),
+        (b"UNDELETED", k.Not(k.FlagKey("\\Deleted"))),
+        (b"UNDRAFT", k.Not(k.FlagKey("\\Draft"))),
+        (b"UNFLAGGED", k.Not(k.FlagKey("\\Flagged"))),
         (b"UNSEEN", k.Not(SEEN)),
-        (b"OLD", k.Not(k.Flag("\\Recent"))),
-        (b"NEW", k.And((k.Flag("\\Recent"), k.Not(SEEN)))),
-        (b"KEYWORD $Junk", k.Keyword("$Junk")),
-        (b"UNKEYWORD $Junk", k.Not(k.Keyword("$Junk"))),
+        (b"OLD", k.Not(k.FlagKey("\\Recent"))),
+        (b"NEW", k.And((k.FlagKey("\\Recent"), k.Not(SEEN)))),
+        (b"KEYWORD $Junk", k.KeywordKey("$Junk")),
+        (b"UNKEYWORD $Junk", k.Not(k.KeywordKey("$Junk"))),
         (b'BCC "a b"', k.HeaderKey("bcc", "a b")),
         (b"CC a", k.HeaderKey("cc", "a")),
         (b"FROM a", k.HeaderKey("from", "a")),

@@ -133,7 +133,7 @@ def matches(key: keys.SearchKey, m: Message, source: Source, saved: set[int]) ->
             return matches(left, m, source, saved) or matches(right, m, source, saved)
         case keys.Not(inner):
             return not matches(inner, m, source, saved)
-        case keys.Flag(name) | keys.Keyword(name):
+        case keys.FlagKey(name) | keys.KeywordKey(name):
             return name.lower() in {flag.lower() for flag in m.flags}
         case keys.DateKey(keys.DateField.INTERNAL, when, on):
             return compare(when, m.internal // DAY + day, on)
@@ -212,9 +212,9 @@ def criteria(count: int) -> st.SearchStrategy[keys.SearchKey]:
     uid = st.integers(0, 31)
     leaves: st.SearchStrategy[keys.SearchKey] = st.one_of(
         st.just(keys.All()),
-        FLAGS.map(keys.Flag),
-        st.sampled_from(["$junk", "unknown"]).map(keys.Keyword),
-        st.just(keys.Flag("\\Recent")),
+        FLAGS.map(keys.FlagKey),
+        st.sampled_from(["$junk", "unknown"]).map(keys.KeywordKey),
+        st.just(keys.FlagKey("\\Recent")),
         st.builds(keys.DateKey, st.sampled_from(keys.DateField), st.sampled_from(keys.When), DAYS),
         st.builds(keys.SavedKey, st.sampled_from(keys.When), DAYS),
         st.just(keys.SaveDateSupported()),
@@ -281,7 +281,7 @@ def test_search_yields_while_it_reads_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda k: keys.Not(k), lambda k: keys.Or(keys.Flag("x"), k), lambda k: keys.And((k,))]
+    "wrap", [lambda k: keys.Not(k), lambda k: keys.Or(keys.FlagKey("x"), k), lambda k: keys.And((k,))]
 )
 def test_depth_without_alternation_is_free(wrap: object) -> None:
     assert callable(wrap)

@@ -12,9 +12,9 @@ from protocol.imap.wire.events import (
     AFTER_LOGIN,
     BEFORE_LOGIN,
     NEED_DATA,
+    CommandLimits,
     CommandLine,
     Event,
-    Limits,
     Line,
     Literal,
     LiteralChunk,
@@ -164,7 +164,7 @@ def test_refused_in_the_middle_of_a_message() -> None:
     ]
 
 
-LIMITED = Limits(line=40, literal=8, command=100, message=16, drain=1000)
+LIMITED = CommandLimits(line=40, literal=8, command=100, message=16, drain=1000)
 
 
 @pytest.mark.parametrize(

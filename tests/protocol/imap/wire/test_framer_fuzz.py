@@ -8,10 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.imap.wire.events import NEED_DATA, CommandLine, Event, Limits, Line, LiteralChunk, LiteralStart, Refused
+from protocol.imap.wire.events import (
+    NEED_DATA,
+    CommandLimits,
+    CommandLine,
+    Event,
+    Line,
+    LiteralChunk,
+    LiteralStart,
+    Refused,
+)
 from protocol.imap.wire.framer import Framer
 
-SMALL = Limits(line=30, literal=12, command=90, message=20, drain=200, non_sync=25)
+SMALL = CommandLimits(line=30, literal=12, command=90, message=20, drain=200, non_sync=25)
 CLOSED = Refused(b"", "BYE", None, "")
 
 fragments = st.one_of(
