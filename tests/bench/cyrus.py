@@ -81,7 +81,9 @@ class Cyrus(Peer):
         let_other_users_pass(self.directory)
 
     def add_accounts(self, addresses: Sequence[str]) -> None:
-        """Cyrus creates each mailbox at its first delivery."""
+        """Log in once for each address, which creates its mailbox: concurrent first deliveries would collide."""
+        for address in addresses:
+            RawClient(self.imap, address, PASSWORD).close()
 
     def fill(self, messages: Iterable[bytes]) -> None:
         self.start()
