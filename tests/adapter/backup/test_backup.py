@@ -274,17 +274,18 @@ def test_content_collected_during_the_backup_causes_another_round(
         deliver(transport, ADA, octets=message("Short-lived"))
         inbox = folder(transport)
         transport.run(op.ChangeFlags(ADA, inbox.id, [rows(transport)[-1].uid], "add", 8))
-    copy_content = create._BackupRun._copy_content
+    message_ids, passes = contents.message_ids, []
 
-    def skip_first_pass(run: create._BackupRun, query: contents.Query) -> list[create.Location]:
-        """The first pass copies nothing, and the message is expunged right after it."""
-        if run._transport.index.query == query:
-            with Transport.open(root) as transport:
-                transport.run(op.Expunge(ADA, folder(transport).id))
-            return []
-        return copy_content(run, query)
+    def skip_first_pass(query: contents.Query) -> Iterator[str]:
+        """The first pass copies no message, and the message is expunged right after it."""
+        passes.append(query)
+        if len(passes) > 1:
+            return message_ids(query)
+        with Transport.open(root) as transport:
+            transport.run(op.Expunge(ADA, folder(transport).id))
+        return iter(())
 
-    monkeypatch.setattr(create._BackupRun, "_copy_content", skip_first_pass)
+    monkeypatch.setattr(contents, "message_ids", skip_first_pass)
     with _between(monkeypatch, root) as rounds:
         created = create.create_backup(str(root), str(tmp_path / "backups"), credentials=True)
     assert len(rounds) == 2
