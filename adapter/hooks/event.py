@@ -1,6 +1,6 @@
-"""What a hook is told of a message: a JSON object, and the same as environment variables.
+"""The event that a hook gets for a new message: a JSON object, and the same values as environment variables.
 
-The content is not in it: ``file`` names the canonical Markdown file.
+It has no content: ``file`` names the canonical Markdown file.
 """
 
 from __future__ import annotations
@@ -11,27 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapter.store import layout
+from adapter.store.queries.messages import MessageHeader
 from adapter.transport.changes import Arrival
-from adapter.transport.transport import Transport
 
-_MESSAGE = """
-SELECT m.header_from, m.subject, m.header_id, m.thread_id, m.size, m.arrived_at, r.address
-FROM messages m, mailbox_registrations r
-WHERE m.message_id = ? AND m.file_sha256 <> '' AND r.registration_id = ?
-"""
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
-#: The system bounds what a program may be started with; the whole text is in the JSON.
-_LONGEST_VARIABLE = 1000
+#: The kernel limits the environment of a program; the full values are in the JSON.
+_MAX_VARIABLE_CHARACTERS = 1000
 
 
-def facts(transport: Transport, hook: str, arrival: Arrival) -> dict[str, Any] | None:
-    """None if the message is no more: then there is nothing to tell. Blocks."""
-    with transport.reading() as connection:
-        row = connection.execute(_MESSAGE, (arrival.message_id, arrival.registration)).fetchone()
-    if row is None:
-        return None
-    sender, subject, header_id, thread, size, arrived, account = row
-    place = layout.message_directory(arrival.message_id), layout.message_name(arrival.message_id)
+def new_mail_event(root: str, hook: str, account: str, arrival: Arrival, header: MessageHeader) -> dict[str, Any]:
+    """Return the event for a message of the store at ``root``."""
+    directory, name = layout.message_directory(arrival.message_id), layout.message_name(arrival.message_id)
     return {
         "event": "new-mail",
         "hook": hook,
@@ -39,20 +29,20 @@ def facts(transport: Transport, hook: str, arrival: Arrival) -> dict[str, Any] |
         "folder": arrival.folder_name,
         "uid": arrival.uid,
         "message": arrival.message_id,
-        "file": layout.absolute(os.path.abspath(transport.root), *place[0], place[1]),
-        "from": sender,
-        "subject": subject,
-        "message_id": header_id,
-        "thread": thread,
-        "size": size,
-        "arrived": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(arrived)),
+        "file": layout.absolute(os.path.abspath(root), *directory, name),
+        "from": header.header_from,
+        "subject": header.subject,
+        "message_id": header.header_id,
+        "thread": header.thread_id,
+        "size": header.size,
+        "arrived": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(header.arrived_at)),
     }
 
 
-def environment(told: Mapping[str, Any]) -> dict[str, str]:
-    """For a command: what it needs to run, and the facts as ``MARKPOST_…``; nothing else of our own environment."""
+def environment(event: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of a command: what it needs to run, and the event as ``MARKPOST_…``."""
     variables = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    for name, value in told.items():
+    for name, value in event.items():
         text = str(value).replace("\0", "")
-        variables[f"MARKPOST_{name.upper()}"] = text[:_LONGEST_VARIABLE].encode("utf-8", "replace").decode()
+        variables[f"MARKPOST_{name.upper()}"] = text[:_MAX_VARIABLE_CHARACTERS].encode("utf-8", "replace").decode()
     return variables

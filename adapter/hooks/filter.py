@@ -1,63 +1,59 @@
-"""Which mail a hook is told of."""
+"""Filter of a hook: the accounts and folders that its section of the configuration names."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from adapter.config.schema import ALL_FOLDERS, HookSettings
+from adapter.read_model.stored_messages import StoredMessages
 from adapter.store import names
-from adapter.store.queries import mailboxes
 from adapter.transport.changes import Arrival
-from adapter.transport.transport import Transport
 
-_AT_ONCE = 100
-_SINCE = """
-SELECT uid, message_id FROM mailbox_projections WHERE folder_id = ? AND uid > ? AND saved_at >= ?
-ORDER BY uid LIMIT ?
-"""
+_BATCH_MESSAGES = 100
 
 
-class WantedFolder(NamedTuple):
+class WatchedFolder(NamedTuple):
     id: int
     registration: str
     name: str
 
 
 class Filter:
-    """All of it blocks."""
+    """Selects new mail by account and folder."""
 
-    def __init__(self, transport: Transport, settings: HookSettings) -> None:
-        self._transport = transport
+    def __init__(self, reader: StoredMessages, settings: HookSettings) -> None:
+        self._reader = reader
         self._accounts = {names.normalise_address(address) for address in settings.accounts}
         self._folders = {names.normalise_folder(folder) for folder in settings.folders}
-        self._addresses: dict[str, str] = {}  # of registrations
+        self._addresses: dict[str, str] = {}  # by registration
 
-    def wants(self, arrival: Arrival) -> bool:
-        return self._wants(arrival.registration, arrival.folder_name)
+    async def accepts(self, arrival: Arrival) -> bool:
+        return await self._accepts(arrival.registration, arrival.folder_name)
 
-    def _wants(self, registration: str, folder: str) -> bool:
+    async def _accepts(self, registration: str, folder: str) -> bool:
         if ALL_FOLDERS not in self._folders and folder not in self._folders:
             return False
-        return not self._accounts or self._address(registration) in self._accounts
+        return not self._accounts or await self.address(registration) in self._accounts
 
-    def _address(self, registration: str) -> str | None:
+    async def address(self, registration: str) -> str | None:
+        """Return the address of a registration of any status, or None."""
         if registration not in self._addresses:
-            with self._transport.reading() as connection:
-                self._addresses = {each.id: each.address for each in mailboxes.registrations(connection)}
+            self._addresses = {each.id: each.address for each in await self._reader.registrations()}
         return self._addresses.get(registration)
 
-    def folders(self) -> list[WantedFolder]:
-        """Those of active accounts, as they are now."""
-        with self._transport.reading() as connection:
-            active = [each for each in mailboxes.registrations(connection) if each.status == "active"]
-            found = [folder for each in active for folder in mailboxes.folders(connection, each.id)]
-        return [
-            WantedFolder(folder.id, folder.registration, folder.name)
-            for folder in found
-            if self._wants(folder.registration, folder.name)
-        ]
+    async def folders(self) -> list[WatchedFolder]:
+        """Return the folders of active accounts that the filter accepts."""
+        watched = []
+        for registration in await self._reader.registrations():
+            if registration.status != "active":
+                continue
+            account = await self._reader.account_of(registration)
+            for folder in account.folders.values():
+                if await self._accepts(registration.id, folder.name):
+                    watched.append(WatchedFolder(folder.id, registration.id, folder.name))
+        return watched
 
-    def since(self, folder: WantedFolder, after: int, moment: int) -> list[Arrival]:
-        """Some of what came into a folder since a moment (seconds), with UIDs greater than ``after``."""
-        rows = self._transport.index.query(_SINCE, (folder.id, after, moment, _AT_ONCE))
-        return [Arrival(folder.registration, folder.id, folder.name, uid, message_id) for uid, message_id in rows]
+    async def since(self, folder: WatchedFolder, after: int, moment: int) -> list[Arrival]:
+        """Return a batch of the messages saved since a moment (seconds) with UIDs greater than ``after``."""
+        rows = await self._reader.rows(folder.id, after + 1, saved_since=moment, limit=_BATCH_MESSAGES)
+        return [Arrival(folder.registration, folder.id, folder.name, row.uid, row.message_id) for row in rows]

@@ -24,12 +24,14 @@ from typing import NamedTuple
 from adapter.config.schema import HookSettings
 from adapter.hooks import call
 from adapter.hooks.call import HookFailed
-from adapter.hooks.event import facts
+from adapter.hooks.event import new_mail_event
 from adapter.hooks.filter import Filter
+from adapter.read_model.stored_messages import StoredMessages
+from adapter.read_model.thread_pool import ThreadPool
 from adapter.store import locks
 from adapter.store.disk import Directories
 from adapter.store.effects import Actor
-from adapter.store.queries import bookmarks
+from adapter.store.queries import bookmarks, text_search
 from adapter.transport import operations as op
 from adapter.transport.changes import Arrival, Gap, new_mail
 from adapter.transport.transport import Transport
@@ -43,6 +45,8 @@ _TAKE_OVER_SECONDS = 2.0  # interval of the check whether the process that runs 
 _STORE_ERROR_SECONDS = 5.0  # pause after an error of the store
 _MAX_PAUSE_SECONDS = 60.0
 _SAVE_INTERVAL_RECORDS = 1000  # of records without mail for the hook
+_READ_THREADS = 2
+_IDLE_THREAD_SECONDS = 120.0  # after which a thread frees its memory
 _CURSOR = "cursor"
 _RETRY = "retry"
 
@@ -69,7 +73,9 @@ async def run(transport: Transport, hooks: Mapping[str, HookSettings], stop: asy
 
 async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    runners = [_Hook(transport, name, settings, stop) for name, settings in hooks.items()]
+    threads = ThreadPool("hooks", _READ_THREADS, lambda: _shrink_memory(transport), _IDLE_THREAD_SECONDS)
+    reader = StoredMessages(transport, threads)
+    runners = [_Hook(transport, reader, name, settings, stop) for name, settings in hooks.items()]
 
     def wake(*_: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -85,6 +91,12 @@ async def _run_all(transport: Transport, hooks: Mapping[str, HookSettings], stop
     finally:
         subscription.close()
         stopping.cancel()
+        await asyncio.to_thread(threads.close)
+
+
+def _shrink_memory(transport: Transport) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        transport.index.ask(text_search.shrink_memory)
 
 
 class Retry(NamedTuple):
@@ -115,15 +127,18 @@ class Retry(NamedTuple):
 class _Hook:
     """The runner of one hook."""
 
-    def __init__(self, transport: Transport, name: str, settings: HookSettings, stop: asyncio.Event) -> None:
+    def __init__(
+        self, transport: Transport, reader: StoredMessages, name: str, settings: HookSettings, stop: asyncio.Event
+    ) -> None:
         self._transport = transport
+        self._messages = reader
         self._name = name
         self._settings = settings
         self._stop = stop
         self._owner = _owner(name)
-        self._filter = Filter(transport, settings)
+        self._filter = Filter(reader, settings)
         self._reader = transport.changes.reader(0)
-        self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # read-ahead: seq, time, mail for the hook
+        self._ahead: deque[tuple[int, int, list[Arrival]]] = deque()  # read-ahead: seq, time, new mail
         self._cursor = (0, 0)  # seq and time (microseconds) of the last processed record
         self._saved = 0  # seq of the saved cursor
         self._retries: dict[str, Retry] = {}
@@ -197,7 +212,7 @@ class _Hook:
         while self._ahead and len(arrivals) < self._settings.concurrency:
             seq, at, batch = self._ahead.popleft()
             cursor = (seq, at)
-            arrivals += batch
+            arrivals += [each for each in batch if await self._filter.accepts(each)]
         retries = await self._deliver(arrivals)
         self._cursor = cursor
         if arrivals or self._cursor[0] - self._saved >= _SAVE_INTERVAL_RECORDS:
@@ -207,7 +222,7 @@ class _Hook:
     def _read(self) -> bool:
         before = self._reader.seq
         for record in self._reader.read():
-            self._ahead.append((record.seq, record.at, [each for each in new_mail(record) if self._filter.wants(each)]))
+            self._ahead.append((record.seq, record.at, list(new_mail(record))))
         if self._reader.seq > before and (not self._ahead or self._ahead[-1][0] < self._reader.seq):
             self._ahead.append((self._reader.seq, self._cursor[1], []))  # rolled-back records count as read
         return self._reader.seq > before
@@ -218,9 +233,9 @@ class _Hook:
         since = self._cursor[1] // 1_000_000
         self._ahead.clear()
         position = (gap.upto, time.time_ns() // 1000)
-        for folder in await asyncio.to_thread(self._filter.folders):
+        for folder in await self._filter.folders():
             after = 0
-            while arrivals := await asyncio.to_thread(self._filter.since, folder, after, since):
+            while arrivals := await self._filter.since(folder, after, since):
                 if self._stop.is_set():
                     self._reader = self._transport.changes.reader(self._cursor[0])
                     return  # without moving the cursor
@@ -287,9 +302,11 @@ class _Hook:
 
     async def _call(self, arrival: Arrival) -> bool:
         async with self._slots:
-            event = await asyncio.to_thread(facts, self._transport, self._name, arrival)
-            if event is None:
+            header = await self._messages.header(arrival.message_id)
+            account = await self._filter.address(arrival.registration)
+            if header is None or account is None:
                 return True  # deleted or rolled back
+            event = new_mail_event(self._transport.root, self._name, account, arrival, header)
             try:
                 await call.call(self._settings, event)
             except HookFailed as error:
