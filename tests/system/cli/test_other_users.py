@@ -124,5 +124,5 @@ def test_check_of_a_read_only_store_names_the_scratch_option(tmp_path: Path) -> 
     output = as_nobody(root, lambda store: _run(store, "check").output)
     assert output == (
         f"markpost: {root} belongs to user root and cannot be written: Permission denied;"
-        " --scratch DIR names a directory for temporary files that can be\n"
+        " use --scratch DIR with a writable directory for temporary files\n"
     )
