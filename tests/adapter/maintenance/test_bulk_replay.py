@@ -246,7 +246,9 @@ _DRAW: dict[type[Effect], Callable[[_Store, random.Random], Iterator[Effect]]] =
     fx.RestoreLost: _Store.restore,
 }
 #: Deliveries are what bulk replay is for: more of them than of the rest.
-_STEPS: list[type[Effect]] = [*KINDS, *[fx.AddContent, fx.Project] * 6, *[fx.SetFlags, fx.Unproject] * 2]
+_DELIVERY: list[type[Effect]] = [fx.AddContent, fx.Project]
+_CHANGES: list[type[Effect]] = [fx.SetFlags, fx.SetFlags, fx.Unproject]
+_STEPS = [*KINDS, *_DELIVERY * 6, *_CHANGES]
 
 
 def _index() -> sqlite3.Connection:
@@ -284,8 +286,8 @@ def _compare(made: list[Effect], *, postponed: bool) -> None:
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers are flushed in the middle of a sequence as well."""
-    monkeypatch.setattr(bulk_replay, "_MAX_BUFFERED_ROWS", 4)
-    monkeypatch.setattr(bulk_replay, "_MAX_BUFFERED_THREADS", 3)
+    monkeypatch.setattr(bulk_replay, "_MAX_BUFFERED_ROWS", 7)
+    monkeypatch.setattr(bulk_replay, "_MAX_BUFFERED_THREADS", 12)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
