@@ -1,4 +1,4 @@
-"""What every test shares: the seed, scratch space in memory, hypothesis profiles, and the ``needs`` marker."""
+"""Set-up of every test: the seed, scratch space in memory, hypothesis profiles, and the ``needs`` marker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).resolve().parent
 _ROOT = _TESTS.parent
 _LONG = ("clients", "crash", "maintenance", "stress")
-#: They share the Spark session of their process, so one process runs them all: starting another, and its first look at
-#: a store, take half a minute of a processor.
+#: These share the Spark session of their process, so one process runs them all: starting another, and its first scan
+#: of a store, take half a minute of a processor.
 _ONE_SESSION = tuple(
     f"tests/system/maintenance/test_{name}.py"
     for name in (
@@ -151,7 +151,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, and what computes beside what waits: at the end there is little to wait for."""
+    """Start long files first, computing ones beside waiting ones, so that no process is left with one at the end."""
     files: dict[str, dict[Path, int]] = {}
     last = (len(items), "")
 
@@ -159,8 +159,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(_ONE_SESSION):
             return (-1, "")
         directory = item.path.parent.name
-        known = files.setdefault(directory, {})
-        return (known.setdefault(item.path, len(known)), directory) if directory in _LONG else last
+        positions = files.setdefault(directory, {})
+        return (positions.setdefault(item.path, len(positions)), directory) if directory in _LONG else last
 
     if _SEED != "0":
         _shuffle_within_files(items)
@@ -175,8 +175,8 @@ def _shuffle_within_files(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``needs("dovecot")``: without the program the test is skipped."""
-    wanted = [str(program) for mark in item.iter_markers("needs") for program in mark.args]
-    missing = [program for program in wanted if shutil.which(program) is None]
+    programs = [str(program) for mark in item.iter_markers("needs") for program in mark.args]
+    missing = [program for program in programs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
 
@@ -195,14 +195,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Transport]:
-    """An open store with two accounts. Whatever the test does to it, all its layers must agree afterwards."""
+    """An open store with two accounts; all its layers must agree after the test."""
     from tests.support.layers import assert_layers_agree
     from tests.support.stores import ADA, BOB, new_store
 
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as transport:
         yield transport
-        transport.checkpoint()  # what is too large for the journal stays in staging until then
+        transport.checkpoint()  # content too large for the journal stays in staging until then
         assert_layers_agree(root, tmp_path / "scratch", open_stores=1)
     assert_layers_agree(root, tmp_path / "scratch")
 

@@ -70,12 +70,12 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+def _names(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         names = text.split(",")
-        unknown = sorted(set(names) - set(known))
+        unknown = sorted(set(names) - set(choices))
         if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(choices)}")
         return names
 
     return parse
@@ -86,8 +86,8 @@ def _plan(options: argparse.Namespace, missing: dict[str, str]) -> Plan:
     if not rows:
         sys.exit(f"no row matches {options.rows!r}; there are: {'; '.join(row.name for row in ROWS)}")
     sizes = options.sizes or (_SIZES[:1] if options.quick else _SIZES)
-    wanted = options.peers or (QUICK_PEERS if options.quick else PEERS)
-    peers = [peer for peer in wanted if peer not in missing]
+    peers = options.peers or (QUICK_PEERS if options.quick else PEERS)
+    peers = [peer for peer in peers if peer not in missing]
     return Plan(rows, sizes, options.samples or (3 if options.quick else 5), options.seed, peers)
 
 
@@ -107,7 +107,7 @@ def _run_servers(options: argparse.Namespace, directory: str, disk: str, old: Re
             for series in run_rows(ready, plan, note):
                 result.series += series
                 print("\n".join(table(series)), flush=True)
-    finally:  # what was measured until an interruption is not lost
+    finally:  # an interruption does not lose the samples so far
         if result.series:
             result.write(f"{options.out}.json")
             with open(f"{options.out}.html", "w", encoding="utf-8") as file:

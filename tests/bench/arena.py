@@ -17,7 +17,7 @@ TARGET = "Target"  # the folder that COPY, MOVE and APPEND fill
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work a sample is."""
+    """Amount of work in a sample."""
 
     appends: int = 40
     deliveries: int = 60  # over one connection
@@ -97,10 +97,10 @@ class Arena:
 
 def count(client: RawClient, folder: str) -> int:
     answer = client.run(f"STATUS {folder} (MESSAGES)")
-    found = re.search(rb"\(MESSAGES (\d+)\)", answer)
-    if found is None:
+    match = re.search(rb"\(MESSAGES (\d+)\)", answer)
+    if match is None:
         raise RuntimeError(answer)
-    return int(found[1])
+    return int(match[1])
 
 
 def make_arenas(peers: list[Peer], size: int, mail: RealMail, effort: Effort) -> list[Arena]:

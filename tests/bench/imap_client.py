@@ -21,13 +21,13 @@ class RawClient:
             self.run(f"LOGIN {user} {password}")
 
     def line(self) -> bytes:
-        found = b""
-        while not found.endswith(b"\n"):
+        received = b""
+        while not received.endswith(b"\n"):
             piece = self._socket.recv(65536)
             if not piece:
                 raise ConnectionError("closed")
-            found += piece
-        return found
+            received += piece
+        return received
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
@@ -42,9 +42,9 @@ class RawClient:
                 raise ConnectionError("closed")
             self.received += size
             tail = (tail + bytes(self._view[max(0, size - 4096) : size]))[-4096:]
-            found = end.search(tail)
-            if found is not None:
-                if found[1] != b"OK":
+            match = end.search(tail)
+            if match is not None:
+                if match[1] != b"OK":
                     raise RuntimeError(tail[-200:])
                 return tail
 
@@ -84,16 +84,16 @@ class RawClient:
 
 
 def count_messages(port: int, user: str, password: str) -> int:
-    """In the inbox, as the server tells."""
+    """Number of messages in the inbox, by STATUS."""
     client = RawClient(port, user, password)
     try:
         answer = client.run("STATUS INBOX (MESSAGES)")
     finally:
         client.close()
-    found = re.search(rb"\(MESSAGES (\d+)\)", answer)
-    if found is None:
+    match = re.search(rb"\(MESSAGES (\d+)\)", answer)
+    if match is None:
         raise RuntimeError(answer)
-    return int(found[1])
+    return int(match[1])
 
 
 def lmtp_deliver(port: int, address: str, message: bytes) -> float:

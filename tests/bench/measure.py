@@ -1,4 +1,4 @@
-"""What a sample consists of: wall time, processor time of the server's processes, and syncs, per operation.
+"""Samples: wall time, processor time of the server's processes, and syncs, per operation.
 
 Processor time is user and system time of the whole process tree, reaped children included. Living processes are read in
 nanoseconds; children that ended count in ticks of 10 ms. ``background`` is processor time that the server spends after
@@ -129,7 +129,7 @@ class Watch:
         answered = cpu_seconds(process)
         self._cpu += answered - cpu
         if writes:
-            self.settle()
+            self.wait_until_idle()
             self._background += cpu_seconds(process) - answered
         self._syncs += counter.read() - syncs if counter else 0
         self._operations += operations
@@ -143,7 +143,7 @@ class Watch:
             if time.perf_counter() - began > self._sample_seconds:
                 break
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the server is idle."""
         pause = self._peer.settle_seconds
         deadline = time.monotonic() + _MAX_SETTLE_SECONDS

@@ -248,7 +248,7 @@ class Dovecot(Peer):
 
     @staticmethod
     def missing() -> str | None:
-        """Why it cannot run here."""
+        """The reason that it cannot run here."""
         if shutil.which("dovecot") is None or not os.path.exists("/usr/lib/dovecot/lmtp"):
             return "dovecot-imapd or dovecot-lmtpd is not installed"
         return None if os.geteuid() == 0 else "needs root"

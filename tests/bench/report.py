@@ -74,7 +74,7 @@ def figures(series: Series, name: str) -> Summary | None:
 
 
 def ratio(theirs: Summary | None, ours: Summary | None) -> float | None:
-    """How many times as much theirs costs."""
+    """The other server's cost as a multiple of ours."""
     return theirs.median / ours.median if theirs and ours and ours.median > 0 and theirs.median > 0 else None
 
 
@@ -122,7 +122,7 @@ def growth(result: Result) -> list[str]:
             costs = {
                 size: spent.median
                 for size in sizes
-                if (found := result.find(row, size, peer)) and (spent := figures(found, "cpu"))
+                if (sample := result.find(row, size, peer)) and (spent := figures(sample, "cpu"))
             }
             if len(costs) < 2:
                 continue
@@ -136,7 +136,7 @@ def growth(result: Result) -> list[str]:
 
 
 def compare(old: Result, new: Result) -> list[str]:
-    """What became slower or faster: medians that differ while the quartiles do not overlap."""
+    """Rows that became slower or faster: medians differ and quartiles do not overlap."""
     slower: list[tuple[float, str]] = []
     faster: list[tuple[float, str]] = []
     common = 0

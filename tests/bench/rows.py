@@ -1,4 +1,4 @@
-"""What is measured: one function for each row, which prepares, measures with the watch, and restores the folder.
+"""Benchmark rows: one function each, which prepares, measures with the watch, and restores the folder.
 
 ``first`` rows run on a server that was just started, without caches of its own on disk; ``again`` rows run after the
 same command, in the same session. A cost is per operation: a message for BODY, APPEND and delivery, else a command.
@@ -74,7 +74,7 @@ def _again(kind: str) -> Measure:
         with arena.session() as client:
             _run_command(arena, kind, client)
             if kind.startswith("SEARCH"):
-                watch.settle()
+                watch.wait_until_idle()
                 _run_command(arena, kind, client)
             watch.repeat(lambda: _run_command(arena, kind, client))
 
@@ -178,7 +178,7 @@ def _expunge_folder(arena: Arena, watch: Watch) -> None:
         client.run(f"COPY 1:* {TARGET}")
         client.run(f"SELECT {TARGET}")
         client.run("STORE 1:* +FLAGS.SILENT (\\Deleted)")
-        watch.settle()
+        watch.wait_until_idle()
         with watch.running(writes=True):
             client.run("EXPUNGE")
         _expect(arena, client, TARGET, 0)
@@ -189,7 +189,7 @@ def _expunge_few(arena: Arena, watch: Watch) -> None:
     numbers = list(range(1, arena.size + 1, step))[:_FEW]
     with arena.session() as client:
         client.run(f"STORE {','.join(map(str, numbers))} +FLAGS.SILENT (\\Deleted)")
-        watch.settle()
+        watch.wait_until_idle()
         with watch.running(writes=True):
             client.run("EXPUNGE")
         _expect(arena, client, "INBOX", arena.size - len(numbers))
@@ -258,7 +258,7 @@ def _idle(arena: Arena, watch: Watch) -> None:
 
 def _memory_idle(arena: Arena, watch: Watch) -> None:
     arena.restart()
-    watch.settle()
+    watch.wait_until_idle()
     watch.record(memory_mib(arena.peer.pid))
 
 
@@ -274,7 +274,7 @@ def _memory_connected(arena: Arena, watch: Watch) -> None:
         client.run(f"FETCH {number % arena.size + 1} (BODY.PEEK[])")
         client.run("SEARCH SUBJECT engine")
         client.idle()
-    watch.settle()
+    watch.wait_until_idle()
     watch.record(memory_mib(arena.peer.pid))
     for client in clients:
         client.close()

@@ -43,11 +43,11 @@ class Series:
 
 def select_rows(rows: Sequence[Row], patterns: str) -> list[Row]:
     """Rows of which the name contains or matches one of the patterns, separated by commas; case does not matter."""
-    wanted = [pattern.strip().casefold() for pattern in patterns.split(",") if pattern.strip()]
+    choices = [pattern.strip().casefold() for pattern in patterns.split(",") if pattern.strip()]
     return [
         row
         for row in rows
-        if any(pattern in row.name.casefold() or fnmatch.fnmatch(row.name.casefold(), pattern) for pattern in wanted)
+        if any(pattern in row.name.casefold() or fnmatch.fnmatch(row.name.casefold(), pattern) for pattern in choices)
     ]
 
 
@@ -87,7 +87,7 @@ def arenas(directory: str, plan: Plan, note: Callable[[str], None], effort: Effo
             ready += make_arenas(these, size, mail, effort)
             note(f"stores with {size:,} messages: {time.monotonic() - began:.0f} s to fill")
         for arena in ready:
-            Watch(arena.peer).settle()
+            Watch(arena.peer).wait_until_idle()
         yield ready
     finally:
         for peer in peers:

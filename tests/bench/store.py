@@ -154,7 +154,7 @@ def _growth(directory: str, scale: float) -> None:
     row(f"filling the store with {count:,} messages", f"{count / (time.perf_counter() - started):,.0f} messages/s")
     for transport in (few, many):
         transport.checkpoint()
-    _settle()
+    _wait_until_idle()
     small, large = [], []
     for number in range(300):  # half of them reply to the newest stored messages
         small.append(_timed(few, 1000 + number, None))
@@ -171,7 +171,7 @@ def _growth(directory: str, scale: float) -> None:
     many.close()
 
 
-def _settle() -> None:
+def _wait_until_idle() -> None:
     """Wait for the snapshot that so much mail makes the store take in the background."""
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:

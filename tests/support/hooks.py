@@ -19,13 +19,13 @@ from tests.support.waiting import PATIENCE, until
 
 
 class HookReceiver:
-    """An HTTP server that keeps what it is told; ``statuses`` are what it answers, the last one for ever."""
+    """An HTTP server that records calls; ``statuses`` are its answers, the last one repeated."""
 
     def __init__(self, *statuses: int) -> None:
         self.events: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.statuses = list(statuses) or [200]
-        self.answers = threading.Event()  # nobody gets an answer while it is not set
+        self.answers = threading.Event()  # calls wait while it is not set
         self.answers.set()
         self.calls = 0
         self.rejected = ""  # a subject

@@ -1,7 +1,7 @@
 """A client that believes nothing: it keeps its own picture of the mailbox and checks every response.
 
 The rules are those of RFC 3501 5.2, 7.3 and 7.4, RFC 7162 3.2 and RFC 9051 7.5: numbers are positions, UIDs ascend,
-EXISTS only grows, expunges come only where they may, and no response speaks of a message that is not there. A flag is
+EXISTS only grows, expunges come only where they may, and no response is about a message that is not there. A flag is
 announced before it is seen, and a message is recent to one session. Under UIDONLY (RFC 9586) no response has a number.
 """
 
@@ -27,19 +27,19 @@ _FROZEN = (b"FETCH", b"STORE", b"SEARCH")
 
 def expand(text: bytes) -> list[int]:
     """The members of a set without ``*``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(b","):
         first, _, last = part.partition(b":")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 @dataclass
 class Mailbox:
-    """What a client knows of its mailbox."""
+    """A client's picture of its mailbox."""
 
     name: str
-    uids: list[int | None] = field(default_factory=list)  # None: told of by EXISTS alone
+    uids: list[int | None] = field(default_factory=list)  # None: announced by EXISTS alone
     flags: dict[int, frozenset[bytes]] = field(default_factory=dict)
     uidvalidity: int = 0
     modseq: int = 0  # all changes up to this one are known
@@ -48,8 +48,8 @@ class Mailbox:
     @property
     def can_resume(self) -> bool:
         """The UIDs of all messages but perhaps the last ones are known."""
-        known = [uid for uid in self.uids if uid is not None]
-        return bool(known) and self.uids[: len(known)] == known
+        uids = [uid for uid in self.uids if uid is not None]
+        return bool(uids) and self.uids[: len(uids)] == uids
 
 
 class CheckedClient:
@@ -82,12 +82,12 @@ class CheckedClient:
                 break
             line = response.removesuffix(b"\r\n")
             untagged.append(line)
-            self.hear(line, frozen=name in _FROZEN)
-        self.settle()
+            self.receive(line, frozen=name in _FROZEN)
+        self.end_command()
         return untagged, response[len(tag) + 1 :].rstrip(b"\r\n")
 
-    def settle(self) -> None:
-        """A command has ended: what was told can be relied on (RFC 7162 3.2)."""
+    def end_command(self) -> None:
+        """End of a command: the responses so far can be relied on (RFC 7162 3.2)."""
         if self.mailbox is not None:
             if self._told_highest is not None:
                 self.mailbox.modseq = self._told_highest
@@ -95,7 +95,7 @@ class CheckedClient:
                 self.mailbox.modseq = max(self.mailbox.modseq, self._highest_seen)
         self._highest_seen, self._told_highest = 0, None
 
-    def hear(self, line: bytes, *, frozen: bool) -> None:
+    def receive(self, line: bytes, *, frozen: bool) -> None:
         if code := _CODE.match(line):
             self._hear_code(code)
         elif (announced := _ANNOUNCED.match(line)) and self.mailbox is not None:
@@ -133,9 +133,9 @@ class CheckedClient:
 
     def _exists(self, count: int) -> None:
         assert self.mailbox is not None
-        known = len(self.mailbox.uids)
-        assert count >= known, f"EXISTS {count} after {known} without an expunge"
-        self.mailbox.uids += [None] * (count - known)
+        count = len(self.mailbox.uids)
+        assert count >= count, f"EXISTS {count} after {count} without an expunge"
+        self.mailbox.uids += [None] * (count - count)
 
     def _expunge(self, number: int) -> None:
         assert self.mailbox is not None
@@ -152,7 +152,7 @@ class CheckedClient:
                 self.mailbox.uids.remove(uid)
                 self.mailbox.flags.pop(uid, None)
             elif not earlier:
-                # A message whose UID was never fetched: it must be one of the unknown ones.
+                # The UID was never fetched: the message must be one of the unknown ones.
                 assert None in self.mailbox.uids, f"VANISHED {uid}, which was never there"
                 self._forget_unknown(uid)
 
@@ -163,13 +163,13 @@ class CheckedClient:
         if self.uid_only:
             uids.remove(None)
             return
-        below = max((at for at, known in enumerate(uids) if known is not None and known < uid), default=-1)
+        below = max((at for at, other in enumerate(uids) if other is not None and other < uid), default=-1)
         place = next(at for at in range(below + 1, len(uids)) if uids[at] is None)
         del uids[place]
 
     def _number_of(self, uid: int) -> int:
-        """Where the message of a UIDFETCH stands. One that is not known yet must be among the unknown ones; which of
-        them nobody can tell without numbers, so these are kept at the end."""
+        """Return the index of a UIDFETCH's message. A new UID must belong to one of the unknown messages; without
+        numbers there is no telling which, so these are kept at the end."""
         assert self.mailbox is not None
         uids = self.mailbox.uids
         if uid not in uids:
@@ -182,17 +182,17 @@ class CheckedClient:
         assert self.mailbox is not None
         uids = self.mailbox.uids
         assert 1 <= number <= len(uids), f"FETCH of {number}, there are {len(uids)}"
-        if found := _UID.search(items):
-            uid = int(found[1])
+        if match := _UID.search(items):
+            uid = int(match[1])
             assert uids[number - 1] in (None, uid), f"number {number} was UID {uids[number - 1]} and is {uid}"
             uids[number - 1] = uid
-            known = [each for each in uids if each is not None]
-            assert known == sorted(set(known)), "UIDs do not ascend"
-        if found := _MODSEQ.search(items):
-            self._highest_seen = max(self._highest_seen, int(found[1]))
+            fetched = [each for each in uids if each is not None]
+            assert fetched == sorted(set(fetched)), "UIDs do not ascend"
+        if match := _MODSEQ.search(items):
+            self._highest_seen = max(self._highest_seen, int(match[1]))
         known_uid = uids[number - 1]
-        if (found := _FLAGS.search(items)) and known_uid is not None:
-            self._see_flags(known_uid, frozenset(found[1].split()))
+        if (match := _FLAGS.search(items)) and known_uid is not None:
+            self._see_flags(known_uid, frozenset(match[1].split()))
 
     def _see_flags(self, uid: int, flags: frozenset[bytes]) -> None:
         assert self.mailbox is not None
@@ -214,10 +214,10 @@ class CheckedClient:
 
     async def resume(self, before: Mailbox) -> None:
         """Select a mailbox that was known once, and learn only what is new (RFC 7162 3.2.5)."""
-        known = [uid for uid in before.uids if uid is not None]
-        assert known
+        uids = [uid for uid in before.uids if uid is not None]
+        assert uids
         self.mailbox = Mailbox(before.name)
-        resync = f"{before.uidvalidity} {before.modseq} 1:{max(known)}"
+        resync = f"{before.uidvalidity} {before.modseq} 1:{max(uids)}"
         tag = self.client.start(f"SELECT {before.name} (QRESYNC ({resync}))")
         untagged, status = await self.client.finish(tag)
         assert status.startswith(b"OK"), status
@@ -226,7 +226,7 @@ class CheckedClient:
             if vanished := _VANISHED.match(line):
                 assert vanished[1], "VANISHED without EARLIER in the answer to SELECT"
                 gone.update(expand(vanished[2]))
-        still = [uid for uid in known if uid not in gone]
+        still = [uid for uid in uids if uid not in gone]
         for line in untagged:
             if line.endswith(b" EXISTS"):
                 count = int(line.split()[1])
@@ -234,11 +234,11 @@ class CheckedClient:
                 self.mailbox.uids = [*still, *[None] * (count - len(still))]
                 self.mailbox.flags = {uid: before.flags[uid] for uid in still if uid in before.flags}
             elif not _VANISHED.match(line):
-                self.hear(line, frozen=True)
-        self.settle()
-        # What is new is asked for; what was known is trusted.
+                self.receive(line, frozen=True)
+        self.end_command()
+        # New messages are fetched; the others are trusted.
         if None in self.mailbox.uids:
-            await self.run(f"UID FETCH {max(known) + 1}:* (FLAGS)")
+            await self.run(f"UID FETCH {max(uids) + 1}:* (FLAGS)")
 
     async def learn(self) -> None:
         if self.mailbox is not None and self.mailbox.uids:

@@ -120,7 +120,7 @@ def _trusting() -> ssl.SSLContext:
 
 
 class ImapClient:
-    """Sends what it is told and understands nothing but lines, literals and tags."""
+    """Sends any octets; of replies it parses lines, literals and tags."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -223,7 +223,7 @@ class ImapClient:
 
     @property
     def leftover(self) -> bytes:
-        """What has come in and was not read."""
+        """Octets received and not read yet."""
         return self._plain + bytes(self._reader._buffer)  # type: ignore[attr-defined]
 
     async def close(self) -> None:

@@ -31,26 +31,26 @@ async def open_mailboxes(transport: Transport, limits: CacheLimits | None = None
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Records the changes it is notified of."""
 
     def __init__(self) -> None:
         self.changes: list[FolderChange] = []
         self.removed = 0
-        self._told = asyncio.Event()
+        self._notified = asyncio.Event()
 
     def folder_changed(self, changes: Sequence[FolderChange]) -> None:
         assert changes
         self.changes += changes
-        self._told.set()
+        self._notified.set()
 
     def folder_removed(self) -> None:
         self.removed += 1
-        self._told.set()
+        self._notified.set()
 
-    async def told(self) -> None:
-        """Wait for the next word."""
-        await asyncio.wait_for(self._told.wait(), PATIENCE)
-        self._told.clear()
+    async def changed(self) -> None:
+        """Wait for the next notification."""
+        await asyncio.wait_for(self._notified.wait(), PATIENCE)
+        self._notified.clear()
 
 
 async def open_folder(mailboxes: MailboxCache, name: str = "INBOX", address: str = ADA) -> CachedFolder:
@@ -79,16 +79,16 @@ async def fetched(
     return answer, fetch
 
 
-async def told(transport: Transport, change: Callable[[], object]) -> None:
-    """Make a change of the store and wait until everybody who listened before knows of it."""
-    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+async def notified(transport: Transport, change: Callable[[], object]) -> None:
+    """Make a change of the store and wait until every earlier subscriber has been notified."""
+    loop, published = asyncio.get_running_loop(), asyncio.Event()
 
-    def hear(records: object) -> None:
-        loop.call_soon_threadsafe(heard.set)  # after what the listeners before this one gave the loop to do
+    def receive(records: object) -> None:
+        loop.call_soon_threadsafe(published.set)  # after what the listeners before this one gave the loop to do
 
-    subscription = await asyncio.to_thread(transport.changes.subscribe, hear)
+    subscription = await asyncio.to_thread(transport.changes.subscribe, receive)
     try:
         await asyncio.to_thread(change)
-        await asyncio.wait_for(heard.wait(), PATIENCE)
+        await asyncio.wait_for(published.wait(), PATIENCE)
     finally:
         subscription.close()

@@ -1,4 +1,4 @@
-"""A mail server for tests that answers as a script says, keeps what it took, and hangs up when told to."""
+"""A scripted mail server: it keeps the mail it accepts, and hangs up where the script says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.support.waiting import PATIENCE
 
-#: Told the verb and the whole command (for the message itself: ``.``), it gives a reply, or None for the usual one.
+#: From the verb and the whole command (for the message itself: ``.``) to a reply, or None for the usual one.
 Script = Callable[[str, str], str | None]
 
 EVERYTHING = ("SIZE 60000000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")

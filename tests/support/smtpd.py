@@ -75,7 +75,7 @@ class Running:
 
 
 def from_ada(subject: str = "Hello", extra: str = "", body: str = "Hello Bob\r\n") -> bytes:
-    """What ada submits."""
+    """Submissions by ada."""
     return f"From: Ada <{ADA}>\r\nTo: {BOB}\r\nSubject: {subject}\r\n{extra}\r\n{body}".encode()
 
 
@@ -107,8 +107,8 @@ async def serving(
         await keeper.open()
         servers, ports = [], {}
         for kind in kinds:
-            wanted = endpoints.parse(kind, "127.0.0.1:0")
-            listener = endpoints.listen(wanted, backlog=600)
+            endpoint = endpoints.parse(kind, "127.0.0.1:0")
+            listener = endpoints.listen(endpoint, backlog=600)
             servers.append(Acceptor(listener, ConnectionFactory(services).for_listener(kind)))
             ports[kind] = listener.endpoint.port
         stop = asyncio.Event()
@@ -132,7 +132,7 @@ def trusting() -> ssl.SSLContext:
 
 
 class SmtpClient:
-    """Sends octets as it is told, and reads replies."""
+    """Sends any octets, and reads replies."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -197,7 +197,7 @@ class SmtpClient:
         return await self.reply()
 
     async def ended(self) -> bool:
-        """Whether the server has closed, without another word."""
+        """True if the server closed the connection without another reply."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self.reader.read(1) == b""

@@ -1,4 +1,4 @@
-"""Opening stores and looking into them."""
+"""Open stores, and read their contents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def deliver(
 
 
 def placed(delivery: op.Delivery, address: str = ADA) -> Placed:
-    """Where a delivery that succeeded lies."""
+    """Return the place of a successful delivery."""
     outcome = delivery.recipients[address]
     assert isinstance(outcome, Placed), outcome
     return outcome
@@ -64,13 +64,13 @@ def folder(transport: Transport, name: str = "INBOX", address: str = ADA) -> Fol
 def folder_names(transport: Transport, address: str = ADA) -> list[str]:
     with transport.reading() as connection:
         registration = mailboxes.active_registration(connection, address)
-        return [found.name for found in mailboxes.folders(connection, registration.id)]
+        return [each.name for each in mailboxes.folders(connection, registration.id)]
 
 
 def rows(transport: Transport, name: str = "INBOX", address: str = ADA) -> list[Row]:
-    found = folder(transport, name, address)
+    row = folder(transport, name, address)
     with transport.reading() as connection:
-        return mailboxes.rows(connection, found.id)
+        return mailboxes.rows(connection, row.id)
 
 
 def subscriptions(transport: Transport, address: str = ADA) -> list[str]:
@@ -80,19 +80,19 @@ def subscriptions(transport: Transport, address: str = ADA) -> list[str]:
 
 def id_of(root: str | os.PathLike[str]) -> str:
     """The id of a store."""
-    found = store_id.decode(Path(root, layout.STORE_ID_FILE).read_bytes())
-    assert found is not None
-    return found
+    identity = store_id.decode(Path(root, layout.STORE_ID_FILE).read_bytes())
+    assert identity is not None
+    return identity
 
 
 def tree(root: str | os.PathLike[str]) -> dict[str, tuple[int, bytes]]:
     """Everything below a directory: path -> (mode, content or link target)."""
-    found: dict[str, tuple[int, bytes]] = {}
+    files: dict[str, tuple[int, bytes]] = {}
     for path in sorted(Path(root).rglob("*")):
         content = b""
         if path.is_symlink():
             content = os.readlink(path).encode()
         elif path.is_file():
             content = path.read_bytes()
-        found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
-    return found
+        files[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return files

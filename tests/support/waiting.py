@@ -1,6 +1,6 @@
 """Waiting for something that must come about, however busy the machine is.
 
-A test looks for the condition itself and never sleeps in the hope that it has come about: a fixed pause is too long on
+A test polls for the condition itself and never sleeps in the hope that it holds by then: a fixed pause is too long on
 an idle machine and too short on a busy one.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-#: Seconds; far more than anything here takes. Only a test that is about to fail waits so long.
+#: Seconds; far more than anything here takes. Only a failing test waits until the end.
 PATIENCE = 60.0
 _PAUSE = 0.01
 

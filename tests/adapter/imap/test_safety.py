@@ -27,7 +27,7 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.imapd import PASSWORD, ImapClient, Running, Start, make_store, serving
 from tests.support.mail.corpus import varied_message
-from tests.support.mailboxes import told
+from tests.support.mailboxes import notified
 from tests.support.stores import ADA, BOB, append, rows
 from tests.support.waiting import PATIENCE, until
 
@@ -326,7 +326,7 @@ async def test_session_of_a_closed_account_can_do_nothing(start: Start) -> None:
     async with start() as server:
         client = await server.login(ADA)
         await client.ok("SELECT INBOX")
-        await told(server.transport, lambda: server.transport.run(op.Deregister(ADA)))
+        await notified(server.transport, lambda: server.transport.run(op.Deregister(ADA)))
         assert (await client.run("STATUS INBOX (MESSAGES)"))[1].startswith(b"NO")
         assert (await client.append("INBOX", b"A: b\r\n\r\n")).startswith(b"NO")
         again = await server.connect()

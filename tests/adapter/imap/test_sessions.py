@@ -16,7 +16,7 @@ from adapter.read_model.mailboxes import MailboxCache
 from protocol.errors import MailError, Reason
 from tests.support.imapd import ImapClient, Running, Start
 from tests.support.mail.corpus import varied_message
-from tests.support.mailboxes import told
+from tests.support.mailboxes import notified
 from tests.support.stores import ADA, append
 from tests.support.waiting import PATIENCE
 
@@ -182,7 +182,7 @@ def after_idle(start: Start, monkeypatch: pytest.MonkeyPatch) -> AfterIdle:
 
 async def test_change_just_after_idle_begins_is_announced(after_idle: AfterIdle) -> None:
     async def deliver(server: Running) -> None:
-        await told(server.transport, lambda: append(server.transport, "INBOX", varied_message(1)))
+        await notified(server.transport, lambda: append(server.transport, "INBOX", varied_message(1)))
 
     async with after_idle(deliver) as client:
         assert await client.line() == b"* 1 EXISTS\r\n"

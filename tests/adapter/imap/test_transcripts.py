@@ -38,7 +38,7 @@ from protocol.imap.capabilities import CAPABILITIES
 from protocol.imap.commands.registry import COMMANDS
 from tests.support.certificates import make_certificate
 from tests.support.imapd import ImapClient, Running, make_store, serving
-from tests.support.mailboxes import told
+from tests.support.mailboxes import notified
 from tests.support.paths import REPOSITORY, TESTS
 from tests.support.waiting import until
 
@@ -148,9 +148,9 @@ class Script:
                 assert not self._sessions[name].leftover, self._sessions[name].leftover
             case ["deliver", address, subject, *body]:
                 octets = f"From: bob@example.test\r\nTo: {address}\r\nSubject: {subject}\r\n\r\n{' '.join(body)}\r\n"
-                await told(self._server.transport, partial(self._deliver, address, octets.encode()))
+                await notified(self._server.transport, partial(self._deliver, address, octets.encode()))
             case ["flag", address, folder, uid, flags]:
-                await told(self._server.transport, partial(self._flag, address, folder, int(uid), int(flags)))
+                await notified(self._server.transport, partial(self._flag, address, folder, int(uid), int(flags)))
             case ["maintenance", state]:
                 await asyncio.to_thread(self._maintenance, state == "on")
                 await until(lambda: (self._server.services.store is None) == (state == "on"))

@@ -17,7 +17,7 @@ from protocol.errors import MailError, Reason
 from protocol.imap.flags import DELETED, FLAGGED, SEEN
 from protocol.imap.session_view import Emission, View
 from protocol.imap.wire.lexer import PLAIN
-from tests.support.mailboxes import Listener, open_folder, open_mailboxes, told
+from tests.support.mailboxes import Listener, notified, open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, placed, rows
 from tests.support.waiting import PATIENCE, until
@@ -64,7 +64,7 @@ async def test_a_session_sees_its_own_change_when_the_commit_returns(store: Tran
         assert_fresh(store, state)
         heard = len(listener.changes)
         # The feed has brought the same changes once more when it brings this one.
-        await told(store, lambda: store.run(op.Subscribe(ADA, "Elsewhere")))
+        await notified(store, lambda: store.run(op.Subscribe(ADA, "Elsewhere")))
         assert len(listener.changes) == heard
         assert_fresh(store, state)
 
@@ -103,7 +103,7 @@ async def test_a_delivery_is_heard_of_within_milliseconds(store: Transport) -> N
             staged = store.stage(message())
             await asyncio.wrap_future(store.submit(op.Deliver(staged, "x@y.test", [ADA])))
             acknowledged = time.perf_counter()
-            await listener.told()
+            await listener.changed()
             best = min(best, time.perf_counter() - acknowledged)
         assert best < 0.2  # told, not looked for now and then
         assert_fresh(store, state)
@@ -159,7 +159,7 @@ async def test_an_account_that_is_deactivated_closes_its_folders(store: Transpor
         mine.subscribe(listener)
         other.subscribe(bystander)
         store.run(op.Deregister(ADA))
-        await listener.told()
+        await listener.changed()
         assert (listener.removed, bystander.removed) == (1, 0)
         with pytest.raises(MailError) as caught:
             await mailboxes.account(ADA)
@@ -213,12 +213,12 @@ async def test_a_gap_in_the_changes_is_mended(store: Transport, caplog: pytest.L
         listener = Listener()
         state.subscribe(listener)
         mailboxes._folders._folders.pop(state.id)  # deaf for a while
-        await told(store, lambda: store.run(op.ChangeFlags(ADA, state.id, [1], "add", SEEN)))
-        await told(store, lambda: store.run(op.ChangeFlags(ADA, state.id, [2], "add", DELETED)))
-        await told(store, lambda: store.run(op.Expunge(ADA, state.id)))
+        await notified(store, lambda: store.run(op.ChangeFlags(ADA, state.id, [1], "add", SEEN)))
+        await notified(store, lambda: store.run(op.ChangeFlags(ADA, state.id, [2], "add", DELETED)))
+        await notified(store, lambda: store.run(op.Expunge(ADA, state.id)))
         mailboxes._folders._folders[state.id] = state
         deliver(store, ADA)
-        await listener.told()
+        await listener.changed()
         assert_fresh(store, state)
         assert [list(change.expunged) for change in listener.changes] == [[2], []]
         assert list(listener.changes[-1].flagged) == [1]

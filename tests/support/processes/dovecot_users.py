@@ -1,6 +1,6 @@
 """A real Dovecot that does nothing but know users, with the sockets of ``conf/dovecot-users``.
 
-It cannot tell about users of ``broken.test``.
+Lookups of users of ``broken.test`` fail.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DovecotUsers:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(timeout=PATIENCE)
-            # Its auth process goes on for as long as somebody is connected.
+            # Its auth process runs for as long as a client is connected.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process = None

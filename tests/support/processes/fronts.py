@@ -17,12 +17,12 @@ from tests.support.waiting import PATIENCE, wait_until
 CONF = REPOSITORY / "conf"
 
 
-#: Below those that the kernel gives out by itself: what is free now is not given to somebody else a moment later.
+#: Below the kernel's ephemeral ports: a port that is free now is not taken by a connection a moment later.
 _PORTS = range(15_000, 32_000)
 
 
 def free_port() -> int:
-    """A port of loopback on which nobody listens, for a program that must be told a number."""
+    """A free port of loopback, for a program that cannot choose one itself."""
     while True:
         port = random.SystemRandom().choice(_PORTS)
         with contextlib.suppress(OSError), socket.socket() as probe:

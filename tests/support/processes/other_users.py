@@ -1,4 +1,4 @@
-"""Being somebody else than root for a while."""
+"""Calls as a user other than root."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
-only_for_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+only_for_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
-def give_to_nobody(place: Path) -> None:
+def give_to_unprivileged(place: Path) -> None:
     for directory, directories, files in os.walk(place):
         for name in (".", *directories, *files):
-            os.lchown(os.path.join(directory, name), NOBODY, NOBODY)
+            os.lchown(os.path.join(directory, name), UNPRIVILEGED_UID, UNPRIVILEGED_UID)
 
 
-def as_nobody(place: Path, ask: Callable[[Path], str]) -> str:
-    """What the function says about a place of the test's when a user without privileges asks."""
+def as_unprivileged(place: Path, ask: Callable[[Path], str]) -> str:
+    """Return the function's answer for a path of the test, called as an unprivileged user."""
     for directory in place.parents:
         if directory.stat().st_mode & 0o1777 == 0o700:
             directory.chmod(0o711)
@@ -30,8 +30,8 @@ def as_nobody(place: Path, ask: Callable[[Path], str]) -> str:
         answer = ""
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(UNPRIVILEGED_UID)
+            os.setuid(UNPRIVILEGED_UID)
             answer = ask(place)
         except BaseException as error:
             answer = repr(error)

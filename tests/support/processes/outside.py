@@ -32,10 +32,10 @@ class Outside:
 
 @contextlib.contextmanager
 def outside() -> Iterator[Outside]:
-    found = Outside(free_port())
-    controller = Controller(found, hostname="127.0.0.1", port=found.port)
+    world = Outside(free_port())
+    controller = Controller(world, hostname="127.0.0.1", port=world.port)
     controller.start()
     try:
-        yield found
+        yield world
     finally:
         controller.stop()

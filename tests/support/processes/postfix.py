@@ -1,4 +1,4 @@
-"""A private Postfix: its configuration, queue and log lie in a directory of the test. Root must start it, as always."""
+"""A private Postfix: configuration, queue and log are in a directory of the test. Only root can start it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.processes.fronts import free_port, is_listened_on, wait_for_port
 from tests.support.waiting import wait_until
 
-#: What every Postfix has; a test adds to it.
+#: Settings of every Postfix; a test adds to them.
 _MAIN = """
 compatibility_level = 3.6
 queue_directory = {home}/queue

@@ -41,8 +41,8 @@ class Served:
 
     @property
     def ports(self) -> dict[str, int]:
-        found = (re.fullmatch(r"(\w+) 127\.0\.0\.1:(\d+)", line) for line in self.lines)
-        return {match[1]: int(match[2]) for match in found if match}
+        matches = (re.fullmatch(r"(\w+) 127\.0\.0\.1:(\d+)", line) for line in self.lines)
+        return {match[1]: int(match[2]) for match in matches if match}
 
     def memory(self, field: str = "VmRSS") -> int:
         """Octets of resident memory, as the kernel counts them."""

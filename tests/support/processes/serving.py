@@ -41,6 +41,6 @@ def served(root: Path, kinds: Sequence[str], scratch: Path) -> Iterator[Served]:
     with serve.served(root, "--config", str(config), *listeners, log=log) as server:
         yield Served(server.ports, tls)
         assert server.stop() == 0
-    said = log.read_text()
-    assert " ERROR " not in said, said
-    assert "Traceback" not in said, said
+    text = log.read_text()
+    assert " ERROR " not in text, text
+    assert "Traceback" not in text, text

@@ -1,4 +1,4 @@
-"""What the kernel tells of processes: their children, and whether they live."""
+"""Processes as /proc shows them: their children, and whether they run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def is_alive(process: int) -> bool:
 
 def descendants(process: int) -> list[int]:
     """Return the process itself and everything below it that lives now."""
-    found, waiting = [], [process]
+    processes, waiting = [], [process]
     while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        processes.append(pid)
         for thread in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 waiting += map(int, thread.read_text().split())
-    return found
+    return processes

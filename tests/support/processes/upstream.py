@@ -1,4 +1,4 @@
-"""A private Dovecot whose accounts are mirrored, and a wire to it that can be cut."""
+"""A private Dovecot with accounts to mirror, and a wire to it that can be cut."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def put(client: imaplib.IMAP4, folder: str, octets: bytes, flags: Sequence[str] 
 def contents(client: imaplib.IMAP4, folder: str) -> dict[int, bytes]:
     """The octets of all messages of a folder, by UID."""
     assert client.select(spelt(folder), readonly=True)[0] == "OK"
-    _, found = client.uid("FETCH", "1:*", "(UID BODY.PEEK[])")
-    return {int(part[0].split(b"UID ")[1].split()[0]): part[1] for part in found if isinstance(part, tuple)}
+    _, fetched = client.uid("FETCH", "1:*", "(UID BODY.PEEK[])")
+    return {int(part[0].split(b"UID ")[1].split()[0]): part[1] for part in fetched if isinstance(part, tuple)}
 
 
 @contextlib.contextmanager

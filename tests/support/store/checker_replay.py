@@ -17,16 +17,16 @@ class Replayer:
 
     def __init__(self, scratch: str) -> None:
         self._scratch = scratch
-        self._known: dict[bytes, tuple[int, sqlite3.Connection]] = {}  # journal -> last seq, index
+        self._indexes: dict[bytes, tuple[int, sqlite3.Connection]] = {}  # journal -> last seq, index
 
     def remember(self, directories: Directories, journal: Journal) -> None:
         if not snapshots.available(directories):
-            self._known[_first_segment(directories)] = (journal.last_seq, self._build(directories, journal))
+            self._indexes[_first_segment(directories)] = (journal.last_seq, self._build(directories, journal))
 
     def replay(self, directories: Directories, journal: Journal) -> sqlite3.Connection:
         data = _first_segment(directories)
-        for known, (seq, index) in self._known.items():
-            if data.startswith(known) and not snapshots.available(directories):
+        for prefix, (seq, index) in self._indexes.items():
+            if data.startswith(prefix) and not snapshots.available(directories):
                 copy = sqlite3.connect(":memory:", isolation_level=None)
                 index.backup(copy)
                 copy.execute("BEGIN")

@@ -147,10 +147,10 @@ class Model:
 
     def folder(self, address: str, name: str) -> Folder:
         name = spelled(name)
-        found = self.active(address).folders.get(name)
-        if found is None:
+        folder = self.active(address).folders.get(name)
+        if folder is None:
             raise Refused(Reason.NO_SUCH_FOLDER)
-        return found
+        return folder
 
     def own(self, address: str, folder: Folder) -> Folder:
         """A folder named by its id."""
@@ -221,14 +221,14 @@ class Model:
     def deliver(
         self, letter: Letter, sender: str, to: Sequence[str], filed: dict[str, str], keep_sent: bool
     ) -> tuple[dict[str, tuple[str, int, int] | Reason], tuple[str, int, int] | None]:
-        """Where it came to lie, by recipient: folder, UID, mod-sequence; or why not. And the sender's copy."""
+        """Return folder, UID and mod-sequence for each recipient, or the refusal; and the sender's copy."""
         outcome: dict[str, tuple[str, int, int] | Reason] = {}
         targets: dict[str, Folder] = {}
         for address in to:
             try:
-                wanted = spelled(filed.get(address, "INBOX"))
+                target = spelled(filed.get(address, "INBOX"))
                 account = self.active(address)
-                targets[address] = account.folders.get(wanted) or account.folders["INBOX"]
+                targets[address] = account.folders.get(target) or account.folders["INBOX"]
             except Refused as refused:
                 outcome[address] = refused.reason
         if not targets:

@@ -1,4 +1,4 @@
-"""Identifiers and times derived from a seed, for tests whose outcome depends on where rows are stored."""
+"""Identifiers and times derived from a seed, for tests that depend on where rows are stored."""
 
 from __future__ import annotations
 

@@ -46,22 +46,22 @@ def collect(module: str, local_names: Values | None = None, built: Build | None 
     """The statements of a module, given by its path; raises :class:`Unaccounted`."""
     tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
     namespace = importlib.import_module(module.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
-    found = collect_from(tree, vars(namespace), local_names or {})
+    collected = collect_from(tree, vars(namespace), local_names or {})
     whole = [plain(sql) for sql in built(namespace)] if built is not None else []
-    statements = dict.fromkeys([*whole, *found.statements])
-    for part in found.parts:
+    statements = dict.fromkeys([*whole, *collected.statements])
+    for part in collected.parts:
         pattern = re.compile(_PLACEHOLDER.sub(".*", re.escape(plain(part))))
         if not any(pattern.search(sql) for sql in statements):
             raise Unaccounted(f"{module}: {part}")
     return [Statement(module, sql) for sql in statements]
 
 
-class Found(NamedTuple):
+class Collected(NamedTuple):
     statements: list[str]
     parts: list[str]
 
 
-def collect_from(tree: ast.AST, namespace: Mapping[str, object], local_names: Values) -> Found:
+def collect_from(tree: ast.AST, namespace: Mapping[str, object], local_names: Values) -> Collected:
     """Statements, and strings that are parts of statements only."""
     inside = {id(inner) for node in ast.walk(tree) if _is_built(node) for inner in ast.walk(node) if inner is not node}
     documentation = set(_docstrings(tree))
@@ -92,7 +92,7 @@ def collect_from(tree: ast.AST, namespace: Mapping[str, object], local_names: Va
                 for inner in ast.walk(node)
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and _PART.match(inner.value)
             ]
-    return Found(statements, parts)
+    return Collected(statements, parts)
 
 
 def _is_built(node: ast.AST) -> bool:
@@ -121,15 +121,15 @@ def _building_blocks(tree: ast.AST, inside: set[int]) -> Iterator[int]:
 
 def _evaluated(node: ast.JoinedStr, namespace: Mapping[str, object], local_names: Values) -> Iterator[str | None]:
     code = compile(ast.fix_missing_locations(ast.Expression(node)), "<statement>", "eval")
-    wanted = [name for name in code.co_names if name in local_names and name not in namespace]
-    for chosen in itertools.product(*(local_names[name] for name in wanted)):
+    names = [name for name in code.co_names if name in local_names and name not in namespace]
+    for chosen in itertools.product(*(local_names[name] for name in names)):
         try:
-            yield str(eval(code, dict(namespace), dict(zip(wanted, chosen, strict=True))))
+            yield str(eval(code, dict(namespace), dict(zip(names, chosen, strict=True))))
         except Exception:  # a name that only a running function knows
             yield None
 
 
 def _literals(node: ast.JoinedStr) -> list[str]:
-    """What an f-string that cannot be evaluated says, with placeholders, if it speaks SQL."""
+    """Return the SQL of an f-string that cannot be evaluated, with placeholders; None if it is not SQL."""
     text = "".join(str(value.value) if isinstance(value, ast.Constant) else "{}" for value in node.values)
     return [text] if _PART.match(text) or re.search(r"\b(SELECT|FROM|WHERE)\b.*\{\}|\{\}.*\bWHERE\b", text) else []

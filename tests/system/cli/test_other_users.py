@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from adapter.cli import main
-from tests.support.processes.other_users import NOBODY, as_nobody, give_to_nobody, only_for_root
+from tests.support.processes.other_users import UNPRIVILEGED_UID, as_unprivileged, give_to_unprivileged, only_for_root
 from tests.support.stores import ADA, new_store, tree
 
 pytestmark = only_for_root
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
     with new_store(tmp_path / "store", ADA):
         pass
     assert _run(tmp_path / "store", "account", "passwd", ADA, "--password-stdin").exit_code == 0
-    give_to_nobody(tmp_path / "store")
+    give_to_unprivileged(tmp_path / "store")
     return tmp_path / "store"
 
 
@@ -83,7 +83,7 @@ def test_root_creates_no_store_in_the_directory_of_another_user(tmp_path: Path) 
 def test_root_keeps_using_its_own_store_in_the_directory_of_another_user(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA):
         pass
-    os.chown(tmp_path / "store", NOBODY, NOBODY)
+    os.chown(tmp_path / "store", UNPRIVILEGED_UID, UNPRIVILEGED_UID)
     assert _run(tmp_path / "store", "account", "add", "eve@example.test").exit_code == 0
 
 
@@ -103,15 +103,15 @@ def test_file_of_root_is_reported_in_one_line(root: Path, name: str) -> None:
         return f"{failed.exit_code} {failed.output}"
 
     line = "Permission denied; it has to belong to the store's user: see markpost doctor"
-    assert as_nobody(root, deliver) == f"75 markpost: {os.path.basename(name)}: {line}\n"
-    output = as_nobody(root, lambda store: _run(store, "doctor").output)
-    assert f"{root / name} do not belong to user {NOBODY}" in output
+    assert as_unprivileged(root, deliver) == f"75 markpost: {os.path.basename(name)}: {line}\n"
+    output = as_unprivileged(root, lambda store: _run(store, "doctor").output)
+    assert f"{root / name} do not belong to user {UNPRIVILEGED_UID}" in output
 
 
 @pytest.mark.parametrize("name", ["mailboxes/ada@example.test", "messages", "credentials/passwd"])
 def test_doctor_reports_files_of_root(root: Path, name: str) -> None:
     os.chown(root / name, 0, 0)
-    assert f"{root / name} do not belong to user {NOBODY}" in _run(root, "doctor").output
+    assert f"{root / name} do not belong to user {UNPRIVILEGED_UID}" in _run(root, "doctor").output
 
 
 def test_check_of_a_read_only_store_names_the_scratch_option(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_check_of_a_read_only_store_names_the_scratch_option(tmp_path: Path) -> 
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else 0o644)
-    output = as_nobody(root, lambda store: _run(store, "check").output)
+    output = as_unprivileged(root, lambda store: _run(store, "check").output)
     assert output == (
         f"markpost: {root} belongs to user root and cannot be written: Permission denied;"
         " use --scratch DIR with a writable directory for temporary files\n"

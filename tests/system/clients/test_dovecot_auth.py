@@ -103,7 +103,7 @@ async def test_mail_finds_users_before_they_first_log_in(server: Running) -> Non
     assert len(server.inbox("dan@there.test")) == 1
 
 
-async def test_nasty_names_are_nobody(server: Running) -> None:
+async def test_malformed_names_are_unknown_users(server: Running) -> None:
     authenticator = AuthSocket(server.services.settings.dovecot.auth_socket, 10)
     userdb = UserdbSocket(server.services.settings.dovecot.userdb_socket, 10)
     names = (
@@ -125,8 +125,8 @@ async def test_nasty_names_are_nobody(server: Running) -> None:
     many = [authenticator.login(f"{name}@there.test", "hers", "") for name in ("erin", "frank", "nobody") * 30]
     assert await asyncio.gather(*many) == ["erin@there.test", None, None] * 30
     odd = ('a"b@there.test', "a\\@there.test", "carol@there.test\x7f", "(carol)@there.test")
-    told = await asyncio.gather(*(imap_login(server, name, "her secret") for name in odd))
-    assert all(answer.startswith(b"NO ") for answer in told), told
+    results = await asyncio.gather(*(imap_login(server, name, "her secret") for name in odd))
+    assert all(answer.startswith(b"NO ") for answer in results), results
     plain = base64.b64encode(b"carol@there.test\0dan@there.test\0x").decode()
     submission = await server.hello("submission")
     assert (await submission.ask(f"AUTH PLAIN {plain}")).code == 535
@@ -143,7 +143,7 @@ async def test_a_deactivated_account_stays_so(server: Running) -> None:
     assert (await lmtp.ask("RCPT TO:<erin@there.test>")).enhanced == "5.2.1"
 
 
-async def test_trouble_is_temporary_and_passes(server: Running, dovecot: DovecotUsers) -> None:
+async def test_failure_of_dovecot_is_temporary(server: Running, dovecot: DovecotUsers) -> None:
     assert (await imap_login(server, "carol@there.test", "her secret")).startswith(b"OK")
     lmtp = await server.hello("lmtp")
     assert await lmtp.codes("MAIL FROM:<x@y.test>") == [250]
@@ -153,7 +153,7 @@ async def test_trouble_is_temporary_and_passes(server: Running, dovecot: Dovecot
     submission = await server.hello("submission")
     assert (await submission.login("carol@there.test", "her secret")).code == 454
     assert (await lmtp.ask("RCPT TO:<dan@there.test>")).enhanced == "4.3.0"
-    assert (await lmtp.ask("RCPT TO:<carol@there.test>")).code == 250  # known: nobody needs to be asked
+    assert (await lmtp.ask("RCPT TO:<carol@there.test>")).code == 250  # in the cache: Dovecot is not asked
 
     await asyncio.to_thread(dovecot.start)
     assert (await imap_login(server, "carol@there.test", "her secret")).startswith(b"OK")

@@ -143,8 +143,8 @@ def test_imap_through_dovecot(front: Front) -> None:
         client.login(ADA, PASSWORD)
         client.append("INBOX", "", "", message("By way of Dovecot"))
         client.select("INBOX")
-        _, found = client.uid("FETCH", "1:*", "(FLAGS BODY[HEADER.FIELDS (SUBJECT)])")
-        assert b"By way of Dovecot" in b"".join(part for item in found for part in item if isinstance(part, bytes))
+        _, fetched = client.uid("FETCH", "1:*", "(FLAGS BODY[HEADER.FIELDS (SUBJECT)])")
+        assert b"By way of Dovecot" in b"".join(part for item in fetched for part in item if isinstance(part, bytes))
         client.logout()
     front.wait_for(rf" 127\.0\.0\.2 logged in as {ADA}")
     assert " 127.0.0.1 logged in" not in front.log.read_text()
@@ -162,7 +162,7 @@ def test_submission_through_dovecot(front: Front) -> None:
 
 
 def test_failed_logins_slow_down_the_client_that_made_them(front: Front) -> None:
-    """And nobody else who comes through the same proxy, by IMAP or submission."""
+    """Other clients of the same proxy are not locked out, by IMAP or submission."""
     for number in range(2):
         with front.imap("127.0.0.4") as client, pytest.raises(imaplib.IMAP4.error):
             client.login(f"guess{number}@example.test", "wrong")

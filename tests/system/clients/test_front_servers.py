@@ -39,7 +39,7 @@ relayhost = [127.0.0.1]:{outside}
 
 @dataclass
 class Place:
-    """Where the test's servers are."""
+    """Ports and directories of the test's servers."""
 
     home: Path  # of the mail server in front
     lmtp: str  # where Markpost takes mail: a port, or the path of a unix socket

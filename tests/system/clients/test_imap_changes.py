@@ -1,4 +1,4 @@
-"""Clients in IDLE hear of every change: by SMTP, the command line, an agent, a session of another worker."""
+"""IDLE announces every change: by SMTP, the command line, an agent, a session of another worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _deliver(root: Path, scratch: Path) -> None:
 def _flag(root: Path) -> None:
     with Store.open(root) as store:
         mailbox = store.mailbox(ADA)
-        first = min(mailbox.messages(), key=lambda found: found.uid)
+        first = min(mailbox.messages(), key=lambda each: each.uid)
         mailbox.set_flags(first, "read", "todo")
 
 
@@ -79,31 +79,31 @@ async def test_idle_hears_of_every_change(tmp_path: Path) -> None:
                 line = await client.line()
             return line.replace(b"\\Recent ", b"")
 
-        async def hear(*expected: bytes) -> None:
+        async def expect(*expected: bytes) -> None:
             for client in clients:
                 assert [await next_line(client) for _ in expected] == [line + b"\r\n" for line in expected]
 
         await asyncio.to_thread(_send, smtp)
-        await hear(b"* 1 EXISTS")
+        await expect(b"* 1 EXISTS")
         await asyncio.to_thread(_deliver, root, tmp_path)
-        await hear(b"* 2 EXISTS")
+        await expect(b"* 2 EXISTS")
         await asyncio.to_thread(_flag, root)
         flags = b"(\\Seen \\Answered \\Flagged \\Deleted \\Draft todo"
-        await hear(
+        await expect(
             b"* FLAGS " + flags + b")",
             b"* OK [PERMANENTFLAGS " + flags + b" \\*)] Flags permitted",
             b"* 1 FETCH (UID 1 FLAGS (\\Seen todo))",
         )
         await asyncio.to_thread(_expunge, imap)
-        # The flag may have been told before the message was gone, or not.
+        # The flag may or may not have been announced before the expunge.
         for client in clients:
-            said = await next_line(client)
-            if b" FETCH " in said:
-                assert said == b"* 1 FETCH (UID 1 FLAGS (\\Seen \\Deleted todo))\r\n"
-                said = await next_line(client)
-            assert said == b"* 1 EXPUNGE\r\n"
+            line = await next_line(client)
+            if b" FETCH " in line:
+                assert line == b"* 1 FETCH (UID 1 FLAGS (\\Seen \\Deleted todo))\r\n"
+                line = await next_line(client)
+            assert line == b"* 1 EXPUNGE\r\n"
         await asyncio.to_thread(_archive, root)
-        await hear(b"* 1 EXPUNGE")
+        await expect(b"* 1 EXPUNGE")
         for client in clients:
             client.send(b"DONE\r\n")
             assert b" OK " in await next_line(client)

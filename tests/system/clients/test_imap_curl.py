@@ -42,8 +42,8 @@ def test_curl(tmp_path: Path) -> None:
             assert _curl(server, f"INBOX;MAILINDEX={uid}", kind="imaps") == text
         section = _curl(server, "INBOX;UID=2;SECTION=HEADER.FIELDS%20(SUBJECT)")
         assert section.startswith(b"Subject: ")
-        found = _curl(server, "INBOX?SUBJECT%20%223%22")
-        assert found.startswith(b"* SEARCH ")
+        matches = _curl(server, "INBOX?SUBJECT%20%223%22")
+        assert matches.startswith(b"* SEARCH ")
         assert _curl(server, "INBOX", "-X", "STORE 1 +FLAGS.SILENT \\Deleted") == b""
         assert _curl(server, "INBOX", "-X", "EXPUNGE") == b"* 1 EXPUNGE\r\n"
         upload = tmp_path / "upload.eml"

@@ -73,7 +73,7 @@ def test_imaplib(server: Served) -> None:
 
 
 def test_imapclient(server: Served) -> None:
-    imapclient: Any = importlib.import_module("imapclient")  # which has no types
+    imapclient: Any = importlib.import_module("imapclient")  # an untyped library
     client = imapclient.IMAPClient("localhost", server.ports["imaps"], ssl_context=_context(server))
     with client:
         client.login(ADA, PASSWORD)

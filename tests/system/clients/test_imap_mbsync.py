@@ -19,7 +19,7 @@ from tests.support.stores import ADA, append, folder, rows
 pytestmark = pytest.mark.needs("mbsync")
 
 COUNT = 1000
-#: What mbsync adds to find a message again.
+#: The header field by which mbsync finds its own upload.
 _TUID = re.compile(rb"^X-TUID: .*\r?\n", re.MULTILINE)
 _NAME = re.compile(r"(.+),U=(\d+)(?::2,([A-Z]*))?\Z")
 
@@ -66,12 +66,12 @@ def _sync(config: Path) -> None:
 
 def _files(place: Path, name: str) -> dict[int, tuple[Path, str]]:
     """UID -> file and flags."""
-    found = {}
+    messages = {}
     for path in [*(place / "mail" / name / "cur").iterdir(), *(place / "mail" / name / "new").iterdir()]:
         match = _NAME.match(path.name)
         assert match, path.name
-        found[int(match[2])] = (path, match[3] or "")
-    return found
+        messages[int(match[2])] = (path, match[3] or "")
+    return messages
 
 
 def _maildir(place: Path, name: str) -> dict[int, tuple[bytes, str]]:
@@ -80,7 +80,7 @@ def _maildir(place: Path, name: str) -> dict[int, tuple[bytes, str]]:
 
 
 def _near(text: bytes) -> bytes:
-    """How a Maildir keeps a message: with the line ends of Unix."""
+    """The octets as a Maildir stores them: with LF line ends."""
     return text.replace(b"\r\n", b"\n")
 
 
@@ -111,7 +111,7 @@ def test_two_way_synchronisation(tmp_path: Path) -> None:
         for uid in range(161, 171):
             files[uid].unlink()
         (tmp_path / "mail/INBOX/new/1.new.host").write_bytes(_near(varied_message(5001)))
-        # The far side, meanwhile: flags and a move.
+        # Changes on the far side before the next sync: flags and a move.
         with Transport.open(root) as transport:
             transport.run(op.ChangeFlags(ADA, inbox.id, range(201, 251), "add", Flag.ANSWERED))
             transport.run(op.Move(ADA, inbox.id, range(251, 261), "Trash"))

@@ -118,7 +118,7 @@ def test_a_session_with_neomutt(tmp_path: Path, qresync: bool) -> None:
                 terminal.wait_for("Fresh news")
             else:
                 terminal.wait_for("Fresh news")
-                terminal.type("5\nN$")  # the fifth is not new any more
+                terminal.type("5\nN$")  # mark the fifth as not new
             terminal.type("q")
             assert terminal.end() == 0
         assert server.refused_commands() == []

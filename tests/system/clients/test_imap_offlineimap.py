@@ -63,10 +63,10 @@ def _sync(config: Path, place: Path) -> None:
 
 
 def _messages(place: Path, name: str) -> dict[Path, bytes]:
-    found = {}
+    messages = {}
     for part in ("cur", "new"):
-        found.update({path: path.read_bytes() for path in (place / "mail" / name / part).iterdir()})
-    return found
+        messages.update({path: path.read_bytes() for path in (place / "mail" / name / part).iterdir()})
+    return messages
 
 
 def test_synchronisation(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.processes.fronts import free_port
 
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: What is different every time: message ids and times.
+#: Message ids and times: they differ from run to run.
 _VARIES = re.compile(r"msg-\d{8}T\d{6}Z-[0-9a-f]{20}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 

@@ -64,7 +64,7 @@ def smarthost() -> Iterator[Smarthost]:
 
 @pytest.fixture
 async def world(smarthost: Smarthost) -> AsyncIterator[Sink]:
-    """What is behind the smarthost; nothing has arrived yet."""
+    """The server behind the smarthost, with no mail yet."""
     sink = Sink()
     await sink.start(smarthost.world)
     yield sink
@@ -72,8 +72,8 @@ async def world(smarthost: Smarthost) -> AsyncIterator[Sink]:
 
 
 def through(smarthost: Smarthost, **others: Any) -> RelaySettings:
-    wanted = {"host": "127.0.0.1", "port": smarthost.postfix.port, "tls": "none", "helo": "markpost.test", **others}
-    return RelaySettings(**wanted)
+    values = {"host": "127.0.0.1", "port": smarthost.postfix.port, "tls": "none", "helo": "markpost.test", **others}
+    return RelaySettings(**values)
 
 
 LETTERS = {
@@ -121,13 +121,13 @@ async def test_each_recipient_of_postfix_has_its_own_fate(
     [left] = queue(transport)
     assert left.recipient == "busy@far.test"
     assert "Come back later" in left.last_status
-    told = read_report(inbox(transport)[0]).recipients
-    assert told.keys() == {"nobody@far.test"}
-    assert "No such user" in told["nobody@far.test"]["Diagnostic-Code"]
+    recipients = read_report(inbox(transport)[0]).recipients
+    assert recipients.keys() == {"nobody@far.test"}
+    assert "No such user" in recipients["nobody@far.test"]["Diagnostic-Code"]
 
 
 async def test_delivery_report_wishes_go_all_the_way(smarthost: Smarthost, world: Sink, transport: Transport) -> None:
-    """Postfix and the world both offer DSN: whoever is last will tell."""
+    """Postfix and the server behind it both offer DSN: the last one reports."""
     async with relaying(transport, through(smarthost)):
         wish = op.RelayRecipient(DAVE, frozenset({"SUCCESS"}), "rfc822;first.name@far.test")
         send(transport, wish, envelope=op.RelayEnvelope(envid="Q=1"))

@@ -82,13 +82,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("how", ["tcp", "tls", "unix"])
 def test_mail_through_postfix(place: Place, how: str) -> None:
-    ada, bob, nobody = (f"{name}@{how}.test" for name in ("ada", "bob", "nobody"))
+    ada, bob, unknown = (f"{name}@{how}.test" for name in ("ada", "bob", "nobody"))
     with smtplib.SMTP("127.0.0.1", place.postfix.port, timeout=PATIENCE) as client:
         # Postfix asks at RCPT time whether the address exists, by a probe over LMTP.
         assert client.sendmail("x@y.test", [ada, bob], message("One for two", ".dot\r\n..dots\r\n")) == {}
         with pytest.raises(smtplib.SMTPRecipientsRefused) as refused:
-            client.sendmail("x@y.test", [nobody], message())
-        assert b"5.1.1" in refused.value.recipients[nobody][1]
+            client.sendmail("x@y.test", [unknown], message())
+        assert b"5.1.1" in refused.value.recipients[unknown][1]
         big = message("Large", attachments=[os.urandom(3_000_000)])
         client.sendmail("x@y.test", [ada], big)
         client.sendmail("x@y.test", [ada], "Subject: Grüße\r\n\r\nä\r\n".encode(), ["SMTPUTF8", "BODY=8BITMIME"])

@@ -33,7 +33,7 @@ def little_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the store recovers and takes back is no news here; tests elsewhere do look at the log."""
+    """Silence the store's log: recovery and rollback happen in every test here; other tests check the log."""
     logging.getLogger("adapter").setLevel(logging.CRITICAL)
     yield
     logging.getLogger("adapter").setLevel(logging.NOTSET)

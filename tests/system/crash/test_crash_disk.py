@@ -13,7 +13,7 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.system.crash.lab import letters, view, world
 from tests.system.crash.lab.children import (
-    Teller,
+    Reporter,
     another_boot,
     killed_at,
     no_background_checkpoints,
@@ -28,7 +28,7 @@ from tests.system.crash.lab.lab import Lab, Prepared, report_all, short
 from tests.system.crash.lab.scenarios import BY_NAME, Scenario
 from tests.system.crash.lab.spread import spread
 
-#: Those whose way back is the longest, or needs room.
+#: Scenarios with the longest rollback, or one that needs room.
 _HARD_TO_UNDO = [
     BY_NAME[name]
     for name in (
@@ -49,7 +49,7 @@ _HARD_TO_UNDO = [
 
 
 def _from_the_journal_on(steps: list[str]) -> list[tuple[int, str]]:
-    """What comes before is staged content, which one failure tests as well as many."""
+    """Steps before it stage content: one failure tests them as well as many."""
     first = next(number for number, step in enumerate(steps) if step.startswith("append "))
     return list(enumerate(steps))[first:]
 
@@ -72,7 +72,7 @@ def test_the_disk_stays_full(lab: Lab, scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("scenario", _HARD_TO_UNDO, ids=str)
 def test_the_disk_breaks_for_a_while(lab: Lab, scenario: Scenario) -> None:
-    """From a step on everything fails, taking back included. Of the steps, which are much alike, every third."""
+    """From a step on everything fails, the rollback included. Every third step: they are much alike."""
     prepared = lab.prepare(scenario)
     problems = spread(
         _from_the_journal_on(steps_of(lab, prepared))[1::3],
@@ -108,12 +108,12 @@ def test_one_of_a_group_fails_alone(lab: Lab, victim: int) -> None:
         if _VICTIMS[victim] in f"{place}/{name}":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def body(teller: Teller) -> None:
+    def body(reporter: Reporter) -> None:
         with no_background_checkpoints(), Transport.open(root) as transport:
             with stepping(on_step):
-                perform(transport, group, lambda number, result: tell_result(teller, number, result))
+                perform(transport, group, lambda number, result: tell_result(reporter, number, result))
             transport.checkpoint()
-            teller.tell(problems=lab.checker.problems(root, sessions=1))
+            reporter.report(problems=lab.checker.problems(root, sessions=1))
 
     report = run_child(body)
     assert report.failure is None
@@ -129,7 +129,7 @@ def test_an_index_that_cannot_grow(lab: Lab) -> None:
     prepared = lab.prepare(BY_NAME["group"])
     root = lab.fresh(prepared)
 
-    def body(teller: Teller) -> None:
+    def body(reporter: Reporter) -> None:
         problems: list[str] = []
         with no_background_checkpoints(), Transport.open(root) as transport:
             writer = transport.index.writer
@@ -150,7 +150,7 @@ def test_an_index_that_cannot_grow(lab: Lab) -> None:
             writer.execute(f"PRAGMA max_page_count={pages + 1000}")
             transport.run(op.Deliver(transport.stage(letters.plain(131)), "", [world.ADA]))
             problems += lab.checker.problems(root, sessions=1)
-        teller.tell(problems=problems)
+        reporter.report(problems=problems)
 
     report = run_child(body)
     assert report.failure is None
@@ -162,7 +162,7 @@ def test_an_index_that_cannot_grow(lab: Lab) -> None:
 
 
 def _crashed(lab: Lab, prepared: Prepared) -> str:
-    """A store whose journal is committed and whose files have all yet to follow."""
+    """A store with a committed journal and none of its files in place."""
     steps = steps_of(lab, prepared)
     point = next(number for number, step in enumerate(steps) if step.startswith("fsync /") and "/journal/" in step) + 1
     root = lab.fresh(prepared)
@@ -180,28 +180,28 @@ def test_an_error_at_each_step_of_opening(lab: Lab, name: str, boot: str | None)
     steps = reopened_and_killed_at(root, None, boot).steps
     world.remove(root)
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = world.copy(crashed, lab.path())
 
         def on_step(number: int, action: str, fd: int, name: str) -> None:
             if number == step:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        def body(teller: Teller) -> None:
+        def body(reporter: Reporter) -> None:
             with no_background_checkpoints(), another_boot(boot), stepping(on_step):
                 try:
                     Transport.open(root).close()  # closing does not fail: it leaves the rest to the next one
                 except MailError as error:
-                    teller.tell(refused=error.temporary)
+                    reporter.report(refused=error.temporary)
 
         report = run_child(body)
-        found = lab.judge(root, prepared, report, boot=boot)
+        problems = lab.judge(root, prepared, report, boot=boot)
         if report.notes.get("refused") is False:
-            found.append("the error is not temporary")
+            problems.append("the error is not temporary")
         world.remove(root)
-        return found
+        return problems
 
-    report_all(spread(range(len(steps)), look, lambda step: f"step {step}, {short(steps[step])}"))
+    report_all(spread(range(len(steps)), check, lambda step: f"step {step}, {short(steps[step])}"))
 
 
 def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
@@ -210,30 +210,30 @@ def test_an_error_at_each_step_of_closing(lab: Lab) -> None:
     reference = killed_at(root, prepared.scenario, None)
     world.remove(root)
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = lab.fresh(prepared)
 
         def on_step(number: int, action: str, fd: int, name: str) -> None:
             if number == step:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        def body(teller: Teller) -> None:
+        def body(reporter: Reporter) -> None:
             with no_background_checkpoints():
                 transport = Transport.open(root)
                 with stepping(on_step):
-                    perform(transport, prepared.scenario, lambda number, result: tell_result(teller, number, result))
+                    perform(transport, prepared.scenario, lambda number, result: tell_result(reporter, number, result))
                     transport.close()
                 # Everything was let go of: the same process can open it again.
                 with Transport.open(root, lock_timeout=1):
-                    seen = view.take(root, prepared.known)
-                    teller.tell(stage=prepared.stage_of(seen))
+                    seen = view.take(root, prepared.base_ids)
+                    reporter.report(stage=prepared.stage_of(seen))
 
         report = run_child(body)
-        found = lab.judge(root, prepared, report, exactly=prepared.scenario.reached)
+        problems = lab.judge(root, prepared, report, exactly=prepared.scenario.reached)
         if report.notes.get("stage") != prepared.scenario.reached:
-            found.append(f"opened again at once, it shows {report.notes.get('stage')} actions")
+            problems.append(f"opened again at once, it shows {report.notes.get('stage')} actions")
         world.remove(root)
-        return found
+        return problems
 
     steps = range(reference.closing, len(reference.steps))
-    report_all(spread(steps, look, lambda step: f"step {step}, {short(reference.steps[step])}"))
+    report_all(spread(steps, check, lambda step: f"step {step}, {short(reference.steps[step])}"))

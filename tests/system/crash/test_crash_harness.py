@@ -140,7 +140,7 @@ def _answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         for job in jobs:
             early, job.future = job.future, Future()
             early.set_result(job.result)
-        time.sleep(0.02)  # for the caller to tell the world
+        time.sleep(0.02)  # time for the caller to report
         return real(writer, jobs)
 
     patch.setattr(Writer, "_attempt", attempt)
@@ -223,8 +223,8 @@ def test_every_operation_is_tried(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Writer, "_plan", noting)
     for scenario in SCENARIOS:
         world.remove(lab.prepare(scenario).root)
-    known = {getattr(op, name) for name in op.__all__}
-    assert tried == {kind for kind in known if issubclass(kind, op.Operation) and kind is not op.Operation}
+    operations = {getattr(op, name) for name in op.__all__}
+    assert tried == {kind for kind in operations if issubclass(kind, op.Operation) and kind is not op.Operation}
 
 
 @pytest.mark.parametrize("promise", _BROKEN)

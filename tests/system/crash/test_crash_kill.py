@@ -10,7 +10,7 @@ from adapter.store import journal
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.system.crash.lab import view, world
-from tests.system.crash.lab.children import Teller, killed_at, killed_in_place, no_background_checkpoints, run_child
+from tests.system.crash.lab.children import Reporter, killed_at, killed_in_place, no_background_checkpoints, run_child
 from tests.system.crash.lab.faults import steps_of
 from tests.system.crash.lab.lab import Lab, report_all, short
 from tests.system.crash.lab.scenarios import BY_NAME, SCENARIOS, Scenario
@@ -26,16 +26,16 @@ def test_killed_before_each_step(lab: Lab, scenario: Scenario) -> None:
     assert not lab.judge(root, prepared, reference)
     world.remove(root)
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = lab.fresh(prepared)
         # Of every four, two times SQLite has written pages before its commit, and leaves a rollback journal.
         report = killed_at(root, scenario, step, spilling=step % 4 > 1)
-        found = lab.judge(root, prepared, report)
+        problems = lab.judge(root, prepared, report)
         world.remove(root)
-        return found if report.killed else ["there was no such step this time", *found]
+        return problems if report.killed else ["there was no such step this time", *problems]
 
     last = len(reference.steps) if scenario.closing else reference.closing
-    problems = spread(range(last), look, lambda step: f"killed before step {step}, {short(reference.steps[step])}")
+    problems = spread(range(last), check, lambda step: f"killed before step {step}, {short(reference.steps[step])}")
     world.remove(prepared.root)
     report_all(problems)
 
@@ -47,13 +47,13 @@ def test_killed_while_the_journal_starts_a_new_segment(lab: Lab, name: str, monk
     steps = steps_of(lab, prepared)
     first = next(number for number, step in enumerate(steps) if step.startswith("create ") and "/journal/" in step)
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = lab.fresh(prepared)
-        found = lab.judge(root, prepared, killed_at(root, prepared.scenario, step))
+        problems = lab.judge(root, prepared, killed_at(root, prepared.scenario, step))
         world.remove(root)
-        return found
+        return problems
 
-    problems = spread(range(first, first + 6), look, lambda step: f"killed before step {step}, {short(steps[step])}")
+    problems = spread(range(first, first + 6), check, lambda step: f"killed before step {step}, {short(steps[step])}")
     world.remove(prepared.root)
     report_all(problems)
 
@@ -68,10 +68,10 @@ def test_killed_beside_a_process_that_lives(lab: Lab, name: str) -> None:
     steps = steps_of(lab, prepared)
     commit = next(number for number, step in enumerate(steps) if step.startswith("append "))
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = lab.fresh(prepared)
 
-        def body(teller: Teller) -> None:
+        def body(reporter: Reporter) -> None:
             waiting, go = os.pipe()
             pid = os.fork()
             if pid == 0:  # opens the store only when the other has it open
@@ -82,17 +82,17 @@ def test_killed_beside_a_process_that_lives(lab: Lab, name: str) -> None:
                 os.write(go, b"!")
                 os.waitpid(pid, 0)
                 transport.run(op.Collect(0))
-                found = lab.checker.problems(root, sessions=2, leftovers=True)
-                if prepared.stage_of(view.take(root, prepared.known)) is None:
-                    found.append("neither wholly there nor wholly absent")
-                teller.tell(problems=found)
+                problems = lab.checker.problems(root, sessions=2, leftovers=True)
+                if prepared.stage_of(view.take(root, prepared.base_ids)) is None:
+                    problems.append("neither wholly there nor wholly absent")
+                reporter.report(problems=problems)
 
         report = run_child(body)
-        found = list(report.notes.get("problems", [])) + lab.judge(root, prepared, report)
+        problems = list(report.notes.get("problems", [])) + lab.judge(root, prepared, report)
         world.remove(root)
-        return found
+        return problems
 
     where = range(commit, len(steps), 2)  # every other step: the cases are those of the test above
-    problems = spread(where, look, lambda step: f"killed before step {step}, {short(steps[step])}")
+    problems = spread(where, check, lambda step: f"killed before step {step}, {short(steps[step])}")
     world.remove(prepared.root)
     report_all(problems)

@@ -1,6 +1,6 @@
 """The power goes before each step: what was acknowledged is there after the restart, whatever else the disk kept.
 
-States are taken while the store runs and looked at afterwards, each on a machine that has started again since.
+States are taken while the store runs and checked afterwards, each on a machine that has started again since.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from tests.system.crash.lab import letters, world
 from tests.system.crash.lab.children import (
-    Teller,
+    Reporter,
     another_boot,
     die,
     no_background_checkpoints,
@@ -153,7 +153,7 @@ def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
     for point in sorted({commit + 1, (commit + len(steps)) // 2}):
         root, kept = lab.fresh(prepared), lab.path()
 
-        def body(teller: Teller, root: str = root, kept: str = kept, point: int = point) -> None:
+        def body(reporter: Reporter, root: str = root, kept: str = kept, point: int = point) -> None:
             with no_background_checkpoints():
                 shadow = Shadow(root)
                 outage = Outage(shadow, "")
@@ -180,8 +180,8 @@ def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
             outage.take("open")
             outage.looking = False
         world.remove(root)
-        found = judge_all(lab, prepared, outage.states)
-        problems |= {f"killed before step {point}; {when}": list_ for when, list_ in found.items()}
+        problems = judge_all(lab, prepared, outage.states)
+        problems |= {f"killed before step {point}; {when}": list_ for when, list_ in problems.items()}
     world.remove(prepared.root)
     report_all(problems)
 
@@ -215,7 +215,7 @@ def test_power_loss_after_an_operation_was_taken_back(lab: Lab, name: str) -> No
         transport.close()
         world.remove(root)
         if all(isinstance(result, BaseException) for result in results.values()):
-            found = judge_all(lab, prepared, outage.states, exactly=0)
-            problems |= {f"step {point} failed; {when}": list_ for when, list_ in found.items()}
+            problems = judge_all(lab, prepared, outage.states, exactly=0)
+            problems |= {f"step {point} failed; {when}": list_ for when, list_ in problems.items()}
     world.remove(prepared.root)
     report_all(problems)

@@ -28,14 +28,14 @@ def _crash_points(scenario: Scenario, steps: list[str]) -> list[int]:
 
 
 def _recovery_steps(scenario: Scenario, steps: list[str]) -> list[int]:
-    """What comes after the roll-forward is the same in every recovery: it is looked at in a few scenarios only.
+    """Steps after the roll-forward are the same in every recovery: a few scenarios test them.
 
     So is most of the roll-forward where files and folders are not tangled: some of its steps stand for all.
     """
-    found = range(len(steps) if scenario.closing else min(len(steps), steps.index("index-commit") + 1))
-    if scenario.name in _TANGLED or len(found) <= _SOME:
-        return list(found)
-    return sorted(random.Random(scenario.name).sample(found, _SOME))
+    points = range(len(steps) if scenario.closing else min(len(steps), steps.index("index-commit") + 1))
+    if scenario.name in _TANGLED or len(points) <= _SOME:
+        return list(points)
+    return sorted(random.Random(scenario.name).sample(points, _SOME))
 
 
 def _killed_in_recovery(lab: Lab, prepared: Prepared, crashed: str, report: Report, where: str) -> dict[str, list[str]]:
@@ -43,15 +43,15 @@ def _killed_in_recovery(lab: Lab, prepared: Prepared, crashed: str, report: Repo
     reference = reopened_and_killed_at(root, None)
     world.remove(root)
 
-    def look(step: int) -> list[str]:
+    def check(step: int) -> list[str]:
         root = world.copy(crashed, lab.path())
         killed = reopened_and_killed_at(root, step)
-        found = [killed.failure] if killed.failure else lab.judge(root, prepared, report)
+        problems = [killed.failure] if killed.failure else lab.judge(root, prepared, report)
         world.remove(root)
-        return found if killed.killed else ["there was no such step this time", *found]
+        return problems if killed.killed else ["there was no such step this time", *problems]
 
     steps = _recovery_steps(prepared.scenario, reference.steps)
-    return spread(steps, look, lambda step: f"{where}, then before step {step}, {short(reference.steps[step])}")
+    return spread(steps, check, lambda step: f"{where}, then before step {step}, {short(reference.steps[step])}")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

@@ -26,7 +26,7 @@ ADDRESSES = [f"user{number}@example.test" for number in range(3)]
 
 
 class _Writer(threading.Thread):
-    """Appends messages to a folder of its own and flags each; after every reconnect looks for all it knows of."""
+    """Appends messages to a folder of its own and flags each; after every reconnect checks that all are there."""
 
     def __init__(self, number: int, port: int, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -55,22 +55,22 @@ class _Writer(threading.Thread):
             self.connections += 1
             if session.select("Archive")[0] != "OK":
                 raise AssertionError("the folder is gone")
-            self._look(session)
+            self._check_folder(session)
             while not (last or self.stop.is_set()):
                 self._append(session)
         finally:
             session.shutdown()
 
-    def _look(self, session: IMAP4) -> None:
+    def _check_folder(self, session: IMAP4) -> None:
         _, answers = session.uid("FETCH", "1:*", "(UID FLAGS BODY.PEEK[HEADER.FIELDS (SUBJECT)])")
-        found = {}
+        flags = {}
         for answer in answers:
             if isinstance(answer, tuple):
                 uid = int(re.findall(rb"UID (\d+)", answer[0])[0])
-                found[uid] = (answer[1].strip().removeprefix(b"Subject: "), rb"\Flagged" in answer[0])
+                flags[uid] = (answer[1].strip().removeprefix(b"Subject: "), rb"\Flagged" in answer[0])
         for uid, subject in self.appended.items():
-            assert found.get(uid, (b"", False))[0] == subject, (uid, subject)
-        assert all(found[uid][1] for uid in self.flagged)
+            assert flags.get(uid, (b"", False))[0] == subject, (uid, subject)
+        assert all(flags[uid][1] for uid in self.flagged)
 
     def _append(self, session: IMAP4) -> None:
         subject = b"%d-%d" % (self.number, random.getrandbits(60))

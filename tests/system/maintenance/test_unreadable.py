@@ -14,7 +14,7 @@ from adapter.maintenance.findings import unreadable_cause
 from adapter.maintenance.scan import executor
 from adapter.store import disk, layout
 from tests.support.messages import message
-from tests.support.processes.other_users import as_nobody, only_for_root
+from tests.support.processes.other_users import as_unprivileged, only_for_root
 from tests.support.stores import ADA, append, new_store, tree
 from tests.system.maintenance.lab import failing, lab, lab_stores
 
@@ -56,7 +56,7 @@ def test_file_of_another_user_is_unreadable_and_a_missing_one_is_not(tmp_path: P
         return "|".join(causes)
 
     tmp_path.chmod(0o755)
-    closed, missing = as_nobody(tmp_path, causes).split("|")
+    closed, missing = as_unprivileged(tmp_path, causes).split("|")
     assert closed.startswith("Permission denied: ")
     assert missing == ""
 

@@ -1,4 +1,4 @@
-"""The Dovecot whose accounts are mirrored."""
+"""The upstream Dovecot of the mirrored accounts."""
 
 from __future__ import annotations
 

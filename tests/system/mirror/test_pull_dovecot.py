@@ -132,16 +132,16 @@ async def test_what_changes_there_changes_here(
         client.unselect()
         done = await pull(transport, settings)
     assert (done.messages, done.flagged, done.removed) == (1, 2, 1)
-    found = {row.uid: (row.flags, row.keywords) for row in rows(transport)}
-    assert found == {
-        1: (Flag.READ | Flag.STARRED, "mine theirs"),  # what was changed here stays
+    flags = {row.uid: (row.flags, row.keywords) for row in rows(transport)}
+    assert flags == {
+        1: (Flag.READ | Flag.STARRED, "mine theirs"),  # a flag changed here stays
         2: (0, ""),
         4: (Flag.READ, ""),
         6: (Flag.READ, ""),
-        7: (0, ""),  # was never there, and is let be
+        7: (0, ""),  # never existed upstream: left alone
         8: (0, ""),
     }
-    assert (await pull(transport, settings)).messages == 0  # what was removed here does not come back
+    assert (await pull(transport, settings)).messages == 0  # a message removed here does not come back
 
 
 async def test_a_new_uidvalidity_brings_nothing_twice(dovecot: Dovecot, transport: Transport) -> None:
@@ -197,10 +197,10 @@ async def test_a_folder_that_is_removed_there(
         append(transport, "Kept", message(subject="mine"))
         client.delete("Gone")
         client.delete("Kept")
-        with monkeypatch.context() as trouble:
-            trouble.setattr(fence, "_is_permanent", lambda _: False)
+        with monkeypatch.context() as failing:
+            failing.setattr(fence, "_is_permanent", lambda _: False)
             done = await pull(transport, settings)
-        assert done.removed == 0  # the server has trouble, and the mail stays
+        assert done.removed == 0  # a failure of the server removes no mail
         assert len(done.failed) == 2
         done = await pull(transport, settings)
     assert done.removed == 2
@@ -219,7 +219,7 @@ async def test_what_is_too_large_is_left_there(dovecot: Dovecot, transport: Tran
 
 
 async def test_what_there_is_no_room_for_comes_later(dovecot: Dovecot, transport: Transport) -> None:
-    """What lies here already needs no room; nothing is lost, and nothing comes twice."""
+    """Mail that is here already needs no quota; nothing is lost, and nothing comes twice."""
     user = dovecot.new_user()
     letters = [message(subject=str(number)) for number in range(6)]
     append(transport, "INBOX", letters[5])

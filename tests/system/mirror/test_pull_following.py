@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.mark.setting("upstream.poll")
 async def test_following(dovecot: Dovecot, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INBOX and, if it can tell, other folders at once; through connections that break."""
+    """INBOX is followed at once, other folders too where the server has NOTIFY; through broken connections."""
     user = dovecot.new_user()
     with dovecot.session(user) as client:
         client.create("Lists")

@@ -1,4 +1,4 @@
-"""Mirroring accounts of a real Dovecot through trouble: connections that are cut, deaths, lies, wrong passwords."""
+"""Mirroring a real Dovecot through failures: cut connections, kills, false answers, wrong passwords."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def test_a_connection_that_is_cut_again_and_again(dovecot: Dovecot, transp
                 await pull(transport, settings)
             except UpstreamError:
                 failures += 1
-            found = here(transport)
-            assert max(found.values(), default=1) == 1
+            folders = here(transport)
+            assert max(folders.values(), default=1) == 1
         proxy.cut_after = None
         await pull(transport, settings)
     assert failures >= 20

@@ -17,12 +17,12 @@ from tests.support.waiting import until
 
 
 def assert_fresh(transport: Transport, state: CachedFolder) -> None:
-    """The state is what a look into the index shows."""
+    """Assert that the cached state equals the index."""
     with transport.reading() as connection:
-        found = queries.folder_by_id(connection, state.id)
+        row = queries.folder_by_id(connection, state.id)
         stored = queries.rows(connection, state.id)
-    assert found is not None
-    assert (state.uidvalidity, state.uidnext, state.modseq) == (found.uidvalidity, found.uidnext, found.highestmodseq)
+    assert row is not None
+    assert (state.uidvalidity, state.uidnext, state.modseq) == (row.uidvalidity, row.uidnext, row.highestmodseq)
     columns = state.columns
     assert list(columns.uids) == [row.uid for row in stored]
     assert list(columns.modseqs) == [row.modseq for row in stored]

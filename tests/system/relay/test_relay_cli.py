@@ -30,8 +30,8 @@ def cli(transport: Transport, *arguments: str, status: int = 0) -> Result:
 
 
 def listed(transport: Transport) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(cli(transport, "list", "--json").stdout)
-    return found
+    rows: list[dict[str, Any]] = json.loads(cli(transport, "list", "--json").stdout)
+    return rows
 
 
 def test_list(transport: Transport) -> None:
@@ -75,7 +75,7 @@ def test_mistakes_are_told_in_one_line(transport: Transport) -> None:
     assert "queue list" in cli(transport, "drop", status=1).stderr
     result = cli(transport, "drop", *sent.queued.values(), "q-unknown", status=1)
     assert result.stderr == "markpost: not in the queue: q-unknown\n"
-    assert queue(transport) == []  # what was there went
+    assert queue(transport) == []  # the queue was emptied
 
 
 def test_drop(transport: Transport) -> None:
@@ -91,9 +91,9 @@ def test_drop_and_tell_the_sender(transport: Transport) -> None:
     result = cli(transport, "drop", "--notify", sent.message_id, *other.queued.values())
     assert result.stdout == "3 recipients dropped\n"
     [report] = inbox(transport)
-    told = read_report(report).recipients
-    assert told.keys() == {DAVE, ERIN}
-    assert {(fields["Action"], fields["Status"]) for fields in told.values()} == {("failed", "5.3.0")}
+    recipients = read_report(report).recipients
+    assert recipients.keys() == {DAVE, ERIN}
+    assert {(fields["Action"], fields["Status"]) for fields in recipients.values()} == {("failed", "5.3.0")}
 
 
 def test_the_sender_is_told_by_the_server_s_name(transport: Transport, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_sender_is_told_by_the_server_s_name(transport: Transport, tmp_path:
 
 
 @pytest.mark.parametrize("sender", ["", "gone@example.test"])
-def test_drop_with_nobody_to_tell(transport: Transport, sender: str) -> None:
+def test_drop_without_a_sender_to_notify(transport: Transport, sender: str) -> None:
     sent = send(transport, sender=sender)
     result = cli(transport, "drop", "--notify", *sent.queued.values())
     assert result.stdout == "1 recipient dropped\n"
@@ -137,7 +137,9 @@ async def test_a_running_relay_hears_of_a_retry(transport: Transport, tmp_path: 
         await sink.wait_for(1)
 
 
-def test_what_leaves_the_queue_meanwhile_is_not_told_of(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_that_leaves_the_queue_during_a_drop_is_not_reported(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = send(transport, DAVE, ERIN)
     real = bounce.stage_report
 

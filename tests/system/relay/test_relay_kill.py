@@ -54,7 +54,7 @@ async def start_relay(root: str, port: int) -> asyncio.subprocess.Process:
 
 
 async def test_killed_again_and_again(transport: Transport) -> None:
-    """The relay dies at any point of a transaction and of its commits; mail keeps coming in meanwhile."""
+    """The relay dies at any point of a transaction and of its commits, while mail keeps coming in."""
     killer = Killer(20261116)
     expected: set[tuple[bytes, str]] = set()
 

@@ -15,7 +15,7 @@ from tests.support.paths import REPOSITORY
 _REPOSITORY = REPOSITORY
 
 #: Stands for Python, its venv module and pip. Each ``step`` is a point at which the whole set-up can be killed. As with
-#: the real pip, a package whose metadata is present counts as installed, with or without the rest of its files.
+#: the real pip, a package with metadata counts as installed, with or without the rest of its files.
 _PYTHON = """#!/usr/bin/env bash
 set -euo pipefail
 step() {

@@ -24,7 +24,7 @@ async def test_oauth_tokens_of_any_length(tmp_path: Path) -> None:
         client = await running.hello("submission")
         for token, user, expected in (
             ("bad", ADA, 535),
-            ("good" + "x" * 9000, BOB, 535),  # somebody else's
+            ("good" + "x" * 9000, BOB, 535),  # of another account
             ("good" + "x" * 40_000, ADA, 235),
         ):
             response = f"user={user}\x01auth=Bearer {token}\x01\x01".encode()

@@ -31,8 +31,8 @@ def directories(tmp_path: Path) -> Iterator[Directories]:
 
 @pytest.fixture
 def opened(directories: Directories) -> Iterator[Index]:
-    with closing(Index(directories)) as found:
-        yield found
+    with closing(Index(directories)) as index:
+        yield index
 
 
 def set_seq(connection: sqlite3.Connection, seq: int) -> None:

@@ -31,8 +31,8 @@ def test_several_processes_append(written: Journal, directories: Directories) ->
     with running(_append_many, *arguments[0]), running(_append_many, *arguments[1]):
         _append_many(directories.root, "here", count)
     written.refresh()
-    found = texts(written.records(0, written.last_seq))
-    assert len(found) == 6 * count
+    lines = texts(written.records(0, written.last_seq))
+    assert len(lines) == 6 * count
     for name in ("one", "two", "here"):
-        own = [text for text in found if text.startswith(name)]
+        own = [text for text in lines if text.startswith(name)]
         assert own == [text for number in range(count) for text in (f"{name} {number}", f"{name} {number} again")]

@@ -17,7 +17,7 @@ from tests.support.imap_view import CheckedClient, Mailbox
 from tests.support.imapd import Running, make_store, serving
 from tests.support.mail.corpus import varied_message
 from tests.support.mail.real_mail import RealMail
-from tests.support.mailboxes import told
+from tests.support.mailboxes import notified
 from tests.support.stores import ADA, rows
 
 SESSIONS = 20
@@ -72,8 +72,8 @@ class Walker:
     def _check_own(self, client: CheckedClient) -> None:
         assert client.mailbox is not None
         for uid, flags in client.mailbox.flags.items():
-            if (wanted := self._own.get((client.mailbox.name, uid))) is not None:
-                assert (self._own_flag.encode() in flags) == wanted, (client.mailbox.name, uid, flags)
+            if (expected := self._own.get((client.mailbox.name, uid))) is not None:
+                assert (self._own_flag.encode() in flags) == expected, (client.mailbox.name, uid, flags)
 
     async def _store_own(self, client: CheckedClient, uids: list[int]) -> None:
         on = self._dice.random() < 0.7
@@ -85,7 +85,7 @@ class Walker:
             if uid in client.mailbox.uids:
                 self._own[client.mailbox.name, uid] = on
         if status.startswith(b"OK [EXPUNGEISSUED]"):
-            # What another session has removed keeps the flags it had until this one is told that it is gone.
+            # A message that another session removed keeps its flags until this session is sent the expunge.
             for uid in uids:
                 if (self._own_flag.encode() in client.mailbox.flags.get(uid, ())) != on:
                     self._own.pop((client.mailbox.name, uid), None)
@@ -94,9 +94,9 @@ class Walker:
         dice = self._dice
         assert client.mailbox is not None
         count = len(client.mailbox.uids)
-        known = [uid for uid in client.mailbox.uids if uid is not None]
+        uids = [uid for uid in client.mailbox.uids if uid is not None]
         some = f"{dice.randint(1, count)}:{dice.randint(1, count)}" if count else "1:*"
-        some_uids = ",".join(str(dice.choice(known)) for _ in range(dice.randint(1, 5))) if known else "1"
+        some_uids = ",".join(str(dice.choice(uids)) for _ in range(dice.randint(1, 5))) if uids else "1"
         uid, chosen = ("UID ", some_uids) if dice.random() < 0.5 or self._uid_only else ("", some)
         kind = dice.choices(
             ("select", "fetch", "body", "store", "copy", "move", "append", "expunge", "uidexpunge", "idle", "noop",
@@ -113,8 +113,8 @@ class Walker:
                 await self._fine(client, f"{uid}FETCH {chosen} (UID FLAGS RFC822.SIZE)")
             case "body":
                 await self._fine(client, f"{uid}FETCH {chosen} (BODY[HEADER])")
-            case "store" if self._own_flag and known and dice.random() < 0.5:
-                await self._store_own(client, sorted(set(dice.choices(known, k=3))))
+            case "store" if self._own_flag and uids and dice.random() < 0.5:
+                await self._store_own(client, sorted(set(dice.choices(uids, k=3))))
             case "store":
                 flags = " ".join(dice.sample(["\\Seen", "\\Flagged", "\\Deleted", "$a", "$b"], dice.randint(1, 3)))
                 how = dice.choice(["+FLAGS", "-FLAGS", "FLAGS", "+FLAGS.SILENT", "-FLAGS.SILENT"])
@@ -156,29 +156,29 @@ class Walker:
             reported = {int(line.split()[1]) for line in untagged if line.split()[2:3] == [b"FETCH"]}
             assert reported >= set(range(low, high + 1)), (chosen, untagged)
         if how.endswith(".SILENT") and client.mailbox is not None:
-            # What the session was not told it has to look up: its picture of the flags is its own business.
+            # Without updates of flags the session has to fetch them: its own picture may be old.
             await client.learn()
 
     async def _idle(self, client: CheckedClient) -> None:
         tag = client.client.start("IDLE")
         while not (line := await client.client.line()).startswith(b"+ "):
-            client.hear(line.rstrip(b"\r\n"), frozen=False)
+            client.receive(line.rstrip(b"\r\n"), frozen=False)
         await asyncio.sleep(self._dice.random() * 0.1)
         client.client.send(b"DONE\r\n")
         while not (line := await client.client.response()).startswith(tag):
-            client.hear(line.rstrip(b"\r\n"), frozen=False)
+            client.receive(line.rstrip(b"\r\n"), frozen=False)
         assert b" OK " in line
-        client.settle()
+        client.end_command()
 
     async def _search(self, client: CheckedClient, uid: str) -> None:
         untagged, status = await client.run(f"{uid}SEARCH {self._dice.choice(['ALL', 'UNSEEN', 'SUBJECT loom'])}")
         assert status.startswith(b"OK"), status
         assert client.mailbox is not None
         (answer,) = [line for line in untagged if line.startswith(b"* SEARCH")]
-        found = [int(number) for number in answer.split()[2:]]
-        assert found == sorted(found)
+        matches = [int(number) for number in answer.split()[2:]]
+        assert matches == sorted(matches)
         if not uid:
-            assert all(1 <= number <= len(client.mailbox.uids) for number in found)
+            assert all(1 <= number <= len(client.mailbox.uids) for number in matches)
 
     async def _reconnect(self, client: CheckedClient) -> CheckedClient:
         """The connection breaks; a session with QRESYNC takes up where it was."""
@@ -220,7 +220,7 @@ async def test_sessions_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture, 
         finally:
             stop.set()
             await post
-        await told(server.transport, lambda: server.transport.run(op.Subscribe(ADA, MAILBOXES[1])))
+        await notified(server.transport, lambda: server.transport.run(op.Subscribe(ADA, MAILBOXES[1])))
         expected = {}
         for name in MAILBOXES:
             expected[name] = {

@@ -1,8 +1,7 @@
 """Four processes with several threads each work on the same addresses at once.
 
-What every operation was told is written down. In the end it must all be found again: in the feed of changes, which the
-parent has followed from the beginning, in the store, and in a replay of the journal. ``MARKPOST_STRESS_SECONDS`` says
-how long they work.
+The result of every operation is recorded. In the end the change feed, which the parent follows from the beginning, the
+store and a replay of the journal must all agree with the records. ``MARKPOST_STRESS_SECONDS`` says how long they work.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ Place = tuple[int, int]  # folder id and UID
 
 
 @dataclass
-class Told:
-    """What operations were told they did."""
+class Results:
+    """Results that operations returned."""
 
     projected: dict[Place, str] = field(default_factory=dict)  # -> message id
     removed: set[Place] = field(default_factory=set)
@@ -72,7 +71,7 @@ class Told:
             self.troubles.append(f"UID {uid} of {folder} was given out twice")
         self.projected[folder, uid] = message_id
 
-    def merge(self, other: Told) -> None:
+    def merge(self, other: Results) -> None:
         for place in self.projected.keys() & other.projected.keys():
             self.troubles.append(f"UID {place} was given out twice")
         self.projected |= other.projected
@@ -92,7 +91,7 @@ class Worker:
         self.store = store
         self.random = random.Random(seed)
         self.seed = seed
-        self.told = Told()
+        self.results = Results()
         self.number = 0
 
     def work(self, until: float) -> None:
@@ -104,16 +103,16 @@ class Worker:
             (kind,) = self.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
             try:
                 kind()
-                self.told.operations[kind.__name__] += 1
+                self.results.operations[kind.__name__] += 1
             except MailError as error:
-                self.told.refusals[error.reason.name] += 1
+                self.results.refusals[error.reason.name] += 1
                 expected = (
                     error.reason in EXPECTED or "was collected while" in error.detail or "snapshot" in error.detail
                 )
                 if not expected:
-                    self.told.troubles.append(f"{kind.__name__}: {error.reason.name} {error}")
+                    self.results.troubles.append(f"{kind.__name__}: {error.reason.name} {error}")
             except Exception as error:
-                self.told.troubles.append(f"{kind.__name__}: {error!r}")
+                self.results.troubles.append(f"{kind.__name__}: {error!r}")
                 return
 
     def octets(self) -> bytes:
@@ -145,8 +144,8 @@ class Worker:
         placed = [*delivery.recipients.values(), delivery.sent]
         for place in placed:
             if isinstance(place, Placed):
-                self.told.project(place.folder, place.uid, delivery.message_id)
-                self.told.brought.add(delivery.message_id)
+                self.results.project(place.folder, place.uid, delivery.message_id)
+                self.results.brought.add(delivery.message_id)
 
     def append(self) -> None:
         staged = [self.store.stage(self.octets()) for _ in range(self.random.randrange(1, 3))]
@@ -154,8 +153,8 @@ class Worker:
         name = self.random.choice(["Drafts", "INBOX", *NAMES])
         placed = self.store.run(op.Append(self.random.choice(ADDRESSES), name, items))
         for place, item in zip(placed, staged):
-            self.told.project(place.folder, place.uid, item.content.id)
-            self.told.brought.add(item.content.id)
+            self.results.project(place.folder, place.uid, item.content.id)
+            self.results.brought.add(item.content.id)
 
     def flags(self) -> None:
         address, folder, uids = self.some_folder()
@@ -163,13 +162,13 @@ class Worker:
         words = self.random.sample(["a", "B", "c"], self.random.randrange(3))
         result = self.store.run(op.ChangeFlags(address, folder.id, uids, how, self.random.randrange(64), words))  # type: ignore[arg-type]
         if result.changed:
-            self.told.flagged.append((folder.id, result.modseq, [uid for uid, _, _ in result.changed]))
+            self.results.flagged.append((folder.id, result.modseq, [uid for uid, _, _ in result.changed]))
 
     def _take(self, copied: op.Copied, source: int, *, moved: bool) -> None:
         for old, new in copied.uids:
-            self.told.project(copied.folder, new, "")
+            self.results.project(copied.folder, new, "")
             if moved:
-                self.told.removed.add((source, old))
+                self.results.removed.add((source, old))
 
     def copy(self) -> None:
         address, folder, uids = self.some_folder()
@@ -185,7 +184,7 @@ class Worker:
         address, folder, uids = self.some_folder()
         self.store.run(op.ChangeFlags(address, folder.id, uids, "add", 8))
         gone = self.store.run(op.Expunge(address, folder.id, self.random.choice([None, uids])))
-        self.told.removed |= {(folder.id, uid) for uid in gone.uids}
+        self.results.removed |= {(folder.id, uid) for uid in gone.uids}
 
     def folder(self) -> None:
         address, name, other = self.random.choice(ADDRESSES), self.random.choice(NAMES), self.random.choice(NAMES)
@@ -215,7 +214,7 @@ class Worker:
             self.store.snapshot()
 
 
-def read_on(store: Transport, seed: int, until: float, told: Told) -> None:
+def read_on(store: Transport, seed: int, until: float, results: Results) -> None:
     """One thread that reads: what it sees in one block fits together, and what is shown can be read."""
     chance = random.Random(seed)
     while time.monotonic() < until:
@@ -229,19 +228,19 @@ def read_on(store: Transport, seed: int, until: float, told: Told) -> None:
                 rows = mailboxes.rows(connection, folder.id)
             counted = (len(rows), sum(not row.flags & 1 for row in rows), sum(row.size for row in rows))
             if counted != (folder.messages, folder.unseen, folder.size):
-                told.troubles.append(f"{folder} <> {counted}")
+                results.troubles.append(f"{folder} <> {counted}")
             if rows and max(row.uid for row in rows) >= folder.uidnext:
-                told.troubles.append(f"UIDNEXT of {folder}")
+                results.troubles.append(f"UIDNEXT of {folder}")
             if rows:
                 row = chance.choice(rows)
-                told.reads += 1
+                results.reads += 1
                 if len(store.content.octets(row.message_id)) != row.size:
-                    told.troubles.append(f"size of {row}")
+                    results.troubles.append(f"size of {row}")
         except MailError as error:
             if error.reason is not Reason.NO_SUCH_MESSAGE or _is_shown(store, row.message_id):
-                told.troubles.append(f"read: {error}")
+                results.troubles.append(f"read: {error}")
         except Exception as error:
-            told.troubles.append(f"read: {error!r}")
+            results.troubles.append(f"read: {error!r}")
             return
 
 
@@ -253,18 +252,18 @@ def _process(root: str, number: int, seconds: float, result: str) -> None:
     with Transport.open(root) as store:
         until = time.monotonic() + seconds
         workers = [Worker(store, number * WRITERS + which) for which in range(WRITERS)]
-        told = Told()
+        results = Results()
         threads = [threading.Thread(target=worker.work, args=(until,)) for worker in workers]
-        threads.append(threading.Thread(target=read_on, args=(store, number, until, told)))
+        threads.append(threading.Thread(target=read_on, args=(store, number, until, results)))
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(seconds + PATIENCE)
             if thread.is_alive():
-                told.troubles.append("a thread does not end")
+                results.troubles.append("a thread does not end")
     for worker in workers:
-        told.merge(worker.told)
-    Path(result).write_bytes(pickle.dumps(told))
+        results.merge(worker.results)
+    Path(result).write_bytes(pickle.dumps(results))
 
 
 class Witness:
@@ -310,7 +309,7 @@ class Witness:
 @pytest.mark.timeout(SECONDS + 170)
 def test_four_processes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "store"
-    told = Told()
+    results = Results()
     with new_store(root, *ADDRESSES) as store:
         witness = Witness(store.index.applied_seq())
         store.changes.subscribe(witness)
@@ -320,7 +319,7 @@ def test_four_processes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
                 scope.enter_context(running(_process, str(root), number, SECONDS, str(tmp_path / f"told-{number}")))
         took = time.monotonic() - started
         for number in range(PROCESSES):
-            told.merge(pickle.loads((tmp_path / f"told-{number}").read_bytes()))
+            results.merge(pickle.loads((tmp_path / f"told-{number}").read_bytes()))
         applied = store.index.applied_seq()
         wait_until(lambda: witness.last >= applied)
         with store.reading() as connection:
@@ -332,24 +331,26 @@ def test_four_processes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
             }
     with capsys.disabled():
         print(f"\n  {PROCESSES} processes, {WRITERS} writing threads each, {took:.1f} s:", end=" ")
-        print(f"{told.operations.total()} operations, {told.reads} messages read, {len(shown)} messages in the end")
-        print(f"  {dict(told.operations)}\n  refused: {dict(told.refusals)}")
-    assert told.troubles == []
+        print(
+            f"{results.operations.total()} operations, {results.reads} messages read, {len(shown)} messages in the end"
+        )
+        print(f"  {dict(results.operations)}\n  refused: {dict(results.refusals)}")
+    assert results.troubles == []
     assert witness.troubles == []
     assert (witness.last, witness.missed) == (applied, [])
-    assert told.operations.total() > 100
+    assert results.operations.total() > 100
 
     # Each acknowledged message was brought once, and nothing was brought that was not acknowledged.
     assert len(witness.brought) == len(set(witness.brought))
-    assert set(witness.brought) == told.brought
+    assert set(witness.brought) == results.brought
     # Each acknowledged UID was given to that message; what renaming INBOX and the like moved is not in question.
-    for place, message_id in told.projected.items():
+    for place, message_id in results.projected.items():
         assert witness.projected[place] == (message_id or witness.projected[place])
-    assert told.removed <= witness.removed
-    for folder, modseq, uids in told.flagged:
+    assert results.removed <= witness.removed
+    for folder, modseq, uids in results.flagged:
         assert witness.flagged[folder, modseq] == 1
         assert witness.flagged_uids[folder, modseq] == uids
-    # What is shown is what was put there and not taken away by a recorded operation.
-    assert shown == {place: found for place, found in witness.projected.items() if place not in witness.removed}
+    # Folders show exactly the messages that recorded operations added and did not remove.
+    assert shown == {place: uids for place, uids in witness.projected.items() if place not in witness.removed}
     # The index, the files and a replay of the journal agree.
     assert_layers_agree(root, tmp_path / "scratch")

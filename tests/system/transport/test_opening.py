@@ -10,7 +10,7 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.messages import message
-from tests.support.processes.other_users import as_nobody, only_for_root
+from tests.support.processes.other_users import as_unprivileged, only_for_root
 from tests.support.stores import ADA, BOB, deliver, new_store
 
 
@@ -35,7 +35,7 @@ def _opening(root: Path) -> str:
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_a_root_of_another_user(root: Path, mode: int) -> None:
     root.chmod(mode)
-    assert as_nobody(root, _opening) in (
+    assert as_unprivileged(root, _opening) in (
         f"{root} belongs to user 0 and is not writable for user 65534",
         f"{root} cannot be opened: Permission denied",
     )

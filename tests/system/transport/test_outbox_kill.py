@@ -51,7 +51,7 @@ def see(transport: Transport) -> tuple[list[tuple[str, int, str]], int]:
 def test_killed_before_each_step(
     tmp_path: Path, prepare: list[Action], action: Action, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "adapter")  # what it recovers is no news here
+    caplog.set_level(logging.CRITICAL, "adapter")  # recovery is logged in every run
     base = str(tmp_path / "base")
     scenario = Scenario("outbox", [action])
     with no_background_checkpoints():

@@ -1,4 +1,4 @@
-"""Running scenarios in child processes that are killed, or whose disk fails, before a chosen step.
+"""Scenarios in child processes that are killed, or meet a failing disk, before a chosen step.
 
 A child is forked from this (warm) process and opens the store itself. It reports through a pipe: each step it is about
 to take, what was acknowledged, and how it ended. Steps are those that :mod:`adapter.store.disk` announces, and two more
@@ -38,7 +38,7 @@ OnStep = Callable[[int, str, int, str], None]
 
 @dataclass
 class Report:
-    """What a child told before it ended."""
+    """The messages of a child, up to its end."""
 
     steps: list[str] = field(default_factory=list)
     acknowledged: list[dict[str, Any]] = field(default_factory=list)
@@ -50,13 +50,13 @@ class Report:
     killed: bool = False
 
 
-class Teller:
+class Reporter:
     """The child's end of the pipe."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def tell(self, **fact: object) -> None:
+    def report(self, **fact: object) -> None:
         data = json.dumps(fact).encode() + b"\n"
         while data:
             data = data[os.write(self._fd, data) :]
@@ -67,25 +67,25 @@ class Child(NamedTuple):
     reading: int
 
 
-def run_child(body: Callable[[Teller], None]) -> Report:
+def run_child(body: Callable[[Reporter], None]) -> Report:
     """Fork, run ``body`` in the child, and return what it reported. A child that hangs is an error."""
     return finish_child(start_child(body), _TIME_LIMIT)
 
 
-def start_child(body: Callable[[Teller], None]) -> Child:
+def start_child(body: Callable[[Reporter], None]) -> Child:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
-        gc.freeze()  # what all tests made is not looked through, and so not copied, by every child
+        gc.freeze()  # children skip the objects of all tests in their collections, so the pages stay shared
         try:
             os.close(reading)
-            teller = Teller(writing)
+            reporter = Reporter(writing)
             try:
-                body(teller)
+                body(reporter)
                 status = 0
             except BaseException:
-                teller.tell(failure=traceback.format_exc())
+                reporter.report(failure=traceback.format_exc())
         finally:
             os._exit(status)
     os.close(writing)
@@ -250,20 +250,20 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {"type": type(error).__name__, "text": str(error), "temporary": temporary}
 
 
-def tell_result(teller: Teller, number: int, result: object) -> None:
+def tell_result(reporter: Reporter, number: int, result: object) -> None:
     if isinstance(result, BaseException):
-        teller.tell(error={"action": number, **describe_error(result)})
+        reporter.report(error={"action": number, **describe_error(result)})
     else:
-        teller.tell(acknowledged={"action": number, "uids": used_uids(result)})
+        reporter.report(acknowledged={"action": number, "uids": used_uids(result)})
 
 
 def killed_at(root: str, scenario: Scenario, step: int | None, *, spilling: bool = False) -> Report:
-    """Run the scenario in a child that dies before ``step`` (None: it lives, and tells its steps)."""
+    """Run the scenario in a child that dies before ``step`` (None: it survives, and reports its steps)."""
 
-    def body(teller: Teller) -> None:
+    def body(reporter: Reporter) -> None:
         def on_step(number: int, action: str, fd: int, name: str) -> None:
             if step is None:
-                teller.tell(step=describe(action, fd, name))
+                reporter.report(step=describe(action, fd, name))
             elif number == step:
                 die()
 
@@ -271,8 +271,8 @@ def killed_at(root: str, scenario: Scenario, step: int | None, *, spilling: bool
             if spilling:
                 spill(transport)
             with stepping(on_step):
-                perform(transport, scenario, lambda number, result: tell_result(teller, number, result))
-                teller.tell(closing=True)
+                perform(transport, scenario, lambda number, result: tell_result(reporter, number, result))
+                reporter.report(closing=True)
                 transport.close()
             os._exit(0)
 
@@ -298,16 +298,16 @@ def killed_in_place(root: str, scenario: Scenario, step: int) -> None:
 def reopened_and_killed_at(root: str, step: int | None, boot: str | None = None) -> Report:
     """Open and close the store in a child that dies before ``step``."""
 
-    def body(teller: Teller) -> None:
+    def body(reporter: Reporter) -> None:
         def on_step(number: int, action: str, fd: int, name: str) -> None:
             if step is None:
-                teller.tell(step=describe(action, fd, name))
+                reporter.report(step=describe(action, fd, name))
             elif number == step:
                 die()
 
         with no_background_checkpoints(), another_boot(boot), stepping(on_step):
             transport = Transport.open(root)
-            teller.tell(opened=True)
+            reporter.report(opened=True)
             transport.close()
         os._exit(0)
 
@@ -327,7 +327,7 @@ def another_boot(boot: str | None) -> Iterator[None]:
 
 
 def quiet() -> None:
-    """The store logs what it recovers; here that is no news."""
+    """Silence the store's log: every child recovers a store."""
     import logging
 
     logging.getLogger("adapter").setLevel(logging.CRITICAL)

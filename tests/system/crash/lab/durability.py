@@ -1,7 +1,7 @@
 """A model of what a disk holds when the power goes: effects that were not synced are lost, wholly or in part.
 
 The shadow follows a store that runs on a real file system. Syncing a file makes its content durable, syncing a
-directory its entries, syncing the file system everything. Two kinds of states can be had at any step:
+directory its entries, syncing the file system everything. Two kinds of states can be taken at any step:
 
 * strict: exactly what was synced;
 * scrambled: of what was not synced, any part is there. Entries of files come and go one by one, so that a renamed file
@@ -28,7 +28,7 @@ Tree = dict[str, "bytes | str | Tree"]
 
 _PAGE = 4096
 _HOT = f"{layout.INDEX_FILE}-journal"
-#: Changed in place, so that neither size nor time tells for sure whether they did.
+#: Files changed in place: neither size nor time proves that they did not change.
 _VOLATILE = (layout.INDEX_FILE, ".jsonl")
 _WRITABLE = (".sqlite", ".jsonl", ".lock", "-journal")
 
@@ -59,14 +59,14 @@ class Shadow:
     # --- following the store ---------------------------------------------------------------------------------------
 
     def before_step(self, fd: int, action: str, name: str) -> None:
-        """Look at what the step before has done; nothing of the step announced now has happened."""
+        """Record the effects of the step before; the step announced now has not started."""
         if self._pending is not None:
             self._note(*self._pending)
         place = os.readlink(f"/proc/self/fd/{fd}") if fd >= 0 else self._root
         self._note(self._root, _HOT)
         self._pending = None
         if name and action not in ("write", "write-rest", "fsync"):
-            self._note(place, name)  # what is about to be removed or replaced
+            self._note(place, name)  # about to be removed or replaced
             self._pending = (place, name)
         if action in ("mkdir", "rmdir", "rename"):
             self._skeletons.append(self._walk(contents=False).skeleton())
@@ -97,7 +97,7 @@ class Shadow:
                 self._lost[inode] = content
 
     def _written(self, inode: int, content: bytes) -> bytes:
-        """What a sync writes: nothing of pages that are clean since the sync before has lost them."""
+        """The content that a sync writes: pages that a failed sync left clean are not among it."""
         lost = self._lost.get(inode)
         if lost is None:
             return content
@@ -134,19 +134,19 @@ class Shadow:
 
     def _entries(self, directory: str) -> Entries:
         entries: Entries = {}
-        for found in os.scandir(directory):
-            if found.is_symlink():
-                entries[found.name] = ("link", os.readlink(found.path))
+        for entry in os.scandir(directory):
+            if entry.is_symlink():
+                entries[entry.name] = ("link", os.readlink(entry.path))
             else:
-                entries[found.name] = ("directory" if found.is_dir() else "file", found.inode())
+                entries[entry.name] = ("directory" if entry.is_dir() else "file", entry.inode())
         return entries
 
     def _content(self, path: str) -> bytes:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
-            known = self._read.get(status.st_ino)
-            if known is not None and known[0] == status.st_size and not path.endswith(_VOLATILE):
-                return known[1]
+            content = self._read.get(status.st_ino)
+            if content is not None and content[0] == status.st_size and not path.endswith(_VOLATILE):
+                return content[1]
             data = file.read()
         self._read[status.st_ino] = (status.st_size, data)
         return data

@@ -1,4 +1,4 @@
-"""Scenarios on a disk that fails: an error is raised in place of a step, in a child, which then looks at the store."""
+"""Scenarios on a failing disk: an error replaces a step, in a child, which then checks the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.errors import MailError
 from tests.system.crash.lab import view, world
 from tests.system.crash.lab.children import (
     Report,
-    Teller,
+    Reporter,
     killed_at,
     no_background_checkpoints,
     perform,
@@ -24,10 +24,10 @@ from tests.system.crash.lab.children import (
 )
 from tests.system.crash.lab.lab import Lab, Prepared
 
-#: Whether the step with this number, doing this, fails.
+#: True if the step with this number and kind fails.
 Fails = Callable[[int, str], bool]
 
-#: What a full disk refuses; it still lets names and files go.
+#: Steps that a full disk refuses; it still removes names and files.
 TAKES_ROOM = {"create", "write", "write-rest", "append", "mkdir", "symlink", "link", "index-commit"}
 
 
@@ -66,30 +66,30 @@ def _wrong_errors(results: list[Any]) -> list[str]:
 
 
 def survives(lab: Lab, root: str, prepared: Prepared, fails: Fails, *, unsure: bool = False) -> Report:
-    """Run the scenario with failing steps, twice: with ENOSPC and with EIO; then without. Tells what was wrong.
+    """Run the scenario with failing steps, twice: with ENOSPC and with EIO; then without. Return the problems.
 
     ``unsure``: the disk fails so badly that an operation may have happened although its caller got an error.
     """
     everything = prepared.scenario.reached
 
-    def look(transport: Transport, when: str, results: list[Any]) -> tuple[int, list[str]]:
+    def check(transport: Transport, when: str, results: list[Any]) -> tuple[int, list[str]]:
         failed = sum(isinstance(result, BaseException) for result in results)
         done = everything if failed == prepared.scenario.refused else 0
         if unsure:
-            transport.run(op.Collect(0))  # any commit settles what became of those before
+            transport.run(op.Collect(0))  # a commit resolves the outcome of those before
             # Of a batch, a first part may have reached the journal.
-            done = prepared.stage_of(view.take(root, prepared.known)) or 0
+            done = prepared.stage_of(view.take(root, prepared.base_ids)) or 0
         if done:
             transport.checkpoint()  # large content stays in staging until then
-        seen = view.take(root, prepared.known)
+        seen = view.take(root, prepared.base_ids)
         leftovers = bool(done) or unsure or prepared.scenario.upkeep
-        found = _wrong_errors(results)
-        found += lab.checker.problems(root, sessions=1, leftovers=leftovers, replay=when == "after EIO")
+        problems = _wrong_errors(results)
+        problems += lab.checker.problems(root, sessions=1, leftovers=leftovers, replay=when == "after EIO")
         if seen != prepared.views[done]:
-            found.append(f"{failed} actions failed, but\n{view.difference(seen, prepared.views[done])}")
-        return done, [f"{when}: {problem}" for problem in found]
+            problems.append(f"{failed} actions failed, but\n{view.difference(seen, prepared.views[done])}")
+        return done, [f"{when}: {problem}" for problem in problems]
 
-    def body(teller: Teller) -> None:
+    def body(reporter: Reporter) -> None:
         problems: list[str] = []
         with no_background_checkpoints(), contextlib.ExitStack() as scope:
             transport = scope.enter_context(Transport.open(root))
@@ -97,32 +97,32 @@ def survives(lab: Lab, root: str, prepared: Prepared, fails: Fails, *, unsure: b
             for code in (errno.ENOSPC, errno.EIO):
                 if not done and not problems:
                     results = _attempt(transport, prepared, fails, code)
-                    done, problems = look(transport, f"after {errno.errorcode[code]}", results)
+                    done, problems = check(transport, f"after {errno.errorcode[code]}", results)
             if not transport._trusted:  # a sync failed: no checkpoint before what it may have lost is written again
                 transport.close()
                 transport = scope.enter_context(Transport.open(root))
             if not done and not problems:
                 results = _attempt(transport, prepared, lambda *_: False, 0)
-                done, problems = look(transport, "without an error", results)
+                done, problems = check(transport, "without an error", results)
                 if not done:
                     problems.append(f"without an error: {results}")
             for number, result in enumerate(results):
                 if done and not isinstance(result, BaseException):
-                    tell_result(teller, number, result)
-        teller.tell(problems=problems, done=done)
+                    tell_result(reporter, number, result)
+        reporter.report(problems=problems, done=done)
 
     return run_child(body)
 
 
 def outcome(lab: Lab, prepared: Prepared, fails: Fails, *, unsure: bool = False) -> list[str]:
-    """What was wrong with a scenario on a failing disk, in the open store or after it was opened again."""
+    """Return the problems of a scenario on a failing disk, in the open store and after it was reopened."""
     root = lab.fresh(prepared)
     report = survives(lab, root, prepared, fails, unsure=unsure)
-    found = list(report.notes.get("problems", []))
-    if not found:
-        found = lab.judge(root, prepared, report, exactly=report.notes.get("done"), quarantine=unsure)
+    problems = list(report.notes.get("problems", []))
+    if not problems:
+        problems = lab.judge(root, prepared, report, exactly=report.notes.get("done"), quarantine=unsure)
     world.remove(root)
-    return found
+    return problems
 
 
 def steps_of(lab: Lab, prepared: Prepared) -> list[str]:

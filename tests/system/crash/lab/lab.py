@@ -20,7 +20,7 @@ from tests.support.store.tables import connect
 from tests.system.crash.lab import letters, view, world
 from tests.system.crash.lab.children import Report, another_boot, no_background_checkpoints, perform, used_uids
 from tests.system.crash.lab.scenarios import Scenario
-from tests.system.crash.lab.view import Known, View
+from tests.system.crash.lab.view import BaseIds, View
 
 Uid = tuple[int, int, int]  # folder, UIDVALIDITY, UID
 
@@ -31,13 +31,13 @@ class Prepared:
 
     scenario: Scenario
     root: str
-    known: Known
+    base_ids: BaseIds
     views: Sequence[View]
     uids: frozenset[Uid]
     uidvalidities: frozenset[int]
 
     def stage_of(self, seen: View) -> int | None:
-        """How many of the scenario's actions a store shows; None if that is no whole number."""
+        """Return the number of the scenario's actions a store shows; None if it shows part of one."""
         return next((number for number, allowed in enumerate(self.views) if seen == allowed), None)
 
 
@@ -61,21 +61,21 @@ class Lab:
             if scenario.prepare:
                 with Transport.open(root) as transport:
                     perform(transport, Scenario("prepare", scenario.prepare), _must_succeed)
-            known = view.known(root)
-            views = [view.take(root, known)]
+            base_ids = view.base_ids(root)
+            views = [view.take(root, base_ids)]
             reference = world.copy(root, self.path())
             with Transport.open(reference) as transport:
 
                 def take_view(number: int, result: Any) -> None:
                     _must_succeed(number, result)
-                    views.append(view.take(reference, known))
+                    views.append(view.take(reference, base_ids))
 
                 perform(transport, Scenario(scenario.name, scenario.actions), take_view)
             problems = self.checker.problems(reference)
             assert not problems, problems
         world.remove(reference)
         uids, uidvalidities = all_uids(root)
-        return Prepared(scenario, root, known, views, frozenset(uids), frozenset(uidvalidities))
+        return Prepared(scenario, root, base_ids, views, frozenset(uids), frozenset(uidvalidities))
 
     def copy_of_the_base(self) -> str:
         return world.copy(self._base, self.path())
@@ -113,7 +113,7 @@ class Lab:
     def _wrong_view(self, root: str, prepared: Prepared, report: Report, exactly: int | None) -> list[str]:
         least = 1 + max((item["action"] for item in report.acknowledged), default=-1)
         allowed = prepared.views[least:] if exactly is None else [prepared.views[exactly]]
-        seen = view.take(root, prepared.known)
+        seen = view.take(root, prepared.base_ids)
         if seen in allowed:
             return []
         return [f"not what {least} acknowledged actions promise:\n{view.difference(seen, allowed[0])}"]
@@ -141,7 +141,7 @@ class Lab:
         with transport.reading() as connection:
             fresh = connection.execute("SELECT folder_id, uidvalidity FROM folders").fetchall()
         for folder, uidvalidity in fresh:
-            if folder not in prepared.known.folders and uidvalidity in prepared.uidvalidities:
+            if folder not in prepared.base_ids.folders and uidvalidity in prepared.uidvalidities:
                 problems.append(f"UIDVALIDITY {uidvalidity} was used before")
         if octets != letters.with_files(999, world.SHARED_BLOB, b"afterwards"):
             problems.append("a delivery afterwards comes back with other octets")

@@ -1,4 +1,4 @@
-"""Collecting what the disk may hold while a store runs, to look at it afterwards as if the power had gone then."""
+"""Collect the states a disk may hold while a store runs, to check each as if the power had failed then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.system.crash.lab.spread import spread
 class State:
     when: str
     tree: Tree
-    report: Report  # what had been acknowledged by then
+    report: Report  # the acknowledgements up to then
 
 
 class Outage:
@@ -59,7 +59,7 @@ def watched(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> list[S
     """Run a scenario and return what the disk may hold before each step, and at the end."""
     root = lab.fresh(prepared)
     outage = Outage(Shadow(root), f"{seed} {prepared.scenario.name}", scrambled=scrambled)
-    outage.looking = False  # opening a store that was closed properly is no news
+    outage.looking = False  # a store that was closed properly opens without recovery
     with no_background_checkpoints(), stepping(outage.on_step), Transport.open(root) as transport:
         outage.looking = True
         perform(transport, prepared.scenario, outage.acknowledge)
@@ -105,10 +105,10 @@ def failed_sync(lab: Lab, prepared: Prepared, seed: str, scrambled: float) -> li
 def judge_all(
     lab: Lab, prepared: Prepared, states: list[State], *, boot: str = "the next", exactly: int | None = None
 ) -> dict[str, list[str]]:
-    def look(state: State) -> list[str]:
+    def check(state: State) -> list[str]:
         root = write_out(state.tree, lab.path())
-        found = lab.judge(root, prepared, state.report, boot=boot, quarantine=True, exactly=exactly)
+        problems = lab.judge(root, prepared, state.report, boot=boot, quarantine=True, exactly=exactly)
         world.remove(root)
-        return found
+        return problems
 
-    return spread(states, look, lambda state: state.when)
+    return spread(states, check, lambda state: state.when)

@@ -1,4 +1,4 @@
-"""What the crash tests do to a store: every operation, alone and together.
+"""Scenarios of the crash tests: every operation, alone and together.
 
 A scenario is a list of actions. Run one by one, each is acknowledged before the next starts; run grouped, all are
 committed by one call of the writer, as operations that wait together are.
@@ -34,7 +34,7 @@ from tests.system.crash.lab.world import (
     queue_ids,
 )
 
-#: Returns the operation to commit; an action that is no operation does its work and returns None.
+#: Returns the operation to commit; an action other than an operation does its work and returns None.
 Action = Callable[[Transport], AnyOperation | None]
 
 LARGE = INLINE_BYTES + 50_000
@@ -48,14 +48,14 @@ class Scenario:
     prepare: Sequence[Action] = ()  # done, and made durable, beforehand
     refused: int = 0  # how many of the last actions fail, for now, when all are committed together
     upkeep: bool = False  # not an operation: what it leaves behind when it fails goes when the store is opened again
-    closing: bool = False  # whether to look at the steps of closing the store as well: they are the same for most
+    closing: bool = False  # test the steps of closing the store as well: they are the same for most
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def reached(self) -> int:
-        """How many actions are done when all went well."""
+        """Number of actions done when all went well."""
         return len(self.actions) - self.refused
 
 

@@ -1,6 +1,6 @@
 """Clients that send while servers are killed: each repeats a message until it is acknowledged.
 
-A message whose acknowledgement was lost may be there once more for every time it was sent; none may be missing, half
+A message may be there once more for each time its acknowledgement was lost; none may be missing, half
 there, or there more often than it was sent.
 """
 
@@ -29,7 +29,7 @@ def letter(client: int, number: int) -> bytes:
 
 
 class Sender(threading.Thread):
-    """Delivers letters until told to stop; keeps how often each was sent and which are acknowledged."""
+    """Delivers letters until stopped; counts how often each was sent, and keeps the acknowledged ones."""
 
     def __init__(self, number: int, port: int, addresses: Sequence[str], stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -81,13 +81,13 @@ class Refused(Exception):  # noqa: N818 - a signal inside this module
 
 def expect(line: bytes, code: bytes) -> None:
     if not line.startswith(code):
-        assert not line.startswith(b"5"), line  # trouble is temporary, always
+        assert not line.startswith(b"5"), line  # failures are temporary
         raise Refused
 
 
 def check_delivered(root: Path, senders: list[Sender], addresses: Sequence[str], scratch: Path) -> None:
-    """Every acknowledged letter is there, none more often than it was sent, and nothing that nobody sent."""
-    found: collections.Counter[tuple[int, int]] = collections.Counter()
+    """Check that acknowledged letters are there, none more often than it was sent, and no other mail."""
+    received: collections.Counter[tuple[int, int]] = collections.Counter()
     with Transport.open(root) as transport:
         for address in addresses:
             for row in rows(transport, address=address):
@@ -95,7 +95,7 @@ def check_delivered(root: Path, senders: list[Sender], addresses: Sequence[str],
                 sender, number = map(int, re.findall(rb"X-Letter: (\d+)-(\d+)\r\n", octets)[0])
                 assert octets.endswith(letter(sender, number)), (sender, number)
                 assert addresses[(sender + number) % len(addresses)] == address
-                found[sender, number] += 1
+                received[sender, number] += 1
     assert_layers_agree(root, scratch)
     acknowledged = 0
     for client in senders:
@@ -104,6 +104,6 @@ def check_delivered(root: Path, senders: list[Sender], addresses: Sequence[str],
             if not times:
                 continue
             assert number in client.acknowledged
-            assert 1 <= found.pop((client.number, number), 0) <= times, (client.number, number)
-    assert not found  # nothing that nobody sent
+            assert 1 <= received.pop((client.number, number), 0) <= times, (client.number, number)
+    assert not received  # mail without a sender
     assert acknowledged >= len(senders)

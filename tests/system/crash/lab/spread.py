@@ -1,4 +1,4 @@
-"""Looking at many independent points on all processors."""
+"""Checks of many independent points, spread over all processors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tests.system.crash.lab.children import Teller, finish_child, start_child
+from tests.system.crash.lab.children import Reporter, finish_child, start_child
 
 Point = TypeVar("Point")
 
@@ -14,19 +14,19 @@ _TIME_LIMIT = 170.0
 
 
 def spread(
-    points: Iterable[Point], look: Callable[[Point], list[str]], name: Callable[[Point], str]
+    points: Iterable[Point], check: Callable[[Point], list[str]], name: Callable[[Point], str]
 ) -> dict[str, list[str]]:
-    """What ``look`` finds wrong at each of the points, in child processes; points without a fault are left out."""
+    """Run ``check`` at each of the points, in child processes; return the problems by point."""
     waiting = list(points)
     workers = min(len(waiting), len(os.sched_getaffinity(0)), 8)
 
-    def body(teller: Teller, mine: list[Point]) -> None:
+    def body(reporter: Reporter, mine: list[Point]) -> None:
         for point in mine:
-            if found := look(point):
-                teller.tell(problem=[name(point), found])
+            if problems := check(point):
+                reporter.report(problem=[name(point), problems])
 
     children = [
-        start_child(lambda teller, mine=waiting[number::workers]: body(teller, mine))  # type: ignore[misc]
+        start_child(lambda reporter, mine=waiting[number::workers]: body(reporter, mine))  # type: ignore[misc]
         for number in range(workers)
     ]
     problems: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a user of the store can see, without what differs from run to run (times, random ids).
+"""The view of a store's user, without the values that differ from run to run (times, random ids).
 
 Registrations, folders and messages that the prepared store already had keep their ids in the view, so that a change
 of identity shows; those made since are named by what they are.
@@ -17,7 +17,7 @@ View = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Known:
+class BaseIds:
     """The ids of the prepared store."""
 
     registrations: frozenset[str]
@@ -25,13 +25,13 @@ class Known:
     messages: frozenset[str]
 
 
-NOTHING_KNOWN = Known(frozenset(), frozenset(), frozenset())
+NO_BASE_IDS = BaseIds(frozenset(), frozenset(), frozenset())
 
 
-def known(root: str) -> Known:
+def base_ids(root: str) -> BaseIds:
     index = connect(root)
     try:
-        return Known(
+        return BaseIds(
             frozenset(row[0] for row in index.execute("SELECT registration_id FROM mailbox_registrations")),
             frozenset(row[0] for row in index.execute("SELECT folder_id FROM folders")),
             frozenset(row[0] for row in index.execute("SELECT message_id FROM messages")),
@@ -40,7 +40,7 @@ def known(root: str) -> Known:
         index.close()
 
 
-def take(root: str, base: Known) -> View:
+def take(root: str, base: BaseIds) -> View:
     index = connect(root)
     try:
         return _take(index, base)
@@ -48,7 +48,7 @@ def take(root: str, base: Known) -> View:
         index.close()
 
 
-def _take(index: sqlite3.Connection, base: Known) -> View:
+def _take(index: sqlite3.Connection, base: BaseIds) -> View:
     names = {}
     messages = []
     recipients: dict[str, list[Any]] = defaultdict(list)
@@ -123,7 +123,7 @@ def _take(index: sqlite3.Connection, base: Known) -> View:
 
 
 def difference(one: View, other: View) -> str:
-    """Where two views differ, in a few lines."""
+    """Return the differences of two views, in a few lines."""
     lines = []
     for part in one:
         first, second = one[part], other[part]

@@ -101,7 +101,7 @@ def make(root: str) -> None:
         # Mail on its way to other hosts.
         relay = [op.RelayRecipient(address) for address in REMOTE]
         transport.run(op.Deliver(transport.stage(letters.plain(16)), ADA, [], relay=relay))
-        # One message nobody shows any more; its content waits for collection.
+        # One message in no folder; its content waits for collection.
         inbox = folder_id(transport, ADA, "INBOX")
         transport.run(op.Expunge(ADA, inbox, [5]))
     for name, data in FOREIGN.items():
@@ -111,13 +111,13 @@ def make(root: str) -> None:
             file.write(data)
 
 
-#: What is written once: a copy may share it.
+#: Files written once: a copy may share them.
 _IMMUTABLE = ("messages", "attachments", "snapshots")
 _IMMUTABLE_FILES = (layout.IDENTITY_FILE,)
 
 
 def copy(source: str, target: str, *, linked: bool = False) -> str:
-    """A fresh copy of a store that nobody has open."""
+    """A fresh copy of a store that is not open."""
     os.mkdir(target, 0o700)
     for entry in os.scandir(source):
         path = f"{target}/{entry.name}"
