@@ -24,6 +24,7 @@ from adapter.api.watch import AsyncWatch, Watch
 from adapter.read_model.blocking import BlockingCalls
 from adapter.read_model.mailboxes import MailboxCache
 from adapter.store import names
+from adapter.store.effects import Actor
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport, create_store
 from protocol.mime.addresses import Mailbox as Person
@@ -53,7 +54,7 @@ class Store:
 
     @classmethod
     def open(cls, root: str | os.PathLike[str]) -> Store:
-        return cls(Transport.open(root))
+        return cls(Transport.open(root, actor=Actor("", "api")))
 
     @classmethod
     def create(cls, root: str | os.PathLike[str]) -> Store:

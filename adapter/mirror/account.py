@@ -8,7 +8,7 @@ import contextlib
 from adapter.config.schema import UpstreamSettings
 from adapter.mirror import naming, sync_state
 from adapter.mirror.client import Refused, run_blocking
-from adapter.mirror.folder_sync import FolderSync, PullResult
+from adapter.mirror.folder_sync import ACTOR, FolderSync, PullResult
 from adapter.mirror.limits import MirrorLimits
 from adapter.mirror.replies import MailboxState, RemoteMailbox
 from adapter.mirror.session import News, UpstreamSession
@@ -112,8 +112,8 @@ class Mirror:
         existing = await run_blocking(self._find_target, saved, name)
         if existing is not None:
             return existing
-        created = await self._transport.commit(op.CreateFolder(self._address, name))
-        await self._transport.commit(op.Subscribe(self._address, name))
+        created = await self._transport.commit(op.CreateFolder(self._address, name), ACTOR)
+        await self._transport.commit(op.Subscribe(self._address, name), ACTOR)
         return created
 
     # --- deleted folders ---------------------------------------------------------------------------------------------
@@ -140,13 +140,15 @@ class Mirror:
         """Remove the messages of a deleted folder, and the folder itself if that leaves it empty."""
         bookmarks = [sync_state.bookmark(*key) for key in saved.places]
         changes: dict[str, str | None] = {sync_state.STATE: None, sync_state.FOLDER: None}
-        updated = await self._transport.commit(op.UpdateMirror(self._address, saved.owner, (), bookmarks, changes))
+        updated = await self._transport.commit(
+            op.UpdateMirror(self._address, saved.owner, (), bookmarks, changes), ACTOR
+        )
         self.result.removed += updated.removed
         leaf = await run_blocking(self._empty_leaf, saved.folder)
         if leaf is not None and leaf.name not in names.STANDARD_FOLDERS:
             with contextlib.suppress(MailError):  # changed by another client since
-                await self._transport.commit(op.DeleteFolder(self._address, leaf.name))
-                await self._transport.commit(op.Subscribe(self._address, leaf.name, on=False))
+                await self._transport.commit(op.DeleteFolder(self._address, leaf.name), ACTOR)
+                await self._transport.commit(op.Subscribe(self._address, leaf.name, on=False), ACTOR)
 
     def _empty_leaf(self, folder_id: int) -> Folder | None:
         with self._transport.reading() as connection:

@@ -27,6 +27,7 @@ from adapter.mirror.limits import MirrorLimits, Room
 from adapter.mirror.replies import FetchedMessage, MailboxState, RemoteMailbox
 from adapter.mirror.session import SMALL_BYTES, UpstreamError, UpstreamSession
 from adapter.mirror.sync_state import SyncState, Unclaimed
+from adapter.store.effects import Actor
 from adapter.store.queries.mailboxes import Folder
 from adapter.transport import operations as op
 from adapter.transport.operations.mirror import Place
@@ -35,6 +36,9 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError
 
 _log = logging.getLogger(__name__)
+
+#: In the journal, of everything that mirroring changes.
+ACTOR = Actor("", "mirror")
 
 Item = TypeVar("Item")
 
@@ -158,7 +162,7 @@ class FolderSync:
             await self._update(op.UpdateMirror(self._address, owner, gone=bookmarks))
 
     async def _update(self, operation: op.UpdateMirror) -> None:
-        updated = await self._transport.commit(operation)
+        updated = await self._transport.commit(operation, ACTOR)
         self._result.flagged += updated.flagged
         self._result.removed += updated.removed
 
@@ -241,7 +245,7 @@ class FolderSync:
             return
         flags, keywords = naming.convert_flags(each.flags or ())
         item = op.AppendItem(staged, flags, keywords, each.date)
-        future = self._transport.submit(op.MirrorAppend(self._address, target.id, item, owner, bookmark))
+        future = self._transport.submit(op.MirrorAppend(self._address, target.id, item, owner, bookmark), ACTOR)
         self._pending.append((staged, future))
         self._pending_bytes += staged.content.size
         while len(self._pending) > _MAX_PENDING_MESSAGES or self._pending_bytes > _MAX_PENDING_BYTES:
