@@ -16,11 +16,13 @@ import pytest
 from adapter.content import front_matter
 from adapter.maintenance.repair.message_rows import MessageDescriptions
 from adapter.store import layout, snapshots
+from adapter.store.effects import OPERATOR, Actor
 from adapter.transport import operations as op
 from adapter.transport.operations.registration import DeregisterMode
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.messages import message
+from tests.support.store.journals import actors
 from tests.support.store.tables import tables as rows_of
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, rows
 from tests.system.maintenance.lab import lab, lab_stores
@@ -293,6 +295,7 @@ def test_unrecoverable_part_gets_a_placeholder(tmp_path: Path) -> None:
     subject = front_matter.read(victim.read_bytes()).subject
     blob.unlink()
     repaired = lab.repair(root)
+    assert set(actors(str(root), "repair")) == {Actor(OPERATOR, "markpost repair")}
     assert repaired.report["verified"], repaired.report
     (lost,) = [item for item in repaired.report["items"] if item["severity"] == "loss"]
     assert lost["subject"] == blob.name

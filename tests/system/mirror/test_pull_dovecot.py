@@ -13,6 +13,7 @@ from adapter.config.schema import Quota, Settings
 from adapter.mirror import client as fence
 from adapter.mirror import folder_sync, follow
 from adapter.mirror.client import Client
+from adapter.store.effects import Actor
 from adapter.store.flags import Flag
 from adapter.store.queries import bookmarks
 from adapter.store.quotas import Quotas
@@ -21,6 +22,7 @@ from adapter.transport.transport import Transport
 from tests.support.messages import message
 from tests.support.processes.pulling import LARGE, LIMITS, here, pull, there
 from tests.support.processes.upstream import Dovecot, put, spelt
+from tests.support.store.journals import actors
 from tests.support.stores import ADA, append, folder, folder_names, rows, subscriptions
 
 pytestmark = [
@@ -56,6 +58,7 @@ async def test_everything_comes_as_it_is(dovecot: Dovecot, transport: Transport)
         put_many(client, "Many", 700)  # more lines than a recursive parser bears
     done = await pull(transport, dovecot.settings(user))
     assert done.failed == []
+    assert set(actors(transport.root, "mirror")) == {Actor("", "mirror")}
     assert done.messages == 2 * len(FOLDERS) + len(ODD) + 2 + 700
     for number, name in enumerate(FOLDERS):
         assert name in folder_names(transport)
