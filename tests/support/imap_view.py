@@ -133,9 +133,9 @@ class CheckedClient:
 
     def _exists(self, count: int) -> None:
         assert self.mailbox is not None
-        count = len(self.mailbox.uids)
-        assert count >= count, f"EXISTS {count} after {count} without an expunge"
-        self.mailbox.uids += [None] * (count - count)
+        before = len(self.mailbox.uids)
+        assert count >= before, f"EXISTS {count} after {before} without an expunge"
+        self.mailbox.uids += [None] * (count - before)
 
     def _expunge(self, number: int) -> None:
         assert self.mailbox is not None

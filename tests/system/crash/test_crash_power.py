@@ -180,8 +180,8 @@ def test_killed_then_power_loss_while_recovering(lab: Lab, name: str) -> None:
             outage.take("open")
             outage.looking = False
         world.remove(root)
-        problems = judge_all(lab, prepared, outage.states)
-        problems |= {f"killed before step {point}; {when}": list_ for when, list_ in problems.items()}
+        by_state = judge_all(lab, prepared, outage.states)
+        problems |= {f"killed before step {point}; {when}": list_ for when, list_ in by_state.items()}
     world.remove(prepared.root)
     report_all(problems)
 
@@ -215,7 +215,7 @@ def test_power_loss_after_an_operation_was_taken_back(lab: Lab, name: str) -> No
         transport.close()
         world.remove(root)
         if all(isinstance(result, BaseException) for result in results.values()):
-            problems = judge_all(lab, prepared, outage.states, exactly=0)
-            problems |= {f"step {point} failed; {when}": list_ for when, list_ in problems.items()}
+            by_state = judge_all(lab, prepared, outage.states, exactly=0)
+            problems |= {f"step {point} failed; {when}": list_ for when, list_ in by_state.items()}
     world.remove(prepared.root)
     report_all(problems)
