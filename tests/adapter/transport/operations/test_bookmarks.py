@@ -1,4 +1,4 @@
-"""Bookmarks, and the messages of another server that come with them: one commit, merged flags, replayed."""
+"""Bookmarks and mirrored messages: one commit, merged flags, replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bookmarks(transport: Transport, owner: str = OWNER) -> dict[str, str]:
         return bookmark_queries.of_owner(connection, owner)
 
 
-def bring(transport: Transport, bookmark: str, octets: bytes | None = None, flags: int = 0, *words: str) -> bool:
+def mirror(transport: Transport, bookmark: str, octets: bytes | None = None, flags: int = 0, *words: str) -> bool:
     item = op.AppendItem(transport.stage(octets or message(subject=bookmark)), flags, words, 1_000_000_000)
     return transport.run(op.MirrorAppend(ADA, folder(transport).id, item, OWNER, bookmark)) is not None
 
@@ -45,16 +45,16 @@ def test_a_bookmark_is_set_changed_and_removed(store: Transport) -> None:
         assert bookmark_queries.owners(connection, "pull ") == []
 
 
-def test_a_message_comes_once_with_its_bookmark(store: Transport) -> None:
-    assert bring(store, "1.1", None, Flag.READ, "$Todo")
-    assert not bring(store, "1.1")
+def test_mirrored_message_is_stored_once_with_its_bookmark(store: Transport) -> None:
+    assert mirror(store, "1.1", None, Flag.READ, "$Todo")
+    assert not mirror(store, "1.1")
     (row,) = rows(store)
     assert (row.flags, row.keywords, row.internal_date) == (Flag.READ, "$Todo", 1_000_000_000)
     assert Place.decode(bookmarks(store)["1.1"]) == Place(folder(store).id, 1, Flag.READ, "$Todo")
 
 
-def test_what_changes_there_changes_here_and_nothing_else(store: Transport) -> None:
-    bring(store, "1.1", None, Flag.READ | Flag.ANSWERED, "old", "both")
+def test_upstream_flag_changes_are_merged_with_local_ones(store: Transport) -> None:
+    mirror(store, "1.1", None, Flag.READ | Flag.ANSWERED, "old", "both")
     inbox = folder(store).id
     store.run(op.ChangeFlags(ADA, inbox, [1], "set", int(Flag.STARRED | Flag.ANSWERED), ("mine", "both")))
     done = store.run(
@@ -62,25 +62,25 @@ def test_what_changes_there_changes_here_and_nothing_else(store: Transport) -> N
     )
     assert (done.flagged, done.removed) == (1, 0)
     (row,) = rows(store)
-    assert row.flags == Flag.STARRED | Flag.DRAFT  # Answered went there; Seen was taken away here and stays so
+    assert row.flags == Flag.STARRED | Flag.DRAFT  # Answered: removed upstream; Seen: removed locally, stays removed
     assert row.keywords == "both mine New"
     assert Place.decode(bookmarks(store)["1.1"])[2:] == (Flag.READ | Flag.DRAFT, "both New")
 
 
-def test_what_goes_there_goes_here_once(store: Transport) -> None:
+def test_upstream_removal_removes_the_message_once(store: Transport) -> None:
     for number in (1, 2, 3):
-        bring(store, f"1.{number}")
+        mirror(store, f"1.{number}")
     store.run(op.ChangeFlags(ADA, folder(store).id, [2], "add", int(Flag.DELETED)))
     store.run(op.Expunge(ADA, folder(store).id))
     done = store.run(op.UpdateMirror(ADA, OWNER, gone=["1.1", "1.2"], bookmarks={"state": "x"}))
-    assert done.removed == 1  # the other one had gone before
+    assert done.removed == 1  # the other one was already expunged
     assert [row.uid for row in rows(store)] == [3]
     assert bookmarks(store).keys() == {"1.3", "state"}
     done = store.run(op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.2", 1)], gone=["1.1"]))
     assert (done.flagged, done.removed) == (0, 0)
 
 
-def test_a_message_that_lies_here_already_is_claimed(store: Transport) -> None:
+def test_message_already_stored_is_linked_to_its_bookmark(store: Transport) -> None:
     append(store, "INBOX", message(), flags=Flag.STARRED)
     inbox = folder(store).id
     store.run(op.UpdateMirror(ADA, OWNER, [op.MirrorChange("1.1", int(Flag.READ), (), (inbox, 1))]))
@@ -92,7 +92,7 @@ def test_a_message_that_lies_here_already_is_claimed(store: Transport) -> None:
     assert bookmarks(store).keys() == {"2.9"}
 
 
-def test_a_folder_that_is_gone_here_harms_nothing(store: Transport) -> None:
+def test_update_for_a_deleted_folder_is_ignored(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Lists"))
     lists = folder(store, "Lists").id
     item = op.AppendItem(store.stage(message()))
@@ -107,16 +107,16 @@ def test_a_folder_that_is_gone_here_harms_nothing(store: Transport) -> None:
 def test_bookmarks_survive_compaction_and_the_loss_of_the_index(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
-        bring(transport, "1.1")
+        mirror(transport, "1.1")
         transport.snapshot()
-        bring(transport, "1.2")
+        mirror(transport, "1.2")
         transport.run(op.SetBookmarks("hook a", {"cursor": "5"}))
         expected = tables(root / "index.sqlite")["bookmarks"]
     assert len(expected) == 3
     assert_layers_agree(root, tmp_path / "scratch")  # the replay of snapshot and journal gives the same rows
 
 
-def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Path) -> None:
+def test_index_and_snapshot_without_the_bookmark_table_are_upgraded(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as transport:
         append(transport, "INBOX", message())
@@ -125,5 +125,5 @@ def test_an_index_and_a_snapshot_of_an_older_program_are_understood(tmp_path: Pa
     with closing(Directories(os.fspath(root))) as directories:
         assert snapshots.verify(directories, seq)
     with Transport.open(root) as transport:
-        assert bring(transport, "1.1")
+        assert mirror(transport, "1.1")
     assert_layers_agree(root, tmp_path / "scratch")

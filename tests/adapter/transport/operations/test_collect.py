@@ -1,4 +1,4 @@
-"""Collecting content no folder shows any more, and blobs nobody needs."""
+"""Collect content that no folder refers to, and the blobs that no content refers to."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def expunge(store: Transport, place: Placed) -> None:
     store.run(op.Expunge(place.address, place.folder, [place.uid]))
 
 
-def test_what_is_shown_stays(store: Transport) -> None:
+def test_content_in_a_folder_is_not_collected(store: Transport) -> None:
     deliver(store, ADA)
     assert store.run(op.Collect(LATER)) == 0
     assert len(files(store, "messages")) == 1
 
 
-def test_grace(store: Transport) -> None:
+def test_content_is_collected_only_after_the_grace_period(store: Transport) -> None:
     delivery = deliver(store, ADA)
     before = int(time.time())
     expunge(store, placed(delivery))
     assert store.run(op.Collect(before - 1)) == 0
-    assert store.content.octets(delivery.message_id) == message()  # a reader may be at it still
+    assert store.content.octets(delivery.message_id) == message()  # a reader may still have it open
     assert store.run(op.Collect(int(time.time()) + 1)) == 1
     assert files(store, "messages") == []
     assert store.run(op.Collect(LATER)) == 0
 
 
-def test_the_last_projection_decides(store: Transport) -> None:
+def test_content_is_kept_until_its_last_projection_is_expunged(store: Transport) -> None:
     delivery = deliver(store, ADA, BOB)
     expunge(store, placed(delivery))
     assert store.run(op.Collect(LATER)) == 0
@@ -53,7 +53,7 @@ def test_the_last_projection_decides(store: Transport) -> None:
     assert store.run(op.Collect(LATER)) == 1
 
 
-def test_a_limit_holds(store: Transport) -> None:
+def test_one_run_collects_no_more_than_its_limit(store: Transport) -> None:
     for number in range(5):
         expunge(store, placed(deliver(store, ADA, octets=message(str(number)))))
     assert store.run(op.Collect(LATER, limit=2)) == 2
@@ -61,7 +61,7 @@ def test_a_limit_holds(store: Transport) -> None:
     assert store.run(op.Collect(LATER)) == 3
 
 
-def test_shared_blobs_stay_until_nobody_needs_them(store: Transport) -> None:
+def test_shared_blob_is_kept_until_its_last_message_is_collected(store: Transport) -> None:
     one = deliver(store, ADA, octets=message("one", attachments=[PICTURE, b"own" * 999]))
     two = deliver(store, ADA, octets=message("two", attachments=[PICTURE]))
     assert len(files(store, "attachments")) == 2
@@ -75,14 +75,14 @@ def test_shared_blobs_stay_until_nobody_needs_them(store: Transport) -> None:
     assert files(store, "attachments") == []
 
 
-def test_two_that_share_a_blob_and_go_together(store: Transport) -> None:
+def test_shared_blob_is_removed_when_both_its_messages_are_collected_together(store: Transport) -> None:
     for name in ("one", "two"):
         expunge(store, placed(deliver(store, ADA, octets=message(name, attachments=[PICTURE]))))
     assert store.run(op.Collect(LATER)) == 2
     assert files(store, "attachments") == []
 
 
-def test_a_blob_comes_back_with_the_next_message(store: Transport) -> None:
+def test_collected_blob_is_stored_again_with_the_next_message(store: Transport) -> None:
     octets = message(attachments=[PICTURE])
     expunge(store, placed(deliver(store, ADA, octets=octets)))
     store.run(op.Collect(LATER))
@@ -90,8 +90,8 @@ def test_a_blob_comes_back_with_the_next_message(store: Transport) -> None:
     assert store.content.octets(again.message_id) == octets
 
 
-def test_a_blob_collected_between_staging_and_delivery(store: Transport) -> None:
-    """The staged message counted on a blob that went meanwhile: it is told to try again, and can."""
+def test_delivery_fails_temporarily_if_a_staged_blob_was_collected(store: Transport) -> None:
+    """The staged message relies on a blob collected before the commit: the failure is temporary, a retry succeeds."""
     octets = message(attachments=[PICTURE])
     first = deliver(store, ADA, octets=octets)
     staged = store.stage(octets)
@@ -104,7 +104,7 @@ def test_a_blob_collected_between_staging_and_delivery(store: Transport) -> None
     assert store.content.octets(again.message_id) == octets
 
 
-def test_a_blob_collected_in_the_same_batch_as_the_delivery(store: Transport) -> None:
+def test_delivery_fails_temporarily_if_the_same_batch_collects_its_blob(store: Transport) -> None:
     octets = message(attachments=[PICTURE])
     expunge(store, placed(deliver(store, ADA, octets=octets)))
     staged = store.stage(octets)
@@ -120,7 +120,7 @@ def test_a_blob_collected_in_the_same_batch_as_the_delivery(store: Transport) ->
     assert rows(store) == []
 
 
-def test_a_file_that_is_gone_already_is_no_obstacle(store: Transport) -> None:
+def test_missing_file_does_not_stop_collection(store: Transport) -> None:
     delivery = deliver(store, ADA)
     expunge(store, placed(delivery))
     (file,) = Path(store.root, "messages").rglob("*.md")

@@ -1,4 +1,4 @@
-"""Damaged messages: RFC822.SIZE holds, other parts are exact, and a placeholder says what is lost."""
+"""Damaged messages: RFC822.SIZE stays the same, intact parts are exact, and a placeholder names the lost part."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_damaged_file_is_served_as_a_stand_in_of_the_same_size(tmp_path: Path, l
         assert caught.value.reason is Reason.UNREADABLE
 
 
-def test_damage_in_what_only_people_read_does_not_change_the_octets(tmp_path: Path) -> None:
+def test_damage_in_the_readable_copy_does_not_change_the_octets(tmp_path: Path) -> None:
     octets = message("Subject for people")
     with new_store(tmp_path / "store", ADA) as store:
         message_id = deliver(store, ADA, octets=octets).message_id
@@ -139,13 +139,13 @@ def test_marks_and_losses_are_replayed_from_the_journal(tmp_path: Path) -> None:
 
 
 def test_lost_message_outlives_retention_and_goes_with_its_account(tmp_path: Path) -> None:
-    """Its parts stay for the case that its file comes back, but not after a purge."""
+    """Its attachments are kept in case its file is restored, until the account is purged."""
     with new_store(tmp_path / "store", ADA) as store:
         message_id = deliver(store, ADA, octets=message(attachments=[PART])).message_id
         (row,), place = rows(store), folder(store)
         where = LostPlace(place.id, row.uid, row.internal_date, row.saved_at, row.flags, row.keywords)
-        taken_out = Unproject.out_of(place, place.highestmodseq + 1, (UnprojectedRow(row.uid, message_id),))
-        store.run(Emit((taken_out, MarkLost(message_id, (where,)))))
+        unproject = Unproject.out_of(place, place.highestmodseq + 1, (UnprojectedRow(row.uid, message_id),))
+        store.run(Emit((unproject, MarkLost(message_id, (where,)))))
         _file(store, message_id).unlink()
         assert store.run(op.Collect(2**40)) == 0
         assert _blob(store, PART).exists()

@@ -1,4 +1,4 @@
-"""Delivery and append: who gets what, under which UID, and what is written down about it."""
+"""Delivery and append: targets, UIDs, recorded recipients and files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.stores import ADA, BOB, append, deliver, folder, new_store, p
 
 def recipients(store: Transport, message_id: str) -> dict[str, str]:
     with store.reading() as connection:
-        found = connection.execute(
+        address_kinds = connection.execute(
             "SELECT address, kind FROM message_recipients WHERE message_id = ?", (message_id,)
         ).fetchall()
-    return dict(found)
+    return dict(address_kinds)
 
 
 def canonical_files(store: Transport) -> list[Path]:
@@ -32,7 +32,7 @@ def canonical_files(store: Transport) -> list[Path]:
 # --- delivery --------------------------------------------------------------------------------------------------------
 
 
-def test_one_message_many_recipients_one_file(store: Transport) -> None:
+def test_message_to_many_recipients_is_stored_in_one_file(store: Transport) -> None:
     others = [f"user{number}@example.test" for number in range(10)]
     for address in others:
         store.run(op.Register(address))
@@ -53,30 +53,30 @@ def test_one_message_many_recipients_one_file(store: Transport) -> None:
 def test_uids_and_modseqs_rise_one_by_one(store: Transport) -> None:
     before = folder(store)
     assert (before.uidnext, before.highestmodseq) == (1, 1)
-    found = [placed(deliver(store, ADA)) for _ in range(3)]
-    assert [place.uid for place in found] == [1, 2, 3]
-    assert [place.modseq for place in found] == [2, 3, 4]
-    assert {place.uidvalidity for place in found} == {before.uidvalidity}
-    assert {place.folder for place in found} == {before.id}
+    places = [placed(deliver(store, ADA)) for _ in range(3)]
+    assert [place.uid for place in places] == [1, 2, 3]
+    assert [place.modseq for place in places] == [2, 3, 4]
+    assert {place.uidvalidity for place in places} == {before.uidvalidity}
+    assert {place.folder for place in places} == {before.id}
     after = folder(store)
     assert (after.uidnext, after.highestmodseq, after.messages, after.unseen) == (4, 4, 3, 3)
     assert after.size == 3 * len(message())
 
 
-def test_unknown_and_deactivated_recipients_do_not_keep_the_others_from_getting_it(store: Transport) -> None:
+def test_unknown_and_deactivated_recipients_do_not_stop_delivery_to_the_others(store: Transport) -> None:
     store.run(op.Register("gone@example.test"))
     store.run(op.Deregister("gone@example.test"))
     delivery = deliver(store, "gone@example.test", ADA, "nobody@example.test")
-    gone, nobody = delivery.recipients["gone@example.test"], delivery.recipients["nobody@example.test"]
+    gone, unknown = delivery.recipients["gone@example.test"], delivery.recipients["nobody@example.test"]
     assert isinstance(gone, MailError)
     assert gone.reason is Reason.INACTIVE_ADDRESS
-    assert isinstance(nobody, MailError)
-    assert nobody.reason is Reason.NO_SUCH_ADDRESS
+    assert isinstance(unknown, MailError)
+    assert unknown.reason is Reason.NO_SUCH_ADDRESS
     assert placed(delivery).uid == 1
     assert recipients(store, delivery.message_id) == {ADA: "to"}
 
 
-def test_a_message_nobody_gets_leaves_nothing(store: Transport) -> None:
+def test_message_without_a_valid_recipient_leaves_no_file_and_no_record(store: Transport) -> None:
     before = store.index.applied_seq()
     delivery = deliver(store, "nobody@example.test")
     assert isinstance(delivery.recipients["nobody@example.test"], MailError)
@@ -84,13 +84,13 @@ def test_a_message_nobody_gets_leaves_nothing(store: Transport) -> None:
     assert store.index.applied_seq() == before
 
 
-def test_a_recipient_named_twice_gets_one(store: Transport) -> None:
+def test_recipient_listed_twice_gets_one_copy(store: Transport) -> None:
     delivery = deliver(store, ADA, ADA)
     assert placed(delivery).uid == 1
     assert folder(store).messages == 1
 
 
-def test_what_is_noted_about_recipients_and_what_the_file_says(store: Transport) -> None:
+def test_bcc_recipients_are_recorded_but_not_written_to_the_file(store: Transport) -> None:
     store.run(op.Register("carol@example.test"))
     octets = message(to="Ada <ADA@example.test>, someone@elsewhere.test", cc="carol@example.test")
     delivery = deliver(store, ADA, "carol@example.test", BOB, octets=octets)
@@ -101,7 +101,7 @@ def test_what_is_noted_about_recipients_and_what_the_file_says(store: Transport)
     assert BOB not in [person.address for person in (*matter.to, *matter.cc)]
 
 
-def test_a_folder_can_be_chosen_and_inbox_stands_in_for_one_that_is_not_there(store: Transport) -> None:
+def test_delivery_goes_to_the_chosen_folder_or_to_inbox_if_it_does_not_exist(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Lists/Announce"))
     staged = store.stage(message())
     chosen = {ADA: "lists/Announce", BOB: "Nowhere"}
@@ -110,7 +110,7 @@ def test_a_folder_can_be_chosen_and_inbox_stands_in_for_one_that_is_not_there(st
     assert placed(delivery, BOB).folder_name == "INBOX"
 
 
-def test_the_sender_keeps_a_copy_that_is_read(store: Transport) -> None:
+def test_sent_copy_is_marked_read(store: Transport) -> None:
     staged = store.stage(message())
     delivery = store.run(op.Deliver(staged, BOB, [ADA], keep_sent=True))
     assert delivery.sent is not None
@@ -130,13 +130,13 @@ def test_a_message_to_oneself_is_sent_and_received(store: Transport) -> None:
     assert delivery.sent.folder_name == "Sent"
 
 
-def test_a_message_to_oneself_filed_under_sent_is_there_twice(store: Transport) -> None:
+def test_message_to_oneself_delivered_to_sent_appears_there_twice(store: Transport) -> None:
     delivery = store.run(op.Deliver(store.stage(message()), ADA, [ADA], {ADA: "Sent"}, keep_sent=True))
     assert delivery.sent is not None
     assert (placed(delivery).uid, delivery.sent.uid) == (1, 2)
 
 
-def test_the_copy_goes_where_the_sent_folder_went(store: Transport) -> None:
+def test_sent_copy_follows_a_renamed_sent_folder(store: Transport) -> None:
     store.run(op.RenameFolder(BOB, "Sent", "Gesendet"))
     delivery = store.run(op.Deliver(store.stage(message()), BOB, [ADA], keep_sent=True))
     assert delivery.sent is not None
@@ -150,7 +150,7 @@ def test_without_a_sent_folder_the_message_still_goes_out(store: Transport) -> N
     assert placed(delivery).uid == 1
 
 
-def test_a_sender_who_does_not_live_here_cannot_keep_a_copy(store: Transport) -> None:
+def test_sent_copy_is_refused_for_a_sender_without_an_account(store: Transport) -> None:
     with pytest.raises(MailError) as caught:
         store.run(op.Deliver(store.stage(message()), "x@y.test", [ADA], keep_sent=True))
     assert caught.value.reason is Reason.NO_SUCH_ADDRESS
@@ -161,11 +161,11 @@ def test_a_sender_who_does_not_live_here_cannot_keep_a_copy(store: Transport) ->
 def test_the_envelope_sender_is_kept_as_given(store: Transport, sender: str) -> None:
     delivery = deliver(store, ADA, sender=sender)
     with store.reading() as connection:
-        found = connection.execute(
+        stored = connection.execute(
             "SELECT sender, header_from, subject, unlinked_at FROM messages WHERE message_id = ?",
             (delivery.message_id,),
         ).fetchall()
-    assert found == [(sender, "bob@example.test", "Hello", None)]
+    assert stored == [(sender, "bob@example.test", "Hello", None)]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_the_envelope_sender_is_kept_as_given(store: Transport, sender: str) -> 
     ],
     ids=["empty", "blank", "noise", "lf", "long text", "attachments", "large attachment"],
 )
-def test_what_goes_in_comes_out(store: Transport, octets: bytes) -> None:
+def test_message_is_read_back_byte_for_byte(store: Transport, octets: bytes) -> None:
     delivery = deliver(store, ADA, octets=octets)
     assert store.content.octets(delivery.message_id) == octets
     assert rows(store)[0].size == len(octets)
 
 
-def test_a_blob_is_stored_once(store: Transport) -> None:
+def test_attachment_shared_by_messages_is_stored_once(store: Transport) -> None:
     picture = os.urandom(5000)
     for number in range(3):
         deliver(store, ADA, octets=message(subject=str(number), attachments=[picture]))
@@ -215,9 +215,9 @@ def test_a_spool_takes_any_size(store: Transport) -> None:
 # --- append ----------------------------------------------------------------------------------------------------------
 
 
-def test_append_all_or_none(store: Transport) -> None:
-    found = append(store, "Drafts", message("a"), message("b"), flags=Flag.DRAFT | Flag.READ, keywords=("b", "A"))
-    assert [place.uid for place in found] == [1, 2]
+def test_append_adds_all_messages_or_none(store: Transport) -> None:
+    places = append(store, "Drafts", message("a"), message("b"), flags=Flag.DRAFT | Flag.READ, keywords=("b", "A"))
+    assert [place.uid for place in places] == [1, 2]
     assert [(row.flags, row.keywords) for row in rows(store, "Drafts")] == [(Flag.DRAFT | Flag.READ, "A b")] * 2
     with pytest.raises(MailError) as caught:
         append(store, "Nowhere", message("c"), message("d"))
@@ -246,7 +246,7 @@ def test_append_can_replace_in_one_commit(store: Transport) -> None:
         assert mailboxes.expunged_since(connection, old.folder, 1) == ["1"]
 
 
-def test_archived_is_nobodys_to_set(store: Transport) -> None:
+def test_append_cannot_set_the_archived_flag(store: Transport) -> None:
     append(store, "INBOX", message(), flags=Flag.ARCHIVED | Flag.READ)
     append(store, "Archive", message())
     assert [row.flags for row in rows(store)] == [Flag.READ]
@@ -260,9 +260,9 @@ def test_append_to_a_deactivated_account_is_refused(store: Transport) -> None:
     assert caught.value.reason is Reason.INACTIVE_ADDRESS
 
 
-def test_a_folder_that_has_used_up_its_uids_says_so(tmp_path: Path) -> None:
+def test_folder_without_free_uids_refuses_messages_with_a_limit_error(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA) as store:
-        # Nobody delivers four billion messages in a test.
+        # Jump to the last UID instead of delivering four billion messages.
         store.index.writer.execute("UPDATE folders SET uidnext = 4294967295")
         (last,) = append(store, "INBOX", message())
         assert last.uid == 0xFFFFFFFF

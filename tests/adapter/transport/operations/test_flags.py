@@ -47,7 +47,7 @@ def keywords(store: Transport) -> list[str]:
     return [row.keywords for row in rows(store)]
 
 
-def test_add_remove_set(store: Transport, inbox: int) -> None:
+def test_flags_can_be_added_removed_and_set(store: Transport, inbox: int) -> None:
     change(store, inbox, [1, 2], "add", R | S)
     assert flags(store) == [R | S, R | S, 0, 0, 0]
     change(store, inbox, [2, 3], "add", A)
@@ -60,7 +60,7 @@ def test_add_remove_set(store: Transport, inbox: int) -> None:
     assert flags(store) == [0, D | T, D | T, D | T, 0]
 
 
-def test_one_change_is_one_modseq(store: Transport, inbox: int) -> None:
+def test_one_change_increments_modseq_once(store: Transport, inbox: int) -> None:
     before = folder(store).highestmodseq
     result = change(store, inbox, [1, 3, 5], "add", R)
     assert result.modseq == before + 1 == folder(store).highestmodseq
@@ -69,7 +69,7 @@ def test_one_change_is_one_modseq(store: Transport, inbox: int) -> None:
         assert [row.uid for row in mailboxes.changed_since(connection, inbox, before)] == [1, 3, 5]
 
 
-def test_what_does_not_change_keeps_its_modseq(store: Transport, inbox: int) -> None:
+def test_unchanged_messages_keep_their_modseq(store: Transport, inbox: int) -> None:
     change(store, inbox, [1], "add", R, "work")
     before = folder(store).highestmodseq
     seq = store.index.applied_seq()
@@ -82,7 +82,7 @@ def test_what_does_not_change_keeps_its_modseq(store: Transport, inbox: int) -> 
     assert [row.modseq for row in rows(store)][:2] == [before, before + 1]
 
 
-def test_counters_follow(store: Transport, inbox: int) -> None:
+def test_folder_counters_follow_flag_changes(store: Transport, inbox: int) -> None:
     change(store, inbox, [1, 2, 3], "add", R | D)
     assert (folder(store).unseen, folder(store).deleted) == (2, 3)
     change(store, inbox, [1, 4], "set", D)
@@ -91,13 +91,13 @@ def test_counters_follow(store: Transport, inbox: int) -> None:
     assert (folder(store).unseen, folder(store).deleted) == (5, 0)
 
 
-def test_uids_that_are_not_there_are_passed_over(store: Transport, inbox: int) -> None:
+def test_missing_uids_are_ignored(store: Transport, inbox: int) -> None:
     result = change(store, inbox, [99, 2, 2, 1_000_000], "add", R)
     assert [uid for uid, _, _ in result.changed] == [2]
     assert change(store, inbox, [], "add", R).changed == []
 
 
-def test_unchangedsince(store: Transport, inbox: int) -> None:
+def test_unchangedsince_skips_messages_modified_later(store: Transport, inbox: int) -> None:
     before = folder(store).highestmodseq
     change(store, inbox, [2, 4], "add", R)
     result = change(store, inbox, [1, 2, 3, 4, 5], "add", S, since=before)
@@ -107,7 +107,7 @@ def test_unchangedsince(store: Transport, inbox: int) -> None:
     assert change(store, inbox, [1, 2], "add", A, since=0).modified == [1, 2]
 
 
-def test_archived_is_not_a_clients_to_change(store: Transport) -> None:
+def test_clients_cannot_change_the_archived_flag(store: Transport) -> None:
     (kept,) = append(store, "Archive", message())
     change(store, kept.folder, [1], "set", S)
     assert rows(store, "Archive")[0].flags == S | X
@@ -118,7 +118,7 @@ def test_archived_is_not_a_clients_to_change(store: Transport) -> None:
     assert rows(store)[0].flags == 0
 
 
-def test_keywords(store: Transport, inbox: int) -> None:
+def test_keywords_are_changed_without_regard_to_case(store: Transport, inbox: int) -> None:
     change(store, inbox, [1, 2], "add", 0, "work", "$Forwarded")
     assert keywords(store) == ["$Forwarded work"] * 2 + [""] * 3
     change(store, inbox, [1], "remove", 0, "WORK")
@@ -131,16 +131,16 @@ def test_keywords(store: Transport, inbox: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["set", "add"])
-def test_what_is_reported_is_what_is_stored(store: Transport, inbox: int, how: FlagChange) -> None:
+def test_reported_keywords_are_the_stored_ones(store: Transport, inbox: int, how: FlagChange) -> None:
     for given_keywords in (["foo", "Foo"], ["Foo", "foo"], ["b", "A", "a", "B"]):
         result = change(store, inbox, [1], how, R, *given_keywords)
         row = rows(store)[0]
         assert [*result.changed, *result.unchanged] == [(1, row.flags, row.keywords)]
 
 
-def test_many_scattered_uids(store: Transport) -> None:
-    found = append(store, "INBOX", *[message(str(number)) for number in range(60)])
-    inbox = found[0].folder
+def test_flags_of_many_scattered_uids_change_in_one_operation(store: Transport) -> None:
+    places = append(store, "INBOX", *[message(str(number)) for number in range(60)])
+    inbox = places[0].folder
     odd = list(range(1, 60, 2))
     change(store, inbox, odd, "add", R | D, "odd")
     assert [row.uid for row in rows(store) if row.flags == R | D and row.keywords == "odd"] == odd
@@ -151,7 +151,7 @@ def test_many_scattered_uids(store: Transport) -> None:
     assert (folder(store).deleted, set(keywords(store))) == (0, {""})
 
 
-def test_threads_count_the_unread(store: Transport, inbox: int) -> None:
+def test_threads_count_unread_messages(store: Transport, inbox: int) -> None:
     with store.reading() as connection:
         registration = mailboxes.active_registration(connection, ADA).id
     change(store, inbox, [1, 2], "add", R)
@@ -159,7 +159,7 @@ def test_threads_count_the_unread(store: Transport, inbox: int) -> None:
         assert sorted(thread.unread for thread in mailboxes.threads(connection, registration)) == [0, 0, 1, 1, 1]
 
 
-def test_a_folder_of_somebody_else_cannot_be_changed(store: Transport, inbox: int) -> None:
+def test_operations_on_a_folder_of_another_account_are_refused(store: Transport, inbox: int) -> None:
     """The caller holds the lock of its own address only."""
     operations: list[op.Operation[Any]] = [
         op.ChangeFlags(BOB, inbox, [1], "add", R),
@@ -175,37 +175,37 @@ def test_a_folder_of_somebody_else_cannot_be_changed(store: Transport, inbox: in
     assert flags(store) == [0] * 5
 
 
-def test_a_deactivated_account_cannot_be_changed(store: Transport, inbox: int) -> None:
+def test_flag_change_in_a_deactivated_account_is_refused(store: Transport, inbox: int) -> None:
     store.run(op.Deregister(ADA))
     with pytest.raises(MailError) as caught:
         change(store, inbox, [1], "add", R)
     assert caught.value.reason is Reason.INACTIVE_ADDRESS
 
 
-def test_a_folder_that_is_gone(store: Transport) -> None:
+def test_flag_change_in_a_missing_folder_is_refused(store: Transport) -> None:
     with pytest.raises(MailError) as caught:
         change(store, 12345, [1], "add", R)
     assert caught.value.reason is Reason.NO_SUCH_FOLDER
 
 
-# --- the forms -------------------------------------------------------------------------------------------------------
+# --- text forms ------------------------------------------------------------------------------------------------------
 
 
 @given(st.sets(st.integers(1, 0xFFFFFFFF) | st.integers(1, 60), max_size=60))
-def test_sets_of_uids_come_back(uids: set[int]) -> None:
+def test_uid_sets_survive_formatting_and_parsing(uids: set[int]) -> None:
     text = format_uids(sorted(uids))
     ranges = parse_uids(text)
     assert [uid for first, last in ranges for uid in range(first, last + 1)] == sorted(uids)
-    assert all(one[1] + 1 < two[0] for one, two in pairwise(ranges))  # as short as can be
+    assert all(one[1] + 1 < two[0] for one, two in pairwise(ranges))  # the shortest form
 
 
-def test_how_sets_of_uids_look() -> None:
+def test_adjacent_uids_are_formatted_as_ranges() -> None:
     assert format_uids([]) == ""
     assert format_uids([1, 2, 3, 5, 7, 8]) == "1:3,5,7:8"
 
 
 @given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=4)))
-def test_joined_keywords_are_sorted_and_each_there_once(given_keywords: list[str]) -> None:
+def test_joined_keywords_are_sorted_and_unique(given_keywords: list[str]) -> None:
     joined = join_keywords(given_keywords).split()
     folded = [keyword.casefold() for keyword in joined]
     assert folded == sorted({keyword.casefold() for keyword in given_keywords})

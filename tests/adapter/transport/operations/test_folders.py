@@ -42,7 +42,7 @@ def test_an_account_starts_with_six_folders(store: Transport) -> None:
     assert uses == {name: "" if name == "INBOX" else f"\\{name}" for name in STANDARD}
 
 
-def test_create_makes_the_ancestors_too(store: Transport) -> None:
+def test_create_also_creates_missing_parent_folders(store: Transport) -> None:
     made = store.run(op.CreateFolder(ADA, "Work/2026/Engine/"))
     assert made.name == "Work/2026/Engine"
     assert folder_names(store) == sorted([*STANDARD, "Work", "Work/2026", "Work/2026/Engine"])
@@ -50,7 +50,7 @@ def test_create_makes_the_ancestors_too(store: Transport) -> None:
     assert subscriptions(store) == STANDARD
 
 
-def test_a_folder_is_who_its_identity_file_says(store: Transport) -> None:
+def test_identity_file_describes_its_folder(store: Transport) -> None:
     made = store.run(op.CreateFolder(ADA, "Später", special_use="\\Flagged"))
     path = Path(store.root, "mailboxes", ADA, "Später", ".mailbox")
     assert path.stat().st_mode & 0o777 == 0o444
@@ -61,19 +61,19 @@ def test_a_folder_is_who_its_identity_file_says(store: Transport) -> None:
 
 
 @pytest.mark.parametrize("name", ["INBOX", "inbox", "Sent", "Work", "Work/"])
-def test_what_exists_is_not_made_again(store: Transport, name: str) -> None:
+def test_creating_an_existing_folder_is_refused(store: Transport, name: str) -> None:
     store.run(op.CreateFolder(ADA, "Work"))
     assert refused(store, op.CreateFolder(ADA, name)) is Reason.FOLDER_EXISTS
 
 
-def test_a_special_use_is_given_once(store: Transport) -> None:
+def test_special_use_belongs_to_one_folder_at_a_time(store: Transport) -> None:
     assert refused(store, op.CreateFolder(ADA, "Outbox", special_use="\\Sent")) is Reason.FOLDER_EXISTS
     store.run(op.DeleteFolder(ADA, "Sent"))
     assert store.run(op.CreateFolder(ADA, "Outbox", special_use="\\Sent")).special_use == "\\Sent"
 
 
 @pytest.mark.parametrize("name", ["", "/", "a//b", "/a", "x" * 1001])
-def test_bad_names(store: Transport, name: str) -> None:
+def test_invalid_folder_names_are_refused(store: Transport, name: str) -> None:
     assert refused(store, op.CreateFolder(ADA, name)) is Reason.BAD_FOLDER_NAME
     assert refused(store, op.RenameFolder(ADA, "Trash", name)) is Reason.BAD_FOLDER_NAME
 
@@ -94,7 +94,7 @@ def test_odd_names_work_like_any_other(store: Transport, name: str) -> None:
     assert name not in folder_names(store)
 
 
-def test_a_folder_made_again_has_a_greater_uidvalidity_and_another_id(store: Transport) -> None:
+def test_recreated_folder_has_a_higher_uidvalidity_and_a_new_id(store: Transport) -> None:
     seen = set()
     last = 0
     for _ in range(5):
@@ -110,14 +110,14 @@ def test_a_folder_made_again_has_a_greater_uidvalidity_and_another_id(store: Tra
 def test_every_folder_of_the_store_has_its_own_uidvalidity(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b/c"))
     with store.reading() as connection:
-        found = [row[0] for row in connection.execute("SELECT uidvalidity FROM folders").fetchall()]
-    assert len(found) == len(set(found)) == 15
+        uidvalidities = [row[0] for row in connection.execute("SELECT uidvalidity FROM folders").fetchall()]
+    assert len(uidvalidities) == len(set(uidvalidities)) == 15
 
 
 # --- rename ----------------------------------------------------------------------------------------------------------
 
 
-def test_rename_takes_the_children_along(store: Transport) -> None:
+def test_rename_also_renames_child_folders(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b/c"))
     store.run(op.CreateFolder(ADA, "ab"))
     append(store, "a/b/c", message())
@@ -147,7 +147,7 @@ def test_rename_keeps_uidvalidity_uids_flags_and_use(store: Transport) -> None:
     assert [(row.uid, row.flags, row.keywords) for row in rows(store, "Gesendet")] == [(1, 5, "k")]
 
 
-def test_names_swapped_in_a_chain(store: Transport) -> None:
+def test_two_folders_can_swap_names(store: Transport) -> None:
     ids = {name: store.run(op.CreateFolder(ADA, name)).id for name in ("a", "b")}
     for old, new in (("a", "t"), ("b", "a"), ("t", "b")):
         store.run(op.RenameFolder(ADA, old, new))
@@ -155,7 +155,7 @@ def test_names_swapped_in_a_chain(store: Transport) -> None:
     assert folder(store, "b").id == ids["a"]
 
 
-def test_rename_refusals(store: Transport) -> None:
+def test_rename_to_a_taken_or_invalid_name_is_refused(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b"))
     store.run(op.CreateFolder(ADA, "x/b"))
     assert refused(store, op.RenameFolder(ADA, "nowhere", "y")) is Reason.NO_SUCH_FOLDER
@@ -164,12 +164,12 @@ def test_rename_refusals(store: Transport) -> None:
     assert refused(store, op.RenameFolder(ADA, "a", "inbox")) is Reason.FOLDER_EXISTS
     assert refused(store, op.RenameFolder(ADA, "a", "a/b/c")) is Reason.NOT_ALLOWED
     store.run(op.DeleteFolder(ADA, "x"))
-    assert refused(store, op.RenameFolder(ADA, "a", "x")) is Reason.FOLDER_EXISTS  # a child would meet x/b
+    assert refused(store, op.RenameFolder(ADA, "a", "x")) is Reason.FOLDER_EXISTS  # its child would collide with x/b
     store.run(op.CreateFolder(ADA, "d/" + "e" * 900))
     assert refused(store, op.RenameFolder(ADA, "d", "f" * 200)) is Reason.BAD_FOLDER_NAME
 
 
-def test_a_name_that_only_has_children_can_be_renamed(store: Transport) -> None:
+def test_parent_name_without_a_folder_can_be_renamed(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b"))
     store.run(op.DeleteFolder(ADA, "a"))
     assert refused(store, op.RenameFolder(ADA, "a", "a")) is Reason.FOLDER_EXISTS
@@ -177,7 +177,7 @@ def test_a_name_that_only_has_children_can_be_renamed(store: Transport) -> None:
     assert [name for name in folder_names(store) if name not in STANDARD] == ["c/b"]
 
 
-def test_renaming_inbox_gives_its_messages_away(store: Transport) -> None:
+def test_renaming_inbox_moves_its_messages_to_the_new_folder(store: Transport) -> None:
     """RFC 3501 6.3.5: INBOX stays, empty; its children stay where they are."""
     append(store, "INBOX", message("1"), message("2"), flags=1, keywords=("k",))
     store.run(op.CreateFolder(ADA, "INBOX/Sub"))
@@ -207,7 +207,7 @@ def test_an_empty_inbox_can_be_renamed(store: Transport) -> None:
 # --- delete ----------------------------------------------------------------------------------------------------------
 
 
-def test_delete_takes_the_messages_and_leaves_the_children(store: Transport) -> None:
+def test_delete_removes_the_messages_and_keeps_the_children(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "a/b"))
     append(store, "a", message("1"))
     append(store, "a/b", message("2"))
@@ -224,7 +224,7 @@ def test_inbox_cannot_be_deleted(store: Transport) -> None:
     assert refused(store, op.DeleteFolder(ADA, "nowhere")) is Reason.NO_SUCH_FOLDER
 
 
-def test_files_of_others_in_a_deleted_folder_are_kept(store: Transport) -> None:
+def test_foreign_files_in_a_deleted_folder_are_quarantined(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Work"))
     Path(store.root, "mailboxes", ADA, "Work", "notes.txt").write_text("mine")
     store.run(op.DeleteFolder(ADA, "Work"))
@@ -236,7 +236,7 @@ def test_files_of_others_in_a_deleted_folder_are_kept(store: Transport) -> None:
     kept.parent.rmdir()
 
 
-def test_a_stray_directory_in_the_way_of_a_new_folder_is_set_aside(store: Transport) -> None:
+def test_foreign_directory_with_the_name_of_a_new_folder_is_quarantined(store: Transport) -> None:
     stray = Path(store.root, "mailboxes", ADA, "Work")
     stray.mkdir()
     (stray / "notes.txt").write_text("mine")
@@ -250,7 +250,7 @@ def test_a_stray_directory_in_the_way_of_a_new_folder_is_set_aside(store: Transp
 # --- subscriptions ---------------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_needs_no_folder_and_outlives_it(store: Transport) -> None:
+def test_subscription_does_not_require_a_folder_and_survives_its_deletion(store: Transport) -> None:
     assert store.run(op.Subscribe(ADA, "Some/Day")) is True
     assert store.run(op.Subscribe(ADA, "Some/Day/")) is False
     store.run(op.CreateFolder(ADA, "Work"))
@@ -267,7 +267,7 @@ def test_a_rename_leaves_subscriptions_alone(store: Transport) -> None:
     assert subscriptions(store) == STANDARD
 
 
-def test_subscriptions_of_accounts_are_their_own(store: Transport) -> None:
+def test_subscriptions_are_per_account(store: Transport) -> None:
     store.run(op.Subscribe(ADA, "Work"))
     assert "Work" not in subscriptions(store, "bob@example.test")
 
@@ -282,5 +282,5 @@ def test_subscriptions_of_accounts_are_their_own(store: Transport) -> None:
     ],
     ids=lambda operation: operation.name,
 )
-def test_an_account_that_is_not_there(store: Transport, operation: op.Operation[Any]) -> None:
+def test_folder_operations_of_an_unknown_account_are_refused(store: Transport, operation: op.Operation[Any]) -> None:
     assert refused(store, operation) is Reason.NO_SUCH_ADDRESS

@@ -1,4 +1,4 @@
-"""Copy, move, expunge, and what is remembered of removed messages."""
+"""Copy, move and expunge, and the record of expunged UIDs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_copy_keeps_its_date_and_gets_a_new_save_date(store: Transport) -> Non
     assert rows(store, "Trash")[0].saved_at >= rows(store)[0].saved_at
 
 
-def test_a_copy_is_no_second_file(store: Transport, inbox: int) -> None:
+def test_copy_does_not_create_a_second_file(store: Transport, inbox: int) -> None:
     before = sorted(Path(store.root, "messages").rglob("*.md"))
     store.run(op.Copy(ADA, inbox, [1, 2, 3], "Archive"))
     store.run(op.Copy(ADA, inbox, [1], "INBOX"))
@@ -74,7 +74,7 @@ def test_a_copy_is_no_second_file(store: Transport, inbox: int) -> None:
     assert rows(store)[5].message_id == rows(store)[0].message_id
 
 
-def test_archived_follows_the_folder(store: Transport, inbox: int) -> None:
+def test_archived_flag_follows_the_folder(store: Transport, inbox: int) -> None:
     store.run(op.Copy(ADA, inbox, [1], "Archive"))
     assert rows(store, "Archive")[0].flags == ARCHIVED
     store.run(op.Move(ADA, folder(store, "Archive").id, [1], "Trash"))
@@ -92,7 +92,9 @@ def test_copying_nothing_changes_nothing(store: Transport, inbox: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [op.Copy, op.Move])
-def test_a_target_that_is_not_there(store: Transport, inbox: int, kind: type[op.Copy] | type[op.Move]) -> None:
+def test_copy_and_move_to_a_missing_folder_are_refused(
+    store: Transport, inbox: int, kind: type[op.Copy] | type[op.Move]
+) -> None:
     with pytest.raises(MailError) as caught:
         store.run(kind(ADA, inbox, [1], "Nowhere"))
     assert caught.value.reason is Reason.NO_SUCH_FOLDER
@@ -125,7 +127,7 @@ def test_a_move_into_the_same_folder_gives_new_uids(store: Transport, inbox: int
     assert folder(store).uidnext == 8
 
 
-def test_moving_there_and_back_never_uses_a_uid_again(store: Transport, inbox: int) -> None:
+def test_moving_back_and_forth_never_reuses_a_uid(store: Transport, inbox: int) -> None:
     trash = folder(store, "Trash").id
     for _ in range(3):
         store.run(op.Move(ADA, inbox, uids(store), "Trash"))
@@ -137,7 +139,7 @@ def test_moving_there_and_back_never_uses_a_uid_again(store: Transport, inbox: i
 # --- expunge ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_is_flagged_deleted_goes(store: Transport, inbox: int) -> None:
+def test_expunge_removes_only_messages_flagged_deleted(store: Transport, inbox: int) -> None:
     store.run(op.ChangeFlags(ADA, inbox, [1, 2, 4], "add", DELETED))
     before = folder(store)
     gone = store.run(op.Expunge(ADA, inbox, [2, 3]))
@@ -149,14 +151,14 @@ def test_only_what_is_flagged_deleted_goes(store: Transport, inbox: int) -> None
     assert after.size == sum(row.size for row in rows(store))
 
 
-def test_nothing_to_expunge(store: Transport, inbox: int) -> None:
+def test_expunge_without_deleted_messages_changes_nothing(store: Transport, inbox: int) -> None:
     before = folder(store)
     assert store.run(op.Expunge(ADA, inbox)) == op.Expunged(before.highestmodseq, [])
     assert folder(store) == before
     assert expunged(store, inbox) == []
 
 
-def test_what_was_expunged_since(store: Transport, inbox: int) -> None:
+def test_expunged_uids_are_listed_since_a_modseq(store: Transport, inbox: int) -> None:
     marks = []
     for batch in ([1, 2], [5], [3, 4]):
         store.run(op.ChangeFlags(ADA, inbox, batch, "add", DELETED))
@@ -168,13 +170,13 @@ def test_what_was_expunged_since(store: Transport, inbox: int) -> None:
     assert expunged(store, inbox, folder(store).highestmodseq) == []
 
 
-def test_uids_are_not_used_again_after_everything_went(store: Transport, inbox: int) -> None:
+def test_uids_are_not_reused_after_all_messages_are_expunged(store: Transport, inbox: int) -> None:
     store.run(op.ChangeFlags(ADA, inbox, [1, 2, 3, 4, 5], "add", DELETED))
     store.run(op.Expunge(ADA, inbox))
     assert append(store, "INBOX", message())[0].uid == 6
 
 
-def test_rows_in_ranges(store: Transport, inbox: int) -> None:
+def test_rows_are_read_by_range_and_by_uid_list(store: Transport, inbox: int) -> None:
     store.run(op.ChangeFlags(ADA, inbox, [3], "add", DELETED))
     store.run(op.Expunge(ADA, inbox))
     with store.reading() as connection:
@@ -183,18 +185,18 @@ def test_rows_in_ranges(store: Transport, inbox: int) -> None:
         assert mailboxes.rows(connection, inbox, 6) == []
 
 
-def test_many_uids_at_once(store: Transport) -> None:
-    """More than fit into a list of UIDs: a range query takes over, with the same result."""
+def test_long_uid_lists_give_the_same_result_as_short_ones(store: Transport) -> None:
+    """A list of UIDs too long for one query is replaced by a range query with the same result."""
     number = 30
     inbox = append(store, "INBOX", *[message(str(n)) for n in range(number)])[0].folder
-    wanted = [*range(2, number, 3), *range(10_000, 16_000)]
-    result = store.run(op.ChangeFlags(ADA, inbox, wanted, "add", DELETED))
+    uids = [*range(2, number, 3), *range(10_000, 16_000)]
+    result = store.run(op.ChangeFlags(ADA, inbox, uids, "add", DELETED))
     assert [uid for uid, _, _ in result.changed] == list(range(2, number, 3))
-    assert store.run(op.Expunge(ADA, inbox, wanted)).uids == list(range(2, number, 3))
+    assert store.run(op.Expunge(ADA, inbox, uids)).uids == list(range(2, number, 3))
 
 
-def test_a_quota_holds_for_what_is_committed_together(store: Transport) -> None:
-    """Two that come at once may both have seen room for one: the second is refused, and replacing needs no more."""
+def test_quota_applies_across_operations_of_one_batch(store: Transport) -> None:
+    """Concurrent operations may each have seen the same free room: the last is refused; a replacement still fits."""
     quota = Quota(messages=2)
     items = [op.AppendItem(store.stage(message(f"{number}"))) for number in range(3)]
     both = store.commit_all([op.Append(ADA, "INBOX", [item], quota=quota) for item in items])

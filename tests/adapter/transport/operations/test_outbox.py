@@ -34,7 +34,7 @@ def table(path: Path | str) -> list[Any]:
 
 
 def replayed(root: Path, scratch: Path) -> list[Any]:
-    """The outbox as snapshot and journal tell it."""
+    """Rebuild the index from snapshot and journal, and return its outbox rows."""
     scratch.unlink(missing_ok=True)
     with closing(Directories(str(root))) as directories, closing(Journal(directories)) as journal:
         journal.refresh()
@@ -43,10 +43,10 @@ def replayed(root: Path, scratch: Path) -> list[Any]:
 
 
 def contents(transport: Transport) -> dict[str, tuple[int | None, bool]]:
-    """Message id -> since when nobody needs it, and whether its content is there."""
+    """Map each message id to its unlinked_at time and whether its content is stored."""
     with transport.reading() as connection:
-        found = connection.execute("SELECT message_id, unlinked_at, file_sha256 <> '' FROM messages").fetchall()
-    return {row[0]: (row[1], bool(row[2])) for row in found}
+        message_rows = connection.execute("SELECT message_id, unlinked_at, file_sha256 <> '' FROM messages").fetchall()
+    return {row[0]: (row[1], bool(row[2])) for row in message_rows}
 
 
 def collect(transport: Transport) -> int:
@@ -56,7 +56,7 @@ def collect(transport: Transport) -> int:
 # --- queueing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_delivery_queues_what_is_for_others(tmp_path: Path) -> None:
+def test_delivery_queues_remote_recipients(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA, BOB) as transport:
         staged = transport.stage(message(to=f"{BOB}, {DAVE.lower()}"))
         recipients = [
@@ -70,22 +70,22 @@ def test_a_delivery_queues_what_is_for_others(tmp_path: Path) -> None:
         )
         assert [row.message_id for row in rows(transport, address=BOB)] == [delivery.message_id]
         assert [row.message_id for row in rows(transport, "Sent")] == [delivery.message_id]
-        found = {row.recipient: row for row in queue(transport)}
-        assert {address: row.queue_id for address, row in found.items()} == delivery.queued
-        dave = found[DAVE]
+        rows_by_recipient = {row.recipient: row for row in queue(transport)}
+        assert {address: row.queue_id for address, row in rows_by_recipient.items()} == delivery.queued
+        dave = rows_by_recipient[DAVE]
         assert (dave.message_id, dave.sender, dave.return_to) == (delivery.message_id, ADA, ADA)
         assert (dave.notify, dave.orcpt) == ("FAILURE,SUCCESS", "rfc822;dave@far.test")
         assert (dave.ret, dave.envid, dave.body, dave.smtputf8, dave.requiretls) == ("FULL", "env+id", "8BITMIME", 1, 1)
         assert before <= dave.created_at == dave.next_attempt_at == dave.expires_at - 3600
         assert (dave.attempts, dave.delay_warned, dave.last_status) == (0, 0, "")
-        assert (found[ERIN].notify, found["nobody@far.test"].notify) == ("NEVER", None)
+        assert (rows_by_recipient[ERIN].notify, rows_by_recipient["nobody@far.test"].notify) == ("NEVER", None)
         with transport.reading() as connection:
             history = dict(connection.execute("SELECT address, kind FROM message_recipients").fetchall())
         assert history == {BOB: "to", DAVE: "to", ERIN: "bcc", "nobody@far.test": "bcc"}
     assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
 
 
-def test_local_recipients_that_fail_do_not_keep_the_others_from_being_queued(tmp_path: Path) -> None:
+def test_failed_local_recipient_does_not_stop_remote_recipients_from_being_queued(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         staged = transport.stage(message())
         delivery = transport.run(op.Deliver(staged, ADA, [BOB], relay=[op.RelayRecipient(DAVE)]))
@@ -93,7 +93,7 @@ def test_local_recipients_that_fail_do_not_keep_the_others_from_being_queued(tmp
         assert [row.recipient for row in queue(transport)] == [DAVE]
 
 
-def test_one_row_for_one_recipient(tmp_path: Path) -> None:
+def test_recipient_listed_twice_is_queued_once(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         assert len(send(transport, DAVE, DAVE).queued) == len(queue(transport)) == 1
 
@@ -112,7 +112,9 @@ def test_one_row_for_one_recipient(tmp_path: Path) -> None:
         (ADA, op.RelayRecipient(DAVE, None, "rfc822;x\r\n")),
     ],
 )
-def test_what_would_not_be_one_command_is_refused(tmp_path: Path, sender: str, recipient: op.RelayRecipient) -> None:
+def test_addresses_that_would_inject_smtp_commands_are_refused(
+    tmp_path: Path, sender: str, recipient: op.RelayRecipient
+) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         with pytest.raises(MailError) as raised:
             send(transport, recipient, sender=sender)
@@ -124,14 +126,14 @@ def test_what_would_not_be_one_command_is_refused(tmp_path: Path, sender: str, r
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
-def test_updates_change_what_they_name(tmp_path: Path) -> None:
+def test_update_changes_only_the_given_rows_and_fields(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         ids = send(transport, DAVE, ERIN).queued
         later = op.Requeued(ids[DAVE], 4_000_000_000, 2, "450 4.2.1 büsy", True)
         assert transport.run(op.UpdateQueue([later, op.Requeued("q-gone", 1)])) == [ids[DAVE]]
         assert transport.run(op.UpdateQueue([op.Requeued(ids[DAVE], 7)])) == [ids[DAVE]]
-        found = {row.recipient: row for row in queue(transport)}
-        dave, erin = found[DAVE], found[ERIN]
+        rows_by_recipient = {row.recipient: row for row in queue(transport)}
+        dave, erin = rows_by_recipient[DAVE], rows_by_recipient[ERIN]
         assert (dave.next_attempt_at, dave.attempts, dave.last_status, dave.delay_warned) == (7, 2, "450 4.2.1 büsy", 1)
         assert (erin.attempts, erin.last_status, erin.delay_warned) == (0, "", 0)
         with transport.reading() as connection:
@@ -142,7 +144,7 @@ def test_updates_change_what_they_name(tmp_path: Path) -> None:
         assert transport.run(op.UpdateQueue([op.Requeued("q-gone", 1)])) == []
 
 
-def test_a_report_comes_with_the_removal_or_not_at_all(tmp_path: Path) -> None:
+def test_report_is_delivered_atomically_with_the_removal_of_the_rows(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         ids = send(transport).queued
         items = [op.Finished(each, "failed", "550 no") for each in ids.values()]
@@ -156,12 +158,12 @@ def test_a_report_comes_with_the_removal_or_not_at_all(tmp_path: Path) -> None:
         assert len(queue(transport)) == 1
         assert transport.run(op.FinishQueue(items, report())) == list(ids.values())
         assert queue(transport) == []
-        assert transport.run(op.FinishQueue(items, report())) == []  # already gone: nothing to tell
+        assert transport.run(op.FinishQueue(items, report())) == []  # already removed: no second report
         assert len(inbox(transport)) == 1
     assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
 
 
-def test_the_journal_remembers_how_it_ended(tmp_path: Path) -> None:
+def test_journal_records_the_outcome_of_each_queued_recipient(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         sent = send(transport)
         transport.run(op.FinishQueue([op.Finished(sent.queued[DAVE], "relayed", "250 2.0.0 taken")]))
@@ -187,7 +189,7 @@ def test_queued_content_is_kept_and_collected_after_its_last_row(tmp_path: Path)
     assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
 
 
-def test_content_that_a_folder_shows_outlives_the_queue(tmp_path: Path) -> None:
+def test_content_in_a_folder_is_kept_after_the_queue_is_done(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         staged = transport.stage(message())
         sent = transport.run(op.Deliver(staged, ADA, [], keep_sent=True, relay=[op.RelayRecipient(DAVE)]))
@@ -196,7 +198,7 @@ def test_content_that_a_folder_shows_outlives_the_queue(tmp_path: Path) -> None:
         assert collect(transport) == 0
 
 
-def test_the_queue_outlives_the_folder_that_showed_it(tmp_path: Path) -> None:
+def test_queued_content_is_kept_after_its_last_folder_is_gone(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", ADA, BOB) as transport:
         staged = transport.stage(message())
         sent = transport.run(op.Deliver(staged, ADA, [BOB], keep_sent=True, relay=[op.RelayRecipient(DAVE)]))
@@ -214,7 +216,7 @@ def test_the_queue_outlives_the_folder_that_showed_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_snapshot_and_journal_give_the_same_table(tmp_path: Path, snapshot: bool) -> None:
+def test_outbox_rebuilt_from_snapshot_and_journal_equals_the_live_one(tmp_path: Path, snapshot: bool) -> None:
     with new_store(tmp_path / "s", ADA) as transport:
         first = send(transport, DAVE, ERIN, envelope=FULL).queued
         if snapshot:
@@ -231,13 +233,10 @@ def test_snapshot_and_journal_give_the_same_table(tmp_path: Path, snapshot: bool
     assert_layers_agree(tmp_path / "s", tmp_path / "scratch")
 
 
-# --- crashes ---------------------------------------------------------------------------------------------------------
-
-
 # --- one process relays ----------------------------------------------------------------------------------------------
 
 
-def test_one_holder_of_the_relay_lock(tmp_path: Path) -> None:
+def test_relay_lock_has_one_holder(tmp_path: Path) -> None:
     with new_store(tmp_path / "s") as transport, closing(Directories(transport.root)) as directories:
         with duty_lock(directories, "relay") as first, duty_lock(directories, "relay") as second:
             assert (first, second) == (True, False)

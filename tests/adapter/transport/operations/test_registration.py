@@ -21,7 +21,7 @@ from tests.support.stores import ADA, BOB, append, deliver, folder, folder_names
 
 def registrations(store: Transport, address: str = ADA) -> list[Registration]:
     with store.reading() as connection:
-        return [found for found in queries.registrations(connection) if found.address == address]
+        return [each for each in queries.registrations(connection) if each.address == address]
 
 
 def mailboxes(store: Transport) -> list[str]:
@@ -38,13 +38,13 @@ def reason(store: Transport, operation: op.Operation[Any]) -> Reason:
     return caught.value.reason
 
 
-def test_an_address_is_registered_once(store: Transport) -> None:
+def test_registering_an_address_twice_is_refused(store: Transport) -> None:
     assert reason(store, op.Register(ADA)) is Reason.ADDRESS_EXISTS
-    assert [found.status for found in registrations(store)] == ["active"]
+    assert [registration.status for registration in registrations(store)] == ["active"]
     assert mailboxes(store) == [ADA, BOB]
 
 
-def test_deactivated_mail_stays_and_comes_back(store: Transport) -> None:
+def test_deactivated_account_keeps_its_mail_until_it_is_reactivated(store: Transport) -> None:
     append(store, "Sent", message(), flags=5)
     first = registrations(store)[0]
     store.run(op.Deregister(ADA))
@@ -57,30 +57,30 @@ def test_deactivated_mail_stays_and_comes_back(store: Transport) -> None:
     assert placed(deliver(store, ADA)).uid == 1
 
 
-def test_force_completes_what_is_there(store: Transport) -> None:
+def test_force_restores_missing_standard_folders_and_subscriptions(store: Transport) -> None:
     append(store, "INBOX", message())
     store.run(op.DeleteFolder(ADA, "Trash"))
     store.run(op.RenameFolder(ADA, "Sent", "Gesendet"))
     store.run(op.Subscribe(ADA, "Trash", on=False))
     first = registrations(store)[0]
     assert store.run(op.Register(ADA, "force")).id == first.id
-    # Sent is there under another name: a second one would be one too many.
+    # Sent exists under another name: a second one would be a duplicate.
     assert folder_names(store) == ["Archive", "Drafts", "Gesendet", "INBOX", "Junk", "Trash"]
     assert "Trash" in subscriptions(store)
     assert folder(store).messages == 1
 
 
 @pytest.mark.parametrize("deactivated", [False, True])
-def test_stash_sets_the_old_mailbox_aside_whole(store: Transport, deactivated: bool) -> None:
+def test_stash_sets_the_whole_old_mailbox_aside(store: Transport, deactivated: bool) -> None:
     old = placed(deliver(store, ADA))
     before = folder(store)
     if deactivated:
         store.run(op.Deregister(ADA))
     fresh = store.run(op.Register(ADA, "stash"))
-    found = {registration.status: registration for registration in registrations(store)}
-    assert set(found) == {"active", "stashed"}
-    assert found["active"].id == fresh.id
-    aside = found["stashed"].directory
+    by_status = {registration.status: registration for registration in registrations(store)}
+    assert set(by_status) == {"active", "stashed"}
+    assert by_status["active"].id == fresh.id
+    aside = by_status["stashed"].directory
     assert mailboxes(store) == sorted([ADA, BOB, aside])
     assert len(os.listdir(Path(store.root, "mailboxes", aside, "inbox"))) == 2
     assert rows(store) == []
@@ -104,7 +104,7 @@ def test_deregister_by_stash_frees_the_address(store: Transport) -> None:
 
 
 @pytest.mark.parametrize("deactivated", [False, True])
-def test_purge_removes_for_good_what_nobody_else_has(store: Transport, deactivated: bool) -> None:
+def test_purge_permanently_deletes_content_no_other_account_has(store: Transport, deactivated: bool) -> None:
     deliver(store, ADA, octets=message("only hers", attachments=[b"a" * 5000]))
     deliver(store, ADA, BOB, octets=message("shared", attachments=[b"b" * 5000]))
     append(store, "Drafts", message("draft"))
@@ -121,19 +121,19 @@ def test_purge_removes_for_good_what_nobody_else_has(store: Transport, deactivat
     assert reason(store, op.Deregister(ADA, "purge")) is Reason.NO_SUCH_ADDRESS
 
 
-def test_what_purge_leaves_in_the_records_is_that_there_was_a_message(store: Transport) -> None:
+def test_purge_keeps_only_the_message_id_and_the_subscriptions(store: Transport) -> None:
     delivery = deliver(store, ADA)
     store.run(op.Deregister(ADA, "purge"))
     with store.reading() as connection:
-        found = connection.execute("SELECT message_id, file_sha256, unlinked_at FROM messages").fetchall()
+        message_rows = connection.execute("SELECT message_id, file_sha256, unlinked_at FROM messages").fetchall()
         assert connection.execute("SELECT count(*) FROM subscriptions").fetchone() == (6,)
-    assert found == [(delivery.message_id, "", None)]
+    assert message_rows == [(delivery.message_id, "", None)]
     with pytest.raises(MailError) as caught:
         store.content.octets(delivery.message_id)
     assert caught.value.reason is Reason.NO_SUCH_MESSAGE
 
 
-def test_an_address_lives_again_after_a_purge(store: Transport) -> None:
+def test_purged_address_can_be_registered_again(store: Transport) -> None:
     before = folder(store)
     store.run(op.Deregister(ADA, "purge"))
     store.run(op.Register(ADA))
@@ -142,18 +142,18 @@ def test_an_address_lives_again_after_a_purge(store: Transport) -> None:
 
 
 @pytest.mark.parametrize("mode", ["deactivate", "stash", "purge"])
-def test_nobody_can_be_deregistered(store: Transport, mode: DeregisterMode) -> None:
+def test_deregistering_an_unknown_address_is_refused(store: Transport, mode: DeregisterMode) -> None:
     assert reason(store, op.Deregister("nobody@example.test", mode)) is Reason.NO_SUCH_ADDRESS
 
 
 @pytest.mark.parametrize("mode", ["safe", "force", "stash"])
-def test_a_new_address_in_any_mode(store: Transport, mode: RegisterMode) -> None:
+def test_new_address_can_be_registered_in_any_mode(store: Transport, mode: RegisterMode) -> None:
     made = store.run(op.Register("josé/x@example.test", mode))
     assert made.directory == "josé%2Fx@example.test"
     assert len(folder_names(store, "josé/x@example.test")) == 6
 
 
-def test_a_mailbox_can_go_although_somebody_removed_its_files(store: Transport) -> None:
+def test_mailbox_with_missing_files_can_be_purged(store: Transport) -> None:
     deliver(store, ADA)
     append(store, "Drafts", message("draft"))
     store.run(op.CreateFolder(ADA, "Work"))
@@ -165,7 +165,7 @@ def test_a_mailbox_can_go_although_somebody_removed_its_files(store: Transport) 
     assert mailboxes(store) == [BOB]
 
 
-def test_files_of_others_in_a_purged_mailbox_are_kept(store: Transport) -> None:
+def test_foreign_files_in_a_purged_mailbox_are_quarantined(store: Transport) -> None:
     Path(store.root, "mailboxes", ADA, "notes.txt").write_text("mine")
     store.run(op.Deregister(ADA, "purge"))
     (kept,) = Path(store.root, "maintenance", "quarantine").rglob("notes.txt")

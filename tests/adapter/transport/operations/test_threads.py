@@ -1,4 +1,4 @@
-"""Threads: replies join their parents, and the counters are right whatever goes away."""
+"""Threads: replies join their parents, and the counters stay right after removals."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ def test_replies_join_by_in_reply_to_or_references(store: Transport) -> None:
     letter(store, "deep", "root", "reply", reply_to="reply")
     latest = letter(store, "by reference", "root")
     letter(store, "other")
-    found = threads(store)
-    assert [(thread.messages, thread.unread, thread.subject) for thread in found] == [
+    listed = threads(store)
+    assert [(thread.messages, thread.unread, thread.subject) for thread in listed] == [
         (1, 1, "other"),
         (4, 4, "by reference"),
     ]
-    assert found[1].latest_message_id == latest
+    assert listed[1].latest_message_id == latest
     assert len({row.thread_id for row in rows(store)}) == 2
 
 
-def test_messages_without_a_message_id_are_threads_of_their_own(store: Transport) -> None:
+def test_messages_without_a_message_id_start_their_own_threads(store: Transport) -> None:
     deliver(store, ADA)
     deliver(store, ADA)
     assert [thread.messages for thread in threads(store)] == [1, 1]
 
 
-def test_a_reply_that_comes_before_its_parent_still_shares_its_thread(store: Transport) -> None:
+def test_reply_delivered_before_its_parent_shares_its_thread(store: Transport) -> None:
     letter(store, "reply", "root", reply_to="root")
     letter(store, "root")
     assert [thread.messages for thread in threads(store)] == [2]
 
 
-def test_the_nearest_known_ancestor_decides(store: Transport) -> None:
+def test_reply_joins_the_thread_of_its_nearest_stored_ancestor(store: Transport) -> None:
     letter(store, "one")
     letter(store, "two")
     letter(store, "reply", "unknown", "one", "two", reply_to="lost")
     assert [(thread.messages, thread.subject) for thread in threads(store)] == [(2, "reply"), (1, "one")]
 
 
-def test_accounts_count_for_themselves(store: Transport) -> None:
+def test_thread_counters_are_per_account(store: Transport) -> None:
     letter(store, "root", to=ADA)
     letter(store, "reply", reply_to="root", to=BOB)
     assert [thread.messages for thread in threads(store)] == [1]
@@ -68,7 +68,7 @@ def test_accounts_count_for_themselves(store: Transport) -> None:
     assert threads(store)[0].thread_id == threads(store, BOB)[0].thread_id
 
 
-def test_counters_after_flags_copies_and_expunges(store: Transport) -> None:
+def test_thread_counters_follow_flags_copies_and_expunges(store: Transport) -> None:
     first = letter(store, "root")
     letter(store, "reply", reply_to="root")
     inbox = folder(store).id
@@ -79,16 +79,21 @@ def test_counters_after_flags_copies_and_expunges(store: Transport) -> None:
     store.run(op.Move(ADA, inbox, [1, 2], "Trash"))
     assert threads(store)[0][1:3] == (4, 2)
     for name in ("Archive", "Trash"):
-        found = folder(store, name).id
-        store.run(op.ChangeFlags(ADA, found, [2], "add", Flag.DELETED))
-        store.run(op.Expunge(ADA, found))
-    assert threads(store)[0][1:] == (2, 2, first, "root")  # the latest message went: the one before is the latest
+        folder_id = folder(store, name).id
+        store.run(op.ChangeFlags(ADA, folder_id, [2], "add", Flag.DELETED))
+        store.run(op.Expunge(ADA, folder_id))
+    assert threads(store)[0][1:] == (
+        2,
+        2,
+        first,
+        "root",
+    )  # the latest message is removed: the one before becomes the latest
     store.run(op.DeleteFolder(ADA, "Trash"))
     store.run(op.DeleteFolder(ADA, "Archive"))
     assert threads(store) == []
 
 
-def test_the_latest_comes_first_and_a_limit_holds(store: Transport) -> None:
+def test_threads_are_listed_latest_first_up_to_a_limit(store: Transport) -> None:
     for name in "abcde":
         letter(store, name)
     letter(store, "f", reply_to="a")
@@ -98,7 +103,7 @@ def test_the_latest_comes_first_and_a_limit_holds(store: Transport) -> None:
         assert [thread.subject for thread in mailboxes.threads(connection, registration, 2)] == ["f", "e"]
 
 
-def test_a_thread_outlives_its_collected_root(store: Transport) -> None:
+def test_thread_survives_the_collection_of_its_root(store: Transport) -> None:
     root = placed(deliver(store, ADA, octets=message("root", message_id="<root@x>")))
     store.run(op.ChangeFlags(ADA, root.folder, [root.uid], "add", Flag.DELETED))
     store.run(op.Expunge(ADA, root.folder))
