@@ -409,10 +409,10 @@ class FolderRepair:
         row = self.query("SELECT file_sha256 FROM messages WHERE message_id = ?", message_id)
         if row:
             return bool(row[0][0])
-        description = describe(self.target, message_id, self.descriptions.get(message_id))
-        if description is None:
+        entries = describe(self.target, message_id, self.descriptions.get(message_id))
+        if entries is None:
             return False
-        return [content_effect(self.target, message_id, description), *damage_effects(message_id, description)]
+        return [content_effect(self.target, message_id, entries), *damage_effects(message_id, entries)]
 
     def uidvalidity(self) -> int:
         last = self.query("SELECT value FROM meta WHERE key = 'last_uidvalidity'")[0][0]

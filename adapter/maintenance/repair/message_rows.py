@@ -7,13 +7,13 @@ import contextlib
 import os
 import sqlite3
 import time
-from typing import Any
 
-import orjson
+import msgspec
 
 from adapter.maintenance.expected import tables
 from adapter.maintenance.repair.target import RepairTarget
 from adapter.maintenance.scan import message_check
+from adapter.maintenance.scan.message_check import IndexEntries
 from adapter.maintenance.scan.rows import FILES_DIRECTORY, parquet_rows, part_directory
 from adapter.store import disk, layout
 from adapter.store.effects import AddContent, Attachment, MarkDamaged, Recipient, StagedFile
@@ -48,32 +48,29 @@ class MessageDescriptions:
         return database
 
 
-def describe(target: RepairTarget, message_id: str, meta: bytes | None) -> dict[str, Any] | None:
+def describe(target: RepairTarget, message_id: str, meta: bytes | None) -> IndexEntries | None:
     """The index entries of a message from its canonical file, as far as readable; None if there is no such file.
 
-    ``meta``: the entries that an executor extracted. In the result, ``damaged`` is the digest of a damaged file, or "".
+    ``meta``: the encoded entries, if an executor extracted them.
     """
+    if meta is not None:
+        return msgspec.json.decode(meta, type=IndexEntries)
     try:
-        if meta is None:
-            blobs = message_check.BlobFiles(target.directories)
-            with target.directories.open(layout.message_directory(message_id)) as directory:
-                file = disk.read_file(directory, layout.message_name(message_id))
-            if message_check.check_message(file, message_id, blobs).problem:
-                return (
-                    None
-                    if message_check.has_other_id(file, message_id)
-                    else message_check.describe_damaged_message(file, blobs)
-                )
-            meta = message_check.describe_message(file, blobs)
-        entries: dict[str, Any] = orjson.loads(meta)
+        blobs = message_check.BlobFiles(target.directories)
+        with target.directories.open(layout.message_directory(message_id)) as directory:
+            file = disk.read_file(directory, layout.message_name(message_id))
+        if not message_check.check_message(file, message_id, blobs).problem:
+            return message_check.describe_message(file, blobs)
+        if message_check.has_other_id(file, message_id):
+            return None
+        return message_check.describe_damaged_message(file, blobs)
     except (OSError, ValueError, MailError):
         return None
-    return {**entries, "damaged": ""}
 
 
-def damage_effects(message_id: str, entries: dict[str, Any]) -> list[MarkDamaged]:
+def damage_effects(message_id: str, entries: IndexEntries) -> list[MarkDamaged]:
     """The effect that marks a message adopted with a damaged file."""
-    return [MarkDamaged(message_id, "", entries["damaged"])] if entries["damaged"] else []
+    return [MarkDamaged(message_id, "", entries.damaged)] if entries.damaged else []
 
 
 def is_unreadable(target: RepairTarget, message_id: str) -> bool:
@@ -88,19 +85,19 @@ def is_unreadable(target: RepairTarget, message_id: str) -> bool:
     return False
 
 
-def content_effect(target: RepairTarget, message_id: str, entries: dict[str, Any]) -> AddContent:
+def content_effect(target: RepairTarget, message_id: str, entries: IndexEntries) -> AddContent:
     """The effect that indexes a message by the entries of its file. Missing parts are separate findings."""
     registered = {
         address
-        for address in {*entries["to"], *entries["cc"]}
+        for address in {*entries.to, *entries.cc}
         if target.connection.execute(
             "SELECT 1 FROM mailbox_registrations WHERE address = ? AND status <> 'purged'", (address.casefold(),)
         ).fetchone()
     }
-    recipients = {address.casefold(): "cc" for address in entries["cc"] if address in registered}
-    recipients |= {address.casefold(): "to" for address in entries["to"] if address in registered}
-    attachments = [Attachment(*each) for each in entries["attachments"]]
-    for sha256 in entries["parts"]:
+    recipients = {address.casefold(): "cc" for address in entries.cc if address in registered}
+    recipients |= {address.casefold(): "to" for address in entries.to if address in registered}
+    attachments = [*entries.attachments]
+    for sha256 in entries.parts:
         size = 0
         with contextlib.suppress(OSError), target.directories.open(layout.blob_directory(sha256)) as directory:
             size = os.stat(sha256, dir_fd=directory).st_size
@@ -108,14 +105,14 @@ def content_effect(target: RepairTarget, message_id: str, entries: dict[str, Any
     return AddContent(
         message_id,
         arrived=arrived(message_id),
-        sender=entries["from"],
-        header_from=entries["from"],
-        subject=entries["subject"],
-        header_id=entries["header_id"],
-        thread=entries["thread"] or message_id,
-        size=entries["size"],
-        wire_sha256=entries["wire"],
-        file_sha256=entries["file"],
+        sender=entries.sender,
+        header_from=entries.sender,
+        subject=entries.subject,
+        header_id=entries.header_id,
+        thread=entries.thread or message_id,
+        size=entries.size,
+        wire_sha256=entries.wire_sha256,
+        file_sha256=entries.file_sha256,
         staged=StagedFile("", None),
         attachments=tuple(attachments),
         recipients=tuple(Recipient(address, kind) for address, kind in recipients.items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from adapter.maintenance.findings import Finding, Outcome, Severity
@@ -10,6 +11,7 @@ from adapter.maintenance.repair.accounts import register
 from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.repair.links import LinkPlacement
 from adapter.maintenance.repair.message_rows import arrived, content_effect, damage_effects, describe, is_unreadable
+from adapter.maintenance.scan.message_check import IndexEntries
 from adapter.store import disk, layout, names, quarantine
 from adapter.store.effects import (
     ClearDamage,
@@ -65,13 +67,13 @@ def adopt(
     if repair.query("SELECT 1 FROM messages WHERE message_id = ?", finding.id):
         return Outcome(finding, severity, "indexed with the folder that shows it")
     where = layout.message_directory(finding.id)
-    description = describe(target, finding.id, meta)
-    if description is None:
+    entries = describe(target, finding.id, meta)
+    if entries is None:
         if is_unreadable(target, finding.id):
             return Outcome(finding, "unreadable", "unchanged until it can be read")
         moved = quarantine.move(target.directories, where, layout.message_name(finding.id), "not a message")
         return Outcome(finding, "loss", f"not a message: moved to {moved}")
-    effect = content_effect(target, finding.id, description)
+    effect = content_effect(target, finding.id, entries)
     shown: dict[str, tuple[Folder, int]] = {}
     for home in homes:
         folder = repair.at(home["mailbox"], home["entry"])
@@ -82,18 +84,18 @@ def adopt(
         if folder is not None:
             shown[f"{folder.directory}/{names.folder_entry(folder.name)}"] = folder, uid
     if not shown:
-        for address in _recipients(repair, description):
+        for address in _recipients(repair, entries):
             inbox = mailboxes.active_folder(target.connection, address, names.INBOX)
             if inbox is not None:
                 shown[address] = inbox, 0
     if shown:
         placement.content(effect)
-        for each in damage_effects(finding.id, description):
+        for each in damage_effects(finding.id, entries):
             placement.content(each)
         for folder, uid in shown.values():
             placement.project(folder, finding.id, uid)
         done = f"shown in {', '.join(shown)}; default flags where the index has none"
-        if description["damaged"]:
+        if entries.damaged:
             return Outcome(finding, "loss", f"marked as damaged, {done}; the file is unchanged")
         return Outcome(finding, "repaired", f"indexed; {done}")
     moved = quarantine.move(
@@ -102,25 +104,25 @@ def adopt(
     return Outcome(finding, severity, f"no local recipient: moved to {moved}")
 
 
-def _recipients(repair: FolderRepair, description: dict[str, Any]) -> list[str]:
+def _recipients(repair: FolderRepair, entries: IndexEntries) -> list[str]:
     """The recipients of a message that no folder shows, by its headers. Without any account, they are registered."""
-    recipients = _valid(description["addressed"])
+    recipients = _valid(entries.addressed)
 
     def has_inbox(address: str) -> bool:
         return mailboxes.active_folder(repair.target.connection, address, names.INBOX) is not None
 
     if repair.has_accounts:
         return [address for address in recipients if has_inbox(address)] or [
-            address for address in (description["from"].casefold(),) if has_inbox(address)
+            address for address in (entries.sender.casefold(),) if has_inbox(address)
         ]
-    recipients = recipients or _valid([description["from"]])
+    recipients = recipients or _valid([entries.sender])
     for address in recipients:
         if not has_inbox(address):
             register(repair, address)
     return recipients
 
 
-def _valid(addresses: list[str]) -> list[str]:
+def _valid(addresses: Iterable[str]) -> list[str]:
     """The valid addresses, normalised and without duplicates."""
     normalised = []
     for address in addresses:
@@ -164,9 +166,9 @@ def restore_lost(repair: FolderRepair, finding: Finding, sha256: str) -> Outcome
     target = repair.target
     message_id = finding.id
     where = layout.message_directory(message_id)
-    description = describe(target, message_id, None)
+    entries = describe(target, message_id, None)
     wire = repair.query("SELECT wire_sha256, size FROM messages WHERE message_id = ?", message_id)
-    if description is None or wire != [(description["wire"], description["size"])]:
+    if entries is None or wire != [(entries.wire_sha256, entries.size)]:
         why = "differs from the lost message"
         moved = quarantine.move(target.directories, where, layout.message_name(message_id), why)
         return Outcome(finding, "repaired", f"{why}: moved to {moved}")
@@ -174,7 +176,7 @@ def restore_lost(repair: FolderRepair, finding: Finding, sha256: str) -> Outcome
     for row in repair.query(f"{_LOST_PLACES} WHERE message_id = ?", message_id):
         shown.add(LostPlace(*row))
     if not shown.folders:
-        for address in _recipients(repair, description):
+        for address in _recipients(repair, entries):
             inbox = mailboxes.active_folder(target.connection, address, names.INBOX)
             if inbox is not None:
                 at = arrived(message_id)

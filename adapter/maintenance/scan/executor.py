@@ -10,14 +10,23 @@ import contextlib
 import gc
 import os
 from hashlib import file_digest
-from typing import Any
 
-import orjson
+import msgspec
 
 from adapter.maintenance.findings import Finding, unreadable_cause
-from adapter.maintenance.scan import index_tables, tree_audit
+from adapter.maintenance.scan import index_tables, items, tree_audit
 from adapter.maintenance.scan.fingerprint import BLOB, CACHE, DISK, FOLDER, LINK, MAILBOX, MESSAGE, SetHash, Sums
 from adapter.maintenance.scan.index_tables import ScanOptions
+from adapter.maintenance.scan.items import (
+    BlobItem,
+    CompareItem,
+    FileItem,
+    FolderItem,
+    LinkItem,
+    MailboxItem,
+    MessageItem,
+    TableItem,
+)
 from adapter.maintenance.scan.message_check import (
     MAX_FILE_BYTES,
     TOO_LARGE,
@@ -43,14 +52,14 @@ def scan_partition(path: str, options: ScanOptions) -> Sums:
     gc.set_threshold(_GC_THRESHOLD)
     with open(path, "rb") as file:
         raw = file.read()
-    items = [orjson.loads(line) for line in raw.splitlines()]
+    work = [items.decode(line) for line in raw.splitlines()]
     set_hash = SetHash(options.secret)
     partition = os.path.basename(path).removesuffix(".json")
     with (
         contextlib.closing(Directories(options.root)) as directories,
         RowWriter(options.scratch, partition) as writer,
     ):
-        if options.earlier and all(item.get("stamp") for item in items):
+        if options.earlier and all(isinstance(item, LinkItem) and item.stamp for item in work):
             same = _has_same_items(f"{options.earlier}/{os.path.basename(path)}", raw)
             sums = earlier_link_sums(options.earlier, partition) if same else None
             if sums is not None:
@@ -58,11 +67,11 @@ def scan_partition(path: str, options: ScanOptions) -> Sums:
                 return sums
         earlier = EarlierRows(options.earlier, partition)
         scanner = FileScanner(directories, writer, set_hash, earlier, options.store, options.describe)
-        for item in items:
-            if "where" in item:
-                scanner.add(item)
-            else:
+        for item in work:
+            if isinstance(item, (TableItem, CompareItem)):
                 index_tables.read_range(item, options, writer, set_hash)
+            else:
+                scanner.add(item)
         return scanner.finish()
 
 
@@ -96,40 +105,41 @@ class FileScanner:
         self._content: dict[tuple[str, layout.Parts], list[str]] = {}
         self._links: dict[layout.Parts, list[str]] = {}
 
-    def add(self, item: dict[str, Any]) -> None:
+    def add(self, item: FileItem) -> None:
         """Queue an item of content or links; scan a folder or a mailbox at once."""
-        where: layout.Parts = tuple(item["where"])
-        if item["what"] in ("message", "blob"):
-            self._content.setdefault((item["what"], where), []).extend(item["names"])
+        where = item.where
+        if isinstance(item, (MessageItem, BlobItem)):
+            self._content.setdefault((item.part, where), []).extend(item.names)
             return
-        if item["what"] == "link":
-            self._links.setdefault(where, []).extend(item["names"])
+        if isinstance(item, LinkItem):
+            self._links.setdefault(where, []).extend(item.names)
             return
         try:
             with self._directories.open(where) as directory:
-                if item["what"] == "folder":
-                    self._scan_folder(directory, where, item["links"])
+                if isinstance(item, FolderItem):
+                    self._scan_folder(directory, where, item.links)
                 else:
-                    self._add_mailbox(where, item["links"])
+                    self._add_mailbox(where, item.links)
         except (FileNotFoundError, NotADirectoryError):
             return  # removed since it was listed
         except OSError as error:
             if not (why := unreadable_cause(error)):
                 raise
-            self._add_unopenable(item, where, why)
+            self._add_unopenable(item, why)
 
     def _add_mailbox(self, where: layout.Parts, links: int) -> None:
         self._writer.add_file("mailbox", {"mailbox": where[1], "links": links})
         self._set_hash.add(MAILBOX, DISK, where[1])
 
-    def _add_unopenable(self, item: dict[str, Any], where: layout.Parts, why: str) -> None:
+    def _add_unopenable(self, item: FolderItem | MailboxItem, why: str) -> None:
         """Add the row of a mailbox or folder that exists and cannot be opened."""
-        if item["what"] == "folder":
-            row: Row = {"mailbox": where[1], "entry": where[2], "links": item["links"], "problem": why, "cause": why}
+        where = item.where
+        if isinstance(item, FolderItem):
+            row: Row = {"mailbox": where[1], "entry": where[2], "links": item.links, "problem": why, "cause": why}
             self._writer.add_file("folder", row)
             self._set_hash.mark_anomaly(FOLDER)
         else:
-            self._add_mailbox(where, item["links"])
+            self._add_mailbox(where, item.links)
 
     # --- content ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class FileScanner:
             self._writer.add_cache_row({"id": row["id"], "sha": check.sha256, **cache_row}, size)
         if self._describe and file is not None and not check.problem:
             with contextlib.suppress(MailError):
-                row["meta"] = describe_message(file, self._blobs)
+                row["meta"] = msgspec.json.encode(describe_message(file, self._blobs))
 
     def _scan_blob(self, file: int | OSError, where: layout.Parts, row: Row) -> None:
         name = row["name"]

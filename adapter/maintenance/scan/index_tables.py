@@ -11,6 +11,7 @@ from typing import Any
 from adapter.maintenance.expected import tables
 from adapter.maintenance.scan.fingerprint import BLOB, CACHE, FOLDER, LINK, MAILBOX, MESSAGE, TABLE, SetHash
 from adapter.maintenance.scan.index_compare import compare
+from adapter.maintenance.scan.items import CompareItem, TableItem
 from adapter.maintenance.scan.message_check import cache_hash
 from adapter.maintenance.scan.rows import Row, RowWriter
 from adapter.store import folder_identity, layout, names
@@ -32,31 +33,31 @@ class ScanOptions:
     describe: bool  # extract index entries from canonical files
 
 
-def read_range(item: dict[str, Any], options: ScanOptions, writer: RowWriter, set_hash: SetHash) -> None:
+def read_range(item: TableItem | CompareItem, options: ScanOptions, writer: RowWriter, set_hash: SetHash) -> None:
     """Process one item of a table partition."""
-    if item["what"] == "compare":
-        for finding in compare(options.base, options.copy, item["table"], item["low"], item["high"]):
+    if isinstance(item, CompareItem):
+        for finding in compare(options.base, options.copy, item.table, item.low, item.high):
             writer.add_finding(finding)
         return
-    part, read_rows, add_sums = _READERS[item["table"]]
-    path = options.copy if item["what"] == "cache" else options.base
+    part, read_rows, add_sums = _READERS[item.table]
+    path = options.copy if item.is_copy else options.base
     with contextlib.closing(tables.connect(path)) as connection:
-        if item["detail"]:
+        if item.detail:
             for row in read_rows(connection, item):
                 writer.add_table_row(part, row)
         else:
             add_sums(connection, item, set_hash)
 
 
-def _select(connection: sqlite3.Connection, item: dict[str, Any], sql: str) -> Iterator[_Values]:
-    where, values = tables.within("t", item["keys"], item["low"], item["high"])
+def _select(connection: sqlite3.Connection, item: TableItem, sql: str) -> Iterator[_Values]:
+    where, values = tables.within("t", item.keys, item.low, item.high)
     return connection.execute(f"{sql} {where}", values)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def _messages(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _messages(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     sql = (
         "SELECT t.message_id, t.file_sha256, t.size, d.found, EXISTS (SELECT 1 FROM lost_places l"
         " WHERE l.message_id = t.message_id) FROM messages t"
@@ -67,28 +68,28 @@ def _messages(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[
         yield {"id": row[0], "sha": row[1], "size": row[2], "name": row[3] or "", "status": status}
 
 
-def _sum_messages(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_messages(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     for row in _messages(connection, item):
         if row["sha"]:
             set_hash.add(MESSAGE, TABLE, row["id"], row["name"] or row["sha"])
 
 
-def _damaged(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _damaged(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     for row in _select(connection, item, "SELECT t.message_id, t.part FROM damaged_parts t WHERE"):
         yield {"id": row[0], "sha": row[1]}
 
 
-def _sum_damaged(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_damaged(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     """Add nothing: a lost part has no counterpart on disk."""
 
 
-def _needed(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _needed(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     sql = "SELECT DISTINCT t.sha256, t.message_id FROM message_attachments t WHERE"
     for row in _select(connection, item, sql):
         yield {"sha": row[0], "id": row[1]}
 
 
-def _sum_needed(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_needed(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     sql = (
         "SELECT DISTINCT t.sha256 FROM message_attachments t WHERE NOT EXISTS"
         " (SELECT 1 FROM damaged_parts d WHERE d.part = t.sha256 AND d.part <> '') AND"
@@ -97,7 +98,7 @@ def _sum_needed(connection: sqlite3.Connection, item: dict[str, Any], set_hash: 
         set_hash.add(BLOB, TABLE, sha256)
 
 
-def _caches(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _caches(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     """Read the cache; rows that cannot be read count as missing."""
     sql = (
         "SELECT t.message_id, t.recipe, t.envelope, t.structure, t.outline, t.preview FROM cache_messages t"
@@ -108,7 +109,7 @@ def _caches(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Ro
             yield {"id": row[0], "sha": cache_hash(row[1:])}
 
 
-def _sum_caches(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_caches(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     for row in _caches(connection, item):
         set_hash.add(CACHE, TABLE, row["id"], row["sha"])
 
@@ -121,7 +122,7 @@ _PROJECTIONS = (
 )
 
 
-def _projections(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _projections(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     entries: dict[str, str] = {}  # folder name -> directory name, within this range
     for folder, uid, message_id, mailbox, name in _select(connection, item, _PROJECTIONS):
         if name not in entries:
@@ -136,12 +137,12 @@ def _projections(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterat
         }
 
 
-def _sum_projections(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_projections(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     for row in _projections(connection, item):
         set_hash.add(LINK, TABLE, row["mailbox"], row["entry"], row["name"])
 
 
-def _folders(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _folders(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     sql = (
         "SELECT t.folder_id, r.directory, t.name, t.registration_id, t.uidnext FROM folders t"
         " JOIN mailbox_registrations r USING (registration_id) WHERE"
@@ -157,26 +158,26 @@ def _folders(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[R
         }
 
 
-def _sum_folders(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_folders(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     for row in _folders(connection, item):
         mark = folder_identity.mark(row["uid"])
         set_hash.add(FOLDER, TABLE, row["mailbox"], row["entry"], str(row["folder"]), str(mark))
 
 
-def _registrations(connection: sqlite3.Connection, item: dict[str, Any]) -> Iterator[Row]:
+def _registrations(connection: sqlite3.Connection, item: TableItem) -> Iterator[Row]:
     sql = "SELECT t.registration_id, t.address, t.directory, t.status FROM mailbox_registrations t WHERE"
     for row in _select(connection, item, sql):
         yield {"registration": row[0], "name": row[1], "mailbox": row[2], "status": row[3]}
 
 
-def _sum_registrations(connection: sqlite3.Connection, item: dict[str, Any], set_hash: SetHash) -> None:
+def _sum_registrations(connection: sqlite3.Connection, item: TableItem, set_hash: SetHash) -> None:
     for row in _registrations(connection, item):
         if row["status"] != "purged":
             set_hash.add(MAILBOX, TABLE, row["mailbox"])
 
 
-_ReadRows = Callable[[sqlite3.Connection, dict[str, Any]], Iterator[Row]]
-_AddSums = Callable[[sqlite3.Connection, dict[str, Any], SetHash], None]
+_ReadRows = Callable[[sqlite3.Connection, TableItem], Iterator[Row]]
+_AddSums = Callable[[sqlite3.Connection, TableItem, SetHash], None]
 #: table -> the part of its rows in the joins, the function that reads them, the function that adds up their sums
 _READERS: dict[str, tuple[str, _ReadRows, _AddSums]] = {
     "mailbox_registrations": ("registration", _registrations, _sum_registrations),

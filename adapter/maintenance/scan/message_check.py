@@ -6,9 +6,9 @@ import contextlib
 import os
 import re
 from hashlib import blake2b, file_digest, sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
+from msgspec import Struct, structs
 
 from adapter.content import front_matter, wire
 from adapter.content.ingest import preview_of
@@ -16,6 +16,7 @@ from adapter.content.parts import encode_outline
 from adapter.content.wire import Recipe
 from adapter.store import disk, layout
 from adapter.store.disk import Directories
+from adapter.store.effects import Attachment
 from protocol.errors import MailError, Reason
 from protocol.imap.responses.envelope import encode_envelope, encode_structure
 from protocol.mime.addresses import mailboxes
@@ -128,41 +129,54 @@ def _cached_parts(octets: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def describe_message(file: bytes, blobs: BlobFiles) -> bytes:
-    """Extract the index entries of a message from its canonical file, as JSON."""
+class IndexEntries(Struct, frozen=True):
+    """The index entries of a message, as far as its canonical file contains them."""
+
+    sender: str = ""
+    subject: str = ""
+    header_id: str = ""
+    thread: str = ""
+    size: int = 0
+    wire_sha256: str = ""
+    file_sha256: str = ""
+    to: tuple[str, ...] = ()
+    cc: tuple[str, ...] = ()
+    addressed: tuple[str, ...] = ()  # To, Cc and Delivered-To of the octets
+    attachments: tuple[Attachment, ...] = ()
+    parts: tuple[str, ...] = ()  # blobs that are not attachments
+    damaged: str = ""  # digest of a damaged file
+
+
+def describe_message(file: bytes, blobs: BlobFiles) -> IndexEntries:
+    """Extract the index entries of a message from its canonical file."""
     matter = front_matter.read(file)
     recipe: Recipe = matter.recipe or front_matter.recipe_of(file)
-    attached = [(item.sha256, "attachment", item.name, item.type, item.size) for item in matter.attachments]
-    listed = {item[0] for item in attached}
-    return orjson.dumps(
-        {
-            "id": matter.id,
-            "from": matter.sender.address if matter.sender else "",
-            "subject": matter.subject,
-            "header_id": matter.message_id,
-            "thread": matter.thread,
-            "size": recipe.size,
-            "wire": recipe.wire_sha256,
-            "file": sha256(file).hexdigest(),
-            "to": [person.address for person in matter.to],
-            "cc": [person.address for person in matter.cc],
-            "addressed": _addressed(_head(file, recipe, blobs)),
-            "attachments": attached,
-            "parts": [blob for blob in recipe.blobs if blob not in listed],
-        }
+    listed = {item.sha256 for item in matter.attachments}
+    return IndexEntries(
+        sender=matter.sender.address if matter.sender else "",
+        subject=matter.subject,
+        header_id=matter.message_id,
+        thread=matter.thread,
+        size=recipe.size,
+        wire_sha256=recipe.wire_sha256,
+        file_sha256=sha256(file).hexdigest(),
+        to=tuple(person.address for person in matter.to),
+        cc=tuple(person.address for person in matter.cc),
+        addressed=_addressed(_head(file, recipe, blobs)),
+        attachments=tuple(
+            Attachment(item.sha256, "attachment", item.name, item.type, item.size) for item in matter.attachments
+        ),
+        parts=tuple(blob for blob in recipe.blobs if blob not in listed),
     )
 
 
-def describe_damaged_message(file: bytes, blobs: BlobFiles) -> dict[str, Any]:
+def describe_damaged_message(file: bytes, blobs: BlobFiles) -> IndexEntries:
     """Extract the index entries that are still readable from a file that does not match its digest."""
-    entries: dict[str, Any] = {
-        "from": "", "subject": "", "header_id": "", "thread": "", "size": len(file), "wire": "", "to": [], "cc": [],
-        "addressed": [], "attachments": [], "parts": [],
-    }  # fmt: skip
+    entries = IndexEntries(size=len(file))
     with contextlib.suppress(MailError, ValueError, TypeError, LookupError):
-        entries |= orjson.loads(describe_message(file, blobs))
+        entries = describe_message(file, blobs)
     digest = sha256(file).hexdigest()
-    return {**entries, "file": digest, "damaged": digest}
+    return structs.replace(entries, file_sha256=digest, damaged=digest)
 
 
 def _blobs_of_damaged(file: bytes) -> tuple[str, ...]:
@@ -189,12 +203,12 @@ def _head(file: bytes, recipe: Recipe, blobs: BlobFiles) -> bytes:
     return bytes(head)
 
 
-def _addressed(head: bytes) -> list[str]:
+def _addressed(head: bytes) -> tuple[str, ...]:
     """The addresses in To, Cc and Delivered-To, in that order."""
     headers = scan(head).headers
-    return [
+    return tuple(
         mailbox.address
         for name in ("to", "cc", "delivered-to")
         for value in headers.all(name)
         for mailbox in mailboxes(value)
-    ]
+    )

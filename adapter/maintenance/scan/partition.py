@@ -16,25 +16,34 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
+from msgspec import structs
 
 from adapter.maintenance.expected import tables
 from adapter.maintenance.findings import unreadable_cause
+from adapter.maintenance.scan import items
 from adapter.maintenance.scan.index_compare import COMPARED
+from adapter.maintenance.scan.items import (
+    BlobItem,
+    CompareItem,
+    FolderItem,
+    Item,
+    LinkItem,
+    MailboxItem,
+    MessageItem,
+    TableItem,
+)
 from adapter.maintenance.scan.rows import reusable_stamp
 from adapter.store import disk, layout, names, snapshots
 from adapter.store.disk import Directories
 
-Item = dict[str, Any]
 Unlistable = dict[layout.Parts, str]  # directory -> why it cannot be listed
 
 #: Tables that are compared or joined with the files on disk.
 JOINED = {"mailbox_registrations", "folders", "mailbox_projections", "message_attachments", "messages", "damaged_parts"}
 _MAX_WEIGHT = 8_000  # of one partition of mailboxes: about the number of links
 _NAMES_PER_ITEM = 1000
-_WEIGHTS = {"folder": 2, "mailbox": 1}
+_FOLDER_WEIGHT, _MAILBOX_WEIGHT = 2, 1
 _MAX_FILES, _MIN_FILES = 4000, 250  # content files of one partition: at most about a second of work
 _MIN_CONTENT_PARTITIONS = 10  # for content, if the store is too small for partitions of the maximum size
 _MAX_BUFFERED_NAMES = 20_000
@@ -51,7 +60,7 @@ class Partitions:
         self._directory = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._scratch = scratch
         self._prefix = prefix
-        self._waiting: dict[int, list[bytes]] = {}
+        self._buffered: dict[int, list[bytes]] = {}
         self._written: set[int] = set()
         self._weight = 0
         self._number = 0
@@ -76,18 +85,18 @@ class Partitions:
         return first
 
     def add_to(self, number: int, item: Item, count: int) -> None:
-        self._waiting.setdefault(number, []).append(orjson.dumps(item) + b"\n")
-        self.counts[item["what"]] = self.counts.get(item["what"], 0) + count
+        self._buffered.setdefault(number, []).append(items.encode(item) + b"\n")
+        self.counts[item.part] = self.counts.get(item.part, 0) + count
 
     def flush(self) -> None:
-        for number, lines in self._waiting.items():
+        for number, lines in self._buffered.items():
             fd = disk.open_append(self._directory, self._name(number))
             try:
                 disk.write_all(fd, b"".join(lines))
             finally:
                 os.close(fd)
             self._written.add(number)
-        self._waiting.clear()
+        self._buffered.clear()
 
     def close(self) -> None:
         self.flush()
@@ -141,30 +150,35 @@ def partition_content(
     partitions = Partitions(scratch, "content")
     with contextlib.closing(_Tree(root, unlistable)) as directories:
         content_directories = [
-            (what, where, sum(1 for _ in _files(directories, where)))
-            for what, top in (("message", layout.MESSAGES), ("blob", layout.ATTACHMENTS))
+            (item_type, where, sum(1 for _ in _files(directories, where)))
+            for item_type, top in ((MessageItem, layout.MESSAGES), (BlobItem, layout.ATTACHMENTS))
             for where in (top, *sorted((*top, name) for name, inside in _entries(directories, top) if inside))
         ]
         file_count = sum(count for _, _, count in content_directories)
         size = min(_MAX_FILES, max(_MIN_FILES, file_count // _MIN_CONTENT_PARTITIONS))
-        for what, where, count in content_directories:
+        for item_type, where, count in content_directories:
             if count:
                 every = -(-count // _SAMPLE_NAMES)
                 sample = [*itertools.islice(_files(directories, where), 0, None, every)] if count > size else []
                 assignment.assign(where, count, size, sample)
-                _add_content(directories, partitions, what, where, *assignment.partitions[where])
+                _add_content(directories, partitions, item_type, where, *assignment.partitions[where])
     partitions.close()
     return partitions
 
 
 def _add_content(
-    directories: _Tree, partitions: Partitions, what: str, where: layout.Parts, first: int, starts: list[str]
+    directories: _Tree,
+    partitions: Partitions,
+    item_type: type[MessageItem | BlobItem],
+    where: layout.Parts,
+    first: int,
+    starts: list[str],
 ) -> None:
     buffered: dict[int, list[str]] = {}
 
     def flush() -> None:
         for number, file_names in buffered.items():
-            partitions.add_to(number, {"what": what, "where": where, "names": file_names}, len(file_names))
+            partitions.add_to(number, item_type(where, file_names), len(file_names))
         partitions.flush()
         buffered.clear()
 
@@ -205,8 +219,8 @@ def _add_mailbox(directories: _Tree, links: Partitions, folders: Partitions, mai
             count += 1
             folder = (*where, entry)
             link_count = _add_links(directories, links, folder)
-            folders.add({"what": "folder", "where": folder, "links": link_count}, 1, _WEIGHTS["folder"], _MAX_WEIGHT)
-    folders.add({"what": "mailbox", "where": where, "links": count}, 1, _WEIGHTS["mailbox"], _MAX_WEIGHT)
+            folders.add(FolderItem(folder, link_count), 1, _FOLDER_WEIGHT, _MAX_WEIGHT)
+    folders.add(MailboxItem(where, count), 1, _MAILBOX_WEIGHT, _MAX_WEIGHT)
 
 
 def _add_links(directories: _Tree, partitions: Partitions, where: layout.Parts) -> int:
@@ -253,15 +267,12 @@ def _by_uid(link: str) -> tuple[int, str]:
 def _put_links(partitions: Partitions, where: layout.Parts, stamp: str, link_names: list[str]) -> None:
     for at in range(0, len(link_names), _NAMES_PER_ITEM):
         some = link_names[at : at + _NAMES_PER_ITEM]
-        item = {"what": "link", "where": where, "stamp": stamp, "names": some}
-        partitions.add(item, len(some), len(some), _MAX_WEIGHT)
+        partitions.add(LinkItem(where, stamp, some), len(some), len(some), _MAX_WEIGHT)
 
 
 def _put_many_links(partitions: Partitions, where: layout.Parts, stamp: str, buffered: dict[int, list[str]]) -> None:
     for number, link_names in buffered.items():
-        partitions.add_to(
-            number, {"what": "link", "where": where, "stamp": stamp, "names": link_names}, len(link_names)
-        )
+        partitions.add_to(number, LinkItem(where, stamp, link_names), len(link_names))
     partitions.flush()
     buffered.clear()
 
@@ -309,20 +320,24 @@ def partition_tables(
             if table not in JOINED or has_base_sums:
                 continue
             keys = ["sha256"] if table == "message_attachments" else tables.keys(connection, table)
-            _add_ranges(partitions, connection, {"what": "base", "table": table, "keys": keys, "detail": detail}, size)
+            _add_ranges(partitions, connection, TableItem(table, keys, detail), size)
         if has_index:  # the ranges come from messages: it has the same key, and smaller rows than the cache
-            item = {"what": "cache", "table": "cache_messages", "keys": ["message_id"], "detail": detail}
+            item = TableItem("cache_messages", ["message_id"], detail, is_copy=True)
             _add_ranges(partitions, connection, item, size, "messages")
         for table in COMPARED if has_index and not detail else ():
             keys = tables.keys(connection, table)
-            _add_ranges(partitions, connection, {"what": "compare", "table": table, "keys": keys}, size)
+            _add_ranges(partitions, connection, CompareItem(table, keys), size)
     partitions.close()
     return partitions
 
 
 def _add_ranges(
-    partitions: Partitions, connection: sqlite3.Connection, item: Item, size: int, range_table: str = ""
+    partitions: Partitions,
+    connection: sqlite3.Connection,
+    item: TableItem | CompareItem,
+    size: int,
+    range_table: str = "",
 ) -> None:
     """Add the ranges of the item's table, with the borders of ``range_table`` if given."""
-    for low, high, count in tables.ranges(connection, range_table or item["table"], item["keys"], size):
-        partitions.add({**item, "low": low, "high": high}, 1, max(count, _OPEN_COST_ROWS), 2 * size)
+    for low, high, count in tables.ranges(connection, range_table or item.table, item.keys, size):
+        partitions.add(structs.replace(item, low=low, high=high), 1, max(count, _OPEN_COST_ROWS), 2 * size)
