@@ -275,6 +275,11 @@ def lose(repair: FolderRepair, finding: Finding, why: str) -> Outcome:
     target.commit([*changes, *_unqueue(repair, message_id), MarkLost(message_id, tuple(shown))])
     for folder, uid in places:
         where = layout.folder_directory(folder.directory, folder.name)
-        quarantine.move(target.directories, where, layout.projection_name(uid, message_id), "its message is lost")
+        name = layout.projection_name(uid, message_id)
+        try:
+            quarantine.move(target.directories, where, name, "its message is lost")
+        except OSError as error:
+            if not disk.is_unreadable(error):  # else the link is a finding once the folder can be read
+                raise
     title = _title(repair, message_id)
     return Outcome(finding, "loss", f"{why}: {title}; removed from {len(places)} folders")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -10,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from adapter.maintenance import quarantine
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.expected.replay import BASE, Replay
 from adapter.maintenance.expected.replay_process import Facts
 from adapter.maintenance.findings import Finding
+from adapter.maintenance.repair import messages
 from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.repair.links import LinkPlacement
 from adapter.maintenance.repair.message_rows import MessageDescriptions
@@ -430,3 +434,18 @@ def test_identity_of_another_store_is_ignored(root: Path, other: Path, tmp_path:
     assert _identity(root) == own
     (kept,) = (root / "maintenance" / "quarantine").glob(f"*-{layout.IDENTITY_FILE}")
     assert kept.read_bytes() == (other / file.relative_to(root)).read_bytes()
+
+
+def test_lost_message_in_an_unreadable_folder_is_recorded(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with _repairing(root, tmp_path / "scratch") as repair:
+        (message_id,) = repair.query("SELECT message_id FROM mailbox_projections ORDER BY uid LIMIT 1")[0]
+        monkeypatch.setattr(quarantine, "move", fail)
+        outcome = messages.lose(repair, Finding("message-lost", message_id, id=message_id), "its content is lost")
+        assert outcome.severity == "loss"
+        assert not repair.query("SELECT 1 FROM mailbox_projections WHERE message_id = ?", message_id)
+        assert repair.query("SELECT 1 FROM lost_places WHERE message_id = ?", message_id)

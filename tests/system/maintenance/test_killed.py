@@ -125,7 +125,7 @@ def test_next_repair_completes_a_crashed_one(tmp_path: Path, monkeypatch: pytest
     for needed in (
         "_swap_index",
         "quarantine.move",
-        *(("_seal",) if whole else ("commit", "_take_links", "_register")),
+        *(("_seal",) if whole else ("commit", "_adopt_links", "_register")),
     ):
         assert any(needed in site for site in sites), needed
     for number, (site, state) in enumerate(steps.states):

@@ -24,4 +24,4 @@ def folder_identity_unreadable(v: Victims) -> None:
 
 @fault("disk", "unreadable")
 def folder_closed(v: Victims) -> None:
-    v.make_unreadable(v.folder_path(v.directory()))
+    v.make_unreadable(v.folder_path(v.directory(v.shows_no_loss)))

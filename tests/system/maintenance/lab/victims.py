@@ -109,11 +109,16 @@ class Victims:
     def is_free(self, pool: str, thing: Hashable) -> bool:
         return thing not in self._used.get(pool, set())
 
-    def directory(self) -> Place:
+    def directory(self, fit: Callable[[Place], object] = bool) -> Place:
         """A folder with its directory, identity and links, for exclusive damage."""
-        place = self.take("directory", self.folders)
+        place = self.take("directory", self.folders, fit)
         self.use("link", *(each for each in self.shown if each.folder == place.id))
         return place
+
+    def shows_no_loss(self, place: Place) -> bool:
+        """True if repair has no reason to change the links of a folder: none of its messages is lost or renewed."""
+        changed = self.lost | self.renewed
+        return not any(each.message in changed for each in self.shown if each.folder == place.id)
 
     def folder_for_link(self, fit: Callable[[Place], object] = bool) -> Place:
         """A folder that keeps its directory; other faults may add links to it."""
