@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from adapter.maintenance import quarantine
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.expected.replay import BASE, Replay
@@ -23,7 +22,7 @@ from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.repair.links import LinkPlacement
 from adapter.maintenance.repair.message_rows import MessageDescriptions
 from adapter.maintenance.repair.target import RepairTarget
-from adapter.store import folder_identity, index, layout, segments, store_id
+from adapter.store import folder_identity, index, layout, quarantine, segments, store_id
 from adapter.store.disk import Directories
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.segments import Header
