@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from adapter.cli.options import config_option
-from adapter.config.loader import Flag, Loaded
+from adapter.config.loader import CommandFlag, Loaded
 from adapter.config.locations import SettingPath
 from adapter.config.schema import Settings
 from adapter.server.settings import load_valid
@@ -43,13 +43,13 @@ def read_settings(config_file: str | None, flags: Mapping[str, Any]) -> Loaded[S
     return load_valid(config_file, _overrides(flags))
 
 
-def _overrides(flags: Mapping[str, Any]) -> dict[SettingPath, Flag]:
+def _overrides(flags: Mapping[str, Any]) -> dict[SettingPath, CommandFlag]:
     """Map flags to settings; any listener flag replaces all configured listeners."""
-    overrides: dict[SettingPath, Flag] = {}
+    overrides: dict[SettingPath, CommandFlag] = {}
     if any(flags[kind] for kind in LISTENER_KINDS):
-        overrides = {("listen", kind): Flag(f"--{kind}", list(flags[kind])) for kind in LISTENER_KINDS}
+        overrides = {("listen", kind): CommandFlag(f"--{kind}", list(flags[kind])) for kind in LISTENER_KINDS}
     if flags["allow_plaintext_auth"]:
-        overrides["login", "allow_plaintext"] = Flag("--allow-plaintext-auth", value=True)
+        overrides["login", "allow_plaintext"] = CommandFlag("--allow-plaintext-auth", value=True)
     if flags["workers"] is not None:
-        overrides["server", "workers"] = Flag("--workers", value=flags["workers"])
+        overrides["server", "workers"] = CommandFlag("--workers", value=flags["workers"])
     return overrides

@@ -54,7 +54,7 @@ class Origin(NamedTuple):
         return f"{self.kind} {self.name}" if self.kind == "environment" else self.name or self.kind
 
 
-class Flag(NamedTuple):
+class CommandFlag(NamedTuple):
     """An option of the command line and its value."""
 
     name: str
@@ -86,7 +86,7 @@ def read(
     kind: type[Section],
     path: str | None,
     environment: Mapping[str, str] = os.environ,
-    flags: Mapping[SettingPath, Flag] | None = None,
+    flags: Mapping[SettingPath, CommandFlag] | None = None,
 ) -> Loaded[Section]:
     """Load a configuration file (None: defaults only), the environment and flags into ``kind``."""
     text = "" if path is None else _text(path)

@@ -12,7 +12,7 @@ from typing import Any
 
 from adapter.accounts import password_schemes
 from adapter.config import loader, validate
-from adapter.config.loader import ConfigError, Flag, Loaded
+from adapter.config.loader import CommandFlag, ConfigError, Loaded
 from adapter.config.locations import SettingPath
 from adapter.config.schema import Settings
 from adapter.config.validate import Problem, ValueRules
@@ -52,7 +52,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     return validate.problems(settings, VALUE_RULES)
 
 
-def load_valid(path: str | None, flags: Mapping[SettingPath, Flag] | None = None) -> Loaded[Settings]:
+def load_valid(path: str | None, flags: Mapping[SettingPath, CommandFlag] | None = None) -> Loaded[Settings]:
     """Load the configuration file, the environment and flags. Raises ConfigError with every problem."""
     loaded = loader.read(Settings, path, flags=flags)
     error = loaded.error(problems(loaded.settings))

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from adapter.cli import main
 from adapter.config import loader, render
-from adapter.config.loader import ConfigError, Flag
+from adapter.config.loader import CommandFlag, ConfigError
 from adapter.config.locations import key_lines
 from adapter.config.schema import Settings
 from tests.support.certificates import make_certificate
@@ -106,7 +106,7 @@ def test_output_of_show_is_a_valid_configuration(file: Path, tmp_path: Path) -> 
         'catch_all = {"x.test" = "a@x.test"}\nlocal = ["ü.test", "quo\\"te"]\n'
         '[tls.names."*.x.test"]\ncertificate = "a"\nkey = "b"\n'
     )
-    loaded = loader.read(Settings, str(file), {}, {("login", "allow_plaintext"): Flag("--x", value=True)})
+    loaded = loader.read(Settings, str(file), {}, {("login", "allow_plaintext"): CommandFlag("--x", value=True)})
     shown = tmp_path / "shown.toml"
     shown.write_text(render.render(loaded))
     assert loader.load(Settings, str(shown), {}) == loaded.settings
@@ -137,7 +137,7 @@ def test_show_of_an_invalid_file_fails_in_one_line(file: Path) -> None:
 def test_flags_override_the_environment_which_overrides_the_file(file: Path) -> None:
     file.write_text("[imap]\nfolders = 1\nkeywords = 1\nkeyword_length = 1\n")
     environment = {"MARKPOST_IMAP_KEYWORDS": "2", "MARKPOST_IMAP_KEYWORD_LENGTH": "2", "MARKPOST_ROOT": "/mail"}
-    loaded = loader.read(Settings, str(file), environment, {("imap", "keyword_length"): Flag("--length", 3)})
+    loaded = loader.read(Settings, str(file), environment, {("imap", "keyword_length"): CommandFlag("--length", 3)})
     imap = loaded.settings.imap
     assert (imap.folders, imap.keywords, imap.keyword_length) == (1, 2, 3)
     assert [str(loaded.origin(("imap", key))) for key in ("folders", "keyword_length", "idle")] == [
