@@ -52,6 +52,8 @@ SendChallenge = Callable[[bytes], Awaitable[bytes | Failure]]
 
 
 class PasswordSource(Protocol):
+    """Stored passwords; every method may block."""
+
     def has_password(self, address: str) -> bool: ...
 
     def verify(self, address: str, password: str) -> bool: ...
@@ -87,7 +89,7 @@ class _Check:
 
 
 class Authenticator:
-    """``is_active`` may block: it is called on a thread."""
+    """Authenticates users; ``is_active`` may block, and is called on a thread."""
 
     def __init__(
         self,

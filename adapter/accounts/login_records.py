@@ -43,7 +43,7 @@ def _wall_clock_day() -> int:
 
 
 class LoginRecords:
-    """``root`` None: records are in memory only. ``fallback`` is the secret if none can be stored."""
+    """The records of one store; in memory only without ``root``. ``fallback`` is the secret if none can be stored."""
 
     def __init__(self, root: str | None, fallback: bytes, today: Callable[[], int] = _wall_clock_day) -> None:
         self._directories = None if root is None else Directories(root)

@@ -129,7 +129,7 @@ def _argon2(data: str, encoding: str, password: bytes) -> bool:
 
 
 def _pbkdf2(data: str, encoding: str, password: bytes) -> bool:
-    """``$1$salt$rounds$hash``, with SHA-1."""
+    """Verify ``$1$salt$rounds$hash``, with SHA-1."""
     empty, version, salt, rounds, stored = data.split("$")
     if empty or version != "1":
         raise ValueError
@@ -138,7 +138,7 @@ def _pbkdf2(data: str, encoding: str, password: bytes) -> bool:
 
 
 def _scram(name: str) -> _Check:
-    """``rounds,salt,StoredKey,ServerKey`` (RFC 5802 section 3)."""
+    """Return a check of ``rounds,salt,StoredKey,ServerKey`` (RFC 5802 section 3)."""
 
     def check(data: str, encoding: str, password: bytes) -> bool:
         rounds, salt, stored, _ = data.split(",")

@@ -29,6 +29,8 @@ _MAX_ABANDONED = 3
 
 
 class Throttle:
+    """Counts failed logins and computes delays."""
+
     def __init__(
         self, settings: Login, clock: Callable[[], float] = time.monotonic, counts: SharedCounts | None = None
     ) -> None:

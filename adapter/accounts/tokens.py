@@ -27,6 +27,8 @@ class TokenCheckFailedError(Exception):
 
 
 class TokenCheck:
+    """Validates tokens as ``[login]`` configures."""
+
     def __init__(self, settings: Login) -> None:
         self._settings = settings
         url = settings.token_url

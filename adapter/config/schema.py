@@ -29,6 +29,8 @@ ALL_FOLDERS = "*"
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    """The process."""
+
     hostname: str = ""  # in greetings and trace headers; empty: the name of the machine
     workers: int = 1  # worker processes; with more than one, a supervisor restarts crashed workers
     drain: Seconds = Seconds(10.0)  # time for sessions to finish at shutdown and before maintenance
@@ -60,12 +62,16 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
+    """A certificate for another server name."""
+
     certificate: str  # PEM file, the chain included
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
+    """Certificates; without one there is no TLS."""
+
     certificate: str = ""  # PEM file; empty: no TLS
     key: str = ""  # PEM file; empty: in the certificate's file
     names: dict[str, Certificate] = field(default_factory=dict)  # certificates by server name (SNI)
@@ -75,6 +81,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
+    """Logins of people and programs."""
+
     mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "PLAIN", "LOGIN")
     allow_plaintext: bool = False  # allow AUTH without TLS from any address; from loopback it is always allowed
     cache: Seconds = Seconds(60.0)  # how long a verified password is not hashed again
@@ -163,6 +171,8 @@ class Smtp:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
+    """Mail from users."""
+
     line_ends: LineEndRule = "normalise"  # as in [smtp]
     proxy_from: tuple[str, ...] = ()
     xclient_from: tuple[str, ...] = ()  # peers that may pass on the client's address with XCLIENT: a proxy in front
@@ -171,6 +181,8 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Lmtp:
+    """Mail from a trusted mail server."""
+
     line_ends: LineEndRule = "keep"  # as in [smtp]
     proxy_from: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")  # peers that may deliver here
@@ -179,6 +191,8 @@ class Lmtp:
 
 @dataclass(frozen=True, slots=True)
 class Domains:
+    """Local addresses."""
+
     local: tuple[str, ...] = ()  # in addition to the domains of all registered addresses
     detail: str = "+"  # separates the name from the detail in name+detail@domain; empty: off
     postmaster: str = ""  # recipient of mail for <postmaster>; empty: postmaster@ a local domain, or the first account
@@ -279,6 +293,8 @@ class HookSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The whole configuration: one field per section."""
+
     server: Server = field(default_factory=Server)
     listen: Listen = field(default_factory=Listen)
     metrics: Metrics = field(default_factory=Metrics)

@@ -13,6 +13,8 @@ _BATCH_MESSAGES = 100
 
 
 class WatchedFolder(NamedTuple):
+    """A folder that the filter accepts."""
+
     id: int
     registration: str
     name: str

@@ -10,6 +10,8 @@ from adapter.transport.transport import Transport
 
 
 class MirrorLimits(NamedTuple):
+    """Limits that apply to mirrored mail."""
+
     message_size: int
     quotas: Quotas
 

@@ -22,6 +22,8 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """An address to listen on or connect to; ``kind`` names its use."""
+
     kind: str
     host: str
     port: int

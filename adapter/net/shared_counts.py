@@ -28,7 +28,7 @@ Key = NewType("Key", int)
 
 
 class SharedCounts:
-    """``column`` is the number of this worker, from zero."""
+    """The shared table; ``column`` is the number of this worker, from zero."""
 
     def __init__(self, workers: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers

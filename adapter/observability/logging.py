@@ -112,6 +112,8 @@ def _blocks(lines: list[str]) -> Iterator[str]:
 
 
 class TextLines(logging.Formatter):
+    """One line of text for each record."""
+
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -121,6 +123,8 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
+    """One JSON object for each record."""
+
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         entry = {

@@ -55,6 +55,8 @@ class Value:
 
 
 class Histogram:
+    """A count of observations by size."""
+
     __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -74,7 +76,7 @@ Member = TypeVar("Member", Value, Histogram)
 
 
 class Family(Generic[Member]):
-    """``labels`` are the names of the labels that distinguish its members."""
+    """A metric with labels; ``labels`` are their names."""
 
     def __init__(
         self,

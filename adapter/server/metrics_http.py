@@ -31,7 +31,7 @@ class _Page(NamedTuple):
 
 
 class MonitoringPages:
-    """``refresh`` publishes the current metrics of this worker."""
+    """The three pages; ``refresh`` publishes the current metrics of this worker."""
 
     def __init__(self, context: ServerContext, shared: SharedMetrics, refresh: Callable[[], None]) -> None:
         self._context = context

@@ -23,7 +23,7 @@ _HEADER = struct.Struct("=QQd")  # sequence number (odd while writing), size, ti
 
 
 class SharedMetrics:
-    """``number`` is the number of this worker, from zero."""
+    """The published samples of all workers; ``number`` is that of this worker, from zero."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers

@@ -16,6 +16,8 @@ _STATE, _USER, _SYSTEM, _START = 0, 11, 12, 19
 
 
 class ProcessState(NamedTuple):
+    """The scheduling state of a process."""
+
     is_stopped: bool  # all threads, by SIGSTOP or a debugger
     continues: bool  # a thread is runnable or waits for the disk
     ticks: int  # processor time so far

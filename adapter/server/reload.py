@@ -27,6 +27,8 @@ _CERTIFICATE_CHECK_SECONDS = 5.0
 
 
 class Reloader:
+    """Reloads the settings on request, and certificates when their files change."""
+
     def __init__(self, context: ServerContext, source: SettingsSource, reporter: StatusReporter | None = None) -> None:
         self._context = context
         self._source = source

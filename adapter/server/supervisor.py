@@ -107,7 +107,7 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """``work`` runs in the worker's process and returns when the worker shall exit."""
+    """Forks, watches and ends the workers. ``work`` runs in a worker's process until the worker shall exit."""
 
     def __init__(
         self,

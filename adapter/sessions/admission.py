@@ -46,7 +46,7 @@ class Stage(enum.Enum):
 
 
 class Admission:
-    """``per_process`` is the number of connections that the descriptors of this process allow."""
+    """Admits and evicts connections; ``per_process`` is the number that the descriptors of a process allow."""
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class VerifiedLogin(NamedTuple):
 
 
 class DovecotUsers:
+    """The configured sources of users."""
+
     def __init__(self, settings: Dovecot) -> None:
         self._settings = Dovecot()
         self._file: PasswdFile | None = None

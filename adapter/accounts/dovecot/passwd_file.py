@@ -31,12 +31,16 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """One line of the file."""
+
     name: str
     password: str
     extra: dict[str, str]
 
 
 class PasswdFile:
+    """The users of a file. Thread-safe."""
+
     def __init__(self, path: str, default_scheme: str) -> None:
         self.path = path
         self._default_scheme = default_scheme

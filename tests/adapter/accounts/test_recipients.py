@@ -342,7 +342,11 @@ async def test_concurrent_deliveries_do_not_exceed_the_quota(tmp_path: Path) -> 
     make_store(tmp_path / "store")
     async with serving(tmp_path / "store", Settings(quota=Quota(messages=3))) as running:
         clients = [await running.hello() for _ in range(8)]
-        replies = await asyncio.gather(*(client.mail(message(), ADA) for client in clients))
+        for client in clients:  # every recipient is accepted before the first message is
+            assert await client.codes("MAIL FROM:<bob@other.test>", f"RCPT TO:<{ADA}>", "DATA") == [250, 250, 354]
+        for client in clients:
+            client.send(message() + b".\r\n")
+        replies = await asyncio.gather(*(client.reply() for client in clients))
         assert sorted(reply.code for reply in replies) == [250] * 3 + [452] * 5
         assert len(running.inbox()) == 3
 
