@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from adapter.store import layout, names, snapshots
 
-#: Bits that an entry never has: written by others, for files that anybody may read; any access of others; any of
-#: others and of the group.
+#: Forbidden mode bits: write access of others, for public files; any access of others; any access of others and group.
 READABLE, PRIVATE, SECRET = 0o022, 0o027, 0o077
 
 _ANYTHING = re.compile("")
@@ -20,15 +19,17 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _PREFIX = re.compile(r"[0-9a-f]{2}\Z")
 _SNAPSHOT = re.compile(r"[0-9]{16}\Z|\.[0-9]{16}\.new\Z")
 _DATABASE = r"\.sqlite(?:-journal|-wal|-shm)?\Z"
-#: Kept at the top by file systems, snapshots and synchronisation, or by a user who has the store as home directory.
+#: Entries of file systems, snapshots, synchronisation tools, or a user with the root as home directory.
 _OF_OTHERS = re.compile(r"\.|lost\+found\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
+    """The expected type and forbidden mode bits of an entry."""
+
     is_directory: bool
     forbidden: int = READABLE
-    is_checked: bool = True  # False: the scan of content, links, staging or the journal says what is wrong with it
+    is_checked: bool = True  # False: the scan of content, links, staging or the journal reports its problems
 
 
 _CONTENT = Expected(False, READABLE, is_checked=False)
@@ -92,12 +93,12 @@ _INSIDE: dict[str, dict[int, _Rules]] = {
 
 
 def expected(where: layout.Parts, name: str) -> Expected | None:
-    """What an entry of a directory should be; None if it does not belong there."""
+    """The rule for an entry of a directory; None if the entry does not belong there."""
     if not names.is_text(name):
         return _FOREIGN if not where and name.startswith(".") else None
-    for pattern, found in _rules(where):
+    for pattern, rule in _rules(where):
         if pattern.match(name):
-            return found
+            return rule
     if len(where) == 3 and name == layout.FULL_NAME_FILE and names.is_shortened(where[2]):
         return Expected(False, READABLE, is_checked=False)
     if temporary := _TEMPORARY.match(name):
@@ -110,10 +111,10 @@ def _rules(where: layout.Parts) -> _Rules:
 
 
 def has_own_scan(where: layout.Parts) -> bool:
-    """Whether files in this directory are read one by one by executors, with their modes."""
+    """True if executors read each file of this directory, and check its mode."""
     return where[0] in (*layout.MESSAGES, *layout.ATTACHMENTS)
 
 
 def is_walked(where: layout.Parts) -> bool:
-    """Whether the entries of a directory are known; those of quarantine, old indexes, reports and staging are not."""
+    """True if there are rules for the entries of a directory: not for quarantine, old indexes, reports and staging."""
     return bool(_rules(where)) and not (len(where) == 2 and where[0] == layout.SNAPSHOTS[0] and where[1][:1] == ".")

@@ -1,4 +1,4 @@
-"""What belongs in a store's tree: everything that the program makes, and nothing else."""
+"""Rules of a store's tree: all entries that Markpost creates are expected, and no others."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _LONG = folder_entry("x" * 300)
         (layout.MAINTENANCE, "offline", False),
     ],
 )
-def test_what_the_program_makes_is_expected(where: layout.Parts, name: str, is_directory: bool) -> None:
-    found = tree_rules.expected(where, name)
-    assert found is not None
-    assert found.is_directory is is_directory
+def test_own_entries_are_expected(where: layout.Parts, name: str, is_directory: bool) -> None:
+    rule = tree_rules.expected(where, name)
+    assert rule is not None
+    assert rule.is_directory is is_directory
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_what_the_program_makes_is_expected(where: layout.Parts, name: str, is_d
         (layout.MAINTENANCE, "notes"),
     ],
 )
-def test_anything_else_is_a_stray(where: layout.Parts, name: str) -> None:
+def test_other_entries_are_strays(where: layout.Parts, name: str) -> None:
     assert tree_rules.expected(where, name) is None
 
 
-def test_the_root_may_be_a_home_directory_or_a_mount_point() -> None:
+def test_root_can_be_a_home_directory_or_a_mount_point() -> None:
     for name in (".ssh", ".snapshot", ".stfolder", "lost+found", os.fsdecode(b".\xff")):
-        found = tree_rules.expected((), name)
-        assert found is not None
-        assert not found.is_checked
-        assert not found.forbidden
+        rule = tree_rules.expected((), name)
+        assert rule is not None
+        assert not rule.is_checked
+        assert not rule.forbidden
 
 
-def test_every_file_that_has_a_name_in_the_layout_is_expected_somewhere() -> None:
-    """Who gives the store a new file enters it in the tree, or repair would take it away."""
+def test_every_file_name_of_the_layout_has_a_rule() -> None:
+    """A new file of the store needs a rule, or repair would quarantine it."""
     inside_others = {layout.BACKUP_FILE, layout.MANIFEST_FILE, layout.FULL_NAME_FILE}
     files = {
         value
@@ -105,14 +105,14 @@ def test_every_file_that_has_a_name_in_the_layout_is_expected_somewhere() -> Non
 # --- the text index --------------------------------------------------------------------------------------------------
 
 
-def _made(root: Path) -> Path:
+def _text_index(root: Path) -> Path:
     text_index.connect(str(root)).close()
     return root / layout.TEXT_INDEX_FILE
 
 
-def test_a_text_index_of_ours_is_sound_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_intact_text_index_is_not_changed(tmp_path: Path) -> None:
     assert text_index.trouble(str(tmp_path)) == ""
-    file = _made(tmp_path)
+    file = _text_index(tmp_path)
     before = sorted(os.listdir(tmp_path)), file.read_bytes()
     assert text_index.trouble(str(tmp_path)) == ""
     assert (sorted(os.listdir(tmp_path)), file.read_bytes()) == before
@@ -131,15 +131,15 @@ def test_a_text_index_of_ours_is_sound_and_stays_as_it_is(tmp_path: Path) -> Non
         ("INSERT INTO texts VALUES (7, 'msg-20260101T000000Z-0', 1, '', 'h', 'b')", "row 7 is not ours"),
     ],
 )
-def test_a_text_index_that_is_not_ours(tmp_path: Path, statement: str, wrong: str) -> None:
-    _made(tmp_path)
+def test_foreign_text_index_is_reported(tmp_path: Path, statement: str, wrong: str) -> None:
+    _text_index(tmp_path)
     connection = text_index.connect(str(tmp_path))
     connection.execute(statement)
     connection.close()
     assert text_index.trouble(str(tmp_path)) == wrong
 
 
-def test_garbage_in_the_place_of_the_text_index(tmp_path: Path) -> None:
+def test_garbage_in_place_of_the_text_index_is_reported(tmp_path: Path) -> None:
     file = tmp_path / layout.TEXT_INDEX_FILE
     file.write_bytes(b"garbage" * 5000)
     assert "not a database" in text_index.trouble(str(tmp_path))
