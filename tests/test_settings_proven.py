@@ -1,7 +1,7 @@
-"""Every setting does something: a test says which settings it proves, and here is seen that none is left out.
+"""Every setting takes effect: each is claimed by a test that proves it.
 
-A test claims settings with ``@pytest.mark.setting("limits.idle", …)``; a transcript of IMAP by the settings it makes. A
-setting of a section with names of the user's own is called without the name: ``account.over``, ``hook.url``.
+A test claims settings with ``@pytest.mark.setting("limits.idle", …)``; an IMAP transcript by the settings it sets. A
+setting of a section named by the user is claimed without the name: ``account.over``, ``hook.url``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _marked(decorators: list[ast.expr]) -> Iterator[str]:
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
-    """The keywords of calls, and what stands in strings."""
+    """Yield the keywords of calls, and all strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg:
             yield node.arg
@@ -46,7 +46,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
 
 
 def _claims() -> Iterator[tuple[str, str, str]]:
-    """The setting, the test that claims it, and what the module says without its decorators."""
+    """Yield the setting, the test that claims it, and the words of its module without decorators."""
     for path in sorted(TESTS.rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         if "mark.setting(" not in source:
@@ -56,10 +56,10 @@ def _claims() -> Iterator[tuple[str, str, str]]:
         claimed = [(name, function) for function in functions for name in _marked(function.decorator_list)]
         for function in functions:
             function.decorator_list = []
-        said = "\n".join(_words(tree))
+        words = "\n".join(_words(tree))
         for name, function in claimed:
             assert function.name.startswith("test_"), f"{path.name}: {function.name}"
-            yield name, f"{path.name}::{function.name}", said
+            yield name, f"{path.name}::{function.name}", words
 
 
 def _in_transcripts() -> set[str]:
@@ -75,8 +75,8 @@ def test_every_setting_is_claimed_by_a_test() -> None:
     assert sorted(set(_settings()) - claimed) == []
 
 
-def test_no_test_claims_what_is_no_setting_or_what_it_never_sets() -> None:
-    known = set(_settings())
-    for name, test, said in _claims():
-        assert name in known, f"{test} claims {name}"
-        assert re.search(rf"\b{name.rpartition('.')[2]}\b", said), f"{test} claims {name} and never mentions it"
+def test_claimed_setting_exists_and_is_used_by_its_module() -> None:
+    settings = set(_settings())
+    for name, test, words in _claims():
+        assert name in settings, f"{test} claims {name}"
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", words), f"{test} claims {name} and never mentions it"
