@@ -6,21 +6,25 @@ files are durable before the export reports success.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from adapter.exchange import files, maildir, mbox
+from adapter.read_model.interface import Account, Folder, Registration, Row
+from adapter.read_model.stored_messages import StoredMessages
+from adapter.read_model.thread_pool import ThreadPool
 from adapter.store import names
-from adapter.store.queries import mailboxes, messages
-from adapter.store.queries.mailboxes import Folder, Registration, Row
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 
 Format = Literal["maildir", "mbox"]
 Progress = Callable[[int], None]
+
+_IDLE_THREAD_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -36,52 +40,59 @@ class Exporter:
     """Exports accounts of an open store to a directory outside it."""
 
     def __init__(self, transport: Transport, target: str, form: Format, address: str | None = None) -> None:
-        self._transport = transport
+        self._threads = ThreadPool("export", 1, lambda: None, _IDLE_THREAD_SECONDS)
+        self._reader = StoredMessages(transport, self._threads)
         self._target = os.path.abspath(target)
         self._form = form
         root = os.path.realpath(transport.root)
         if os.path.commonpath([root, os.path.realpath(target)]) == root:
             raise MailError(Reason.NOT_ALLOWED, f"{target} is inside the store: export to a directory outside it")
-        with transport.reading() as connection:
-            only = None if address is None else names.normalise_address(address)
-            self._accounts = [
-                registration
-                for registration in mailboxes.registrations(connection)
-                if registration.status in ("active", "inactive") and only in (None, registration.address)
-            ]
-            self.size = sum(
-                folder.size for account in self._accounts for folder in mailboxes.folders(connection, account.id)
-            )
-        if only is not None and not self._accounts:
+        only = None if address is None else names.normalise_address(address)
+        self._registrations, self.size = asyncio.run(self._select(only))
+        if only is not None and not self._registrations:
             raise MailError(Reason.NO_SUCH_ADDRESS, only)
         self.done = Exported()
 
+    async def _select(self, only: str | None) -> tuple[list[Registration], int]:
+        """Return the registrations to export, and the size of their mail."""
+        selected = [
+            registration
+            for registration in await self._reader.registrations()
+            if registration.status in ("active", "inactive") and only in (None, registration.address)
+        ]
+        accounts = [await self._reader.account_of(registration) for registration in selected]
+        return selected, sum(folder.size for account in accounts for folder in account.folders.values())
+
     def run(self, progress: Progress = lambda octets: None) -> Exported:
         """Export everything; ``progress`` is called with the number of octets written."""
-        for account in self._accounts:
-            directory = self._new_directory(account)
-            with self._transport.reading() as connection:
-                folders = mailboxes.folders(connection, account.id)
-                subscribed = mailboxes.subscriptions(connection, account.id)
-            shortened: dict[str, str] = {}
-            for folder in folders:
-                with self._transport.reading() as connection:
-                    rows = mailboxes.rows(connection, folder.id)
-                export = self._maildir if self._form == "maildir" else self._mbox
-                export(account, directory, folder, rows, shortened, progress)
-                self.done.folders += 1
-            files.write_full_names(directory, shortened)
-            files.write_subscriptions(directory, subscribed)
-            self.done.accounts += 1
+        try:
+            asyncio.run(self._export_all(progress))
+        finally:
+            self._threads.close()
         files.make_durable()
         return self.done
 
-    def _maildir(
+    async def _export_all(self, progress: Progress) -> None:
+        """Write the files. They are written on the event loop, which has nothing else to do."""
+        for registration in self._registrations:
+            directory = self._new_directory(registration)
+            account = await self._reader.account_of(registration)
+            shortened: dict[str, str] = {}
+            for folder in account.folders.values():
+                rows = await self._reader.rows(folder.id)
+                export = self._maildir if self._form == "maildir" else self._mbox
+                await export(account, directory, folder, rows, shortened, progress)
+                self.done.folders += 1
+            files.write_full_names(directory, shortened)
+            files.write_subscriptions(directory, sorted(account.subscriptions))
+            self.done.accounts += 1
+
+    async def _maildir(
         self,
-        account: Registration,
+        account: Account,
         directory: str,
         folder: Folder,
-        rows: list[Row],
+        rows: Sequence[Row],
         shortened: dict[str, str],
         progress: Progress,
     ) -> None:
@@ -92,22 +103,23 @@ class Exporter:
             )
         for row in rows:
             with self._counting(row, progress):
-                writer.add(row, self._transport.content.stream(row.message_id))
+                writer.add(row, [await self._reader.octets(row.message_id)])
         writer.finish()
 
-    def _mbox(
+    async def _mbox(
         self,
-        account: Registration,
+        account: Account,
         directory: str,
         folder: Folder,
-        rows: list[Row],
+        rows: Sequence[Row],
         shortened: dict[str, str],
         progress: Progress,
     ) -> None:
         writer = mbox.FolderWriter(directory, folder, shortened)
         for row in rows:
             with self._counting(row, progress):
-                writer.add(row, self._sender(row.message_id), self._transport.content.octets(row.message_id))
+                sender = await self._sender(row.message_id)
+                writer.add(row, sender, await self._reader.octets(row.message_id))
         writer.finish()
 
     @contextmanager
@@ -122,12 +134,11 @@ class Exporter:
             self.done.octets += row.size
         progress(row.size)
 
-    def _sender(self, message_id: str) -> str:
-        with self._transport.reading() as connection:
-            header = messages.header(connection, message_id)
+    async def _sender(self, message_id: str) -> str:
+        header = await self._reader.header(message_id)
         return (header.sender or header.header_from) if header else ""
 
-    def _new_directory(self, account: Registration) -> str:
-        directory = os.path.join(self._target, names.address_entry(account.address))
+    def _new_directory(self, registration: Registration) -> str:
+        directory = os.path.join(self._target, names.address_entry(registration.address))
         files.empty_directory(directory)
         return directory
