@@ -130,7 +130,7 @@ class ChangeFollower:
                     _log.warning("change feed: no pass within the timeout; comparing the caches with the index")
                     self._distrust_caches()
                     break
-        await self._folders.settle()
+        await self._folders.compare_stale()
 
     def _next_pass(self) -> asyncio.Future[bool]:
         if self._pass is None:
@@ -196,7 +196,7 @@ class ChangeFollower:
 
     def _compare_caches(self) -> None:
         self._distrust_caches()
-        self._folders.settle_soon()
+        self._folders.compare_soon()
 
     def _distrust_caches(self) -> None:
         """The caches may have missed any change."""
@@ -225,7 +225,7 @@ class ChangeFollower:
         return [
             row.message_id
             for effect in effects
-            if isinstance(effect, Project) and effect.folder in self._folders.wanted
+            if isinstance(effect, Project) and effect.folder in self._folders.tracked
             for row in effect.rows
             if row.message_id not in new
         ]

@@ -4,7 +4,7 @@ Invariants:
 
 * a change is applied exactly once and in the order of commits, whichever way it arrives: the mod-sequences of a folder
   have no gaps, so a change is new if it is the next one, and known if it is not above the folder's own;
-* a folder is marked as wanted before it is read, so no change after the read can be missed;
+* a folder is tracked before it is read, so no change after the read can be missed;
 * a folder that did miss changes is *stale* until it was compared with the index.
 """
 
@@ -52,7 +52,7 @@ class FolderCache:
         self._stale: set[int] = set()
         self._comparison: asyncio.Task[None] | None = None
         #: Folders in memory or being loaded; other threads may read it.
-        self.wanted: set[int] = set()
+        self.tracked: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._folders)
@@ -66,7 +66,7 @@ class FolderCache:
             return folder
         task = self._loading.get(folder_id)
         if task is None:
-            self.wanted.add(folder_id)
+            self.tracked.add(folder_id)
             self._early[folder_id] = []
             task = self._loading[folder_id] = asyncio.create_task(self._load(folder_id))
         return await asyncio.shield(task)
@@ -80,7 +80,7 @@ class FolderCache:
             del self._loading[folder_id]
             early = self._early.pop(folder_id)
             if folder_id not in self._folders:
-                self.wanted.discard(folder_id)
+                self.tracked.discard(folder_id)
         for effects, sizes in early:
             self.apply(folder_id, effects, sizes)
         if folder.is_removed:
@@ -117,7 +117,7 @@ class FolderCache:
                 continue
             if effect.modseq > builder.modseq + 1 or not is_complete(effect, sizes):
                 self._stale.add(folder_id)
-                self.settle_soon()
+                self.compare_soon()
                 break
             builder.apply(effect, sizes)
         if builder.modseq > folder.modseq:
@@ -160,27 +160,27 @@ class FolderCache:
 
     def distrust(self) -> None:
         """Mark all folders as stale: they may have missed changes."""
-        self._stale |= self.wanted
+        self._stale |= self.tracked
 
     def forget_unwatched(self) -> None:
         """Drop all folders without listeners."""
         for folder in [folder for folder in self._folders.values() if not folder.subscriptions]:
             self._forget(folder)
 
-    async def settle(self) -> None:
+    async def compare_stale(self) -> None:
         """Compare stale folders with the index. Raises MailError if it cannot be read: they stay stale."""
         while not self.is_settled:
             await asyncio.shield(self._start_comparison())
 
-    def settle_soon(self) -> None:
+    def compare_soon(self) -> None:
         """Do the same without waiting, for sessions in IDLE; after a failure the next command tries again."""
         self._start_comparison().add_done_callback(_log_failure)
 
     def _start_comparison(self) -> asyncio.Task[None]:
-        self._comparison = self._comparison or asyncio.create_task(self._compare_stale())
+        self._comparison = self._comparison or asyncio.create_task(self._compare_all_stale())
         return self._comparison
 
-    async def _compare_stale(self) -> None:
+    async def _compare_all_stale(self) -> None:
         try:
             await asyncio.gather(*self._loading.values(), return_exceptions=True)
             while self._stale:
@@ -242,7 +242,7 @@ class FolderCache:
     def _forget(self, folder: CachedFolder) -> None:
         folder.drop_derived()
         del self._folders[folder.id]
-        self.wanted.discard(folder.id)
+        self.tracked.discard(folder.id)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -85,7 +85,7 @@ class Account:
 
 
 class StorageUse(NamedTuple):
-    """What an account stores and may store; a limit of 0 is no limit."""
+    """The storage of an account and its limits; 0: unlimited."""
 
     octets: int
     messages: int
@@ -142,7 +142,7 @@ class OpenFolder(ReportedFolder, Protocol):
 
 
 class FetchResponses(Protocol):
-    """The responses to one FETCH. What could not be sent is known when the chunks have ended."""
+    """The responses to one FETCH. The lists of failures are complete when the chunks have ended."""
 
     failed: list[int]  # UIDs without a response: gone, or unreadable
     undecodable: list[int]  # UIDs of a BINARY part in an unknown encoding, answered with NIL (RFC 3516 4.3)
@@ -193,18 +193,18 @@ class MailboxReader(Protocol):
         """UIDs expunged after a mod-sequence (RFC 7162 3.2.5)."""
 
     def first_recent(self, folder: OpenFolder, before: int, *, claim: bool) -> int:
-        r"""First UID below ``before`` that no session was told of as ``\Recent``; ``before`` if there is none. With
+        r"""First UID below ``before`` that no session has announced as ``\Recent``; ``before`` if there is none. With
         ``claim`` these messages are recent to the caller and to no other session (RFC 3501 2.3.2)."""
 
     async def recent_count(self, folder: Folder) -> int:
-        r"""Messages that no session was told of as ``\Recent``."""
+        r"""Messages that were not announced to any session as ``\Recent``."""
 
     # --- messages of an open folder
 
     def fetch(
         self, folder: OpenFolder, rows: Rows, items: Sequence[FetchItem], dialect: Dialect, view: View | None = None
     ) -> FetchResponses:
-        """``view``: that of the session, which must be told of new keywords before it sees them."""
+        """``view``: that of the session, to announce new keywords before they are shown."""
 
     async def search(
         self, folder: OpenFolder, program: Program, on_progress: Callable[[int], None] | None = None
@@ -233,7 +233,7 @@ class MailboxReader(Protocol):
         """Every place of a message in the folders of an account."""
 
     async def header(self, message_id: str) -> MessageHeader | None:
-        """What is known of a message wherever it is; None if its content is gone."""
+        """Header values of a message in any folder; None if its content is gone."""
 
     async def markdown(self, message_id: str) -> bytes:
         """The canonical file. Raises ``NO_SUCH_MESSAGE`` or ``UNREADABLE``."""

@@ -1,4 +1,4 @@
-r"""``\Recent`` (RFC 3501 2.3.2): messages that no session was told of before.
+r"""``\Recent`` (RFC 3501 2.3.2): messages that were not announced to any session before.
 
 The marks of the store decide atomically for the sessions of all workers. They are read and written on the event loop:
 that takes microseconds, waits at most 50 milliseconds for another process, and happens only when there is new mail. If
@@ -51,7 +51,7 @@ class RecentMarks:
         return first
 
     def peek(self, folder_id: int, uidvalidity: int, before: int) -> int:
-        """Return the first UID below ``before`` that no session was told of; ``before`` if there is none."""
+        """Return the first UID below ``before`` that was not announced; ``before`` if there is none."""
         return self._ask(recent_marks.peek, folder_id, uidvalidity, before)
 
     def _ask(

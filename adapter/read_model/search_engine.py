@@ -34,13 +34,13 @@ _SORT_COLUMNS = {
     SortKey.DISPLAYFROM: HeaderValue.DISPLAY_FROM,
     SortKey.DISPLAYTO: HeaderValue.DISPLAY_TO,
 }
-# A search yields to others after so long.
+# Time slice after which a search yields to others.
 _SLICE_SECONDS = 0.05
 _NO_UIDS: frozenset[int] = frozenset()
 
 
 class SearchEngine:
-    """What all searches of a process share. Its methods are blocking."""
+    """The parts that all searches of a process share. Its methods are blocking."""
 
     def __init__(
         self,

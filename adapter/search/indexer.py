@@ -24,7 +24,7 @@ from protocol.errors import MailError
 _log = logging.getLogger(__name__)
 
 _BATCH_MESSAGES = 128  # of one transaction
-# Without new mail for so long it begins, unless so many messages are queued that a search would take long.
+# It starts after this time without new mail, or when so many messages are queued that a search would take long.
 _CALM_SECONDS = 1.0
 _LONG_QUEUE = 2000
 _BATCH_PAUSE_SECONDS = 0.05

@@ -1,9 +1,9 @@
-"""What a search looks through: the text of a message, decoded and folded.
+"""Searchable text of a message, decoded and folded.
 
-The header is its fields, one to a line, ``name: value``, each line after a line feed. The body is, part by part, the
-fields of the part's own header and, of texts, their content (RFC 3501 6.4.4: what is in the body of the message, in
-the charset of the search). Of attachments that are no text their header alone counts. Of a message with more text than
-``LIMIT`` the rest does not count (headers of parts always do), so that no message costs more than one pass.
+The header has one line per field, ``name: value``, each preceded by a line feed. The body has, part by part, the fields
+of the part's own header and the content of text parts (RFC 3501 6.4.4: the body of the message, in the charset of the
+search). Attachments of other types contribute their header only. Text beyond ``MAX_TEXT_CHARACTERS`` is ignored, except
+headers of parts, so that no message costs more than one pass.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from protocol.mime.headers import HeaderBlock, decode_words, parse_headers, pars
 from protocol.mime.parser import Part, walk
 from protocol.mime.text import decode_text
 
-#: Octets of decoded text in one message.
-LIMIT = 8 << 20
-# Encoded octets that hold so much text at most: base64 and soft line breaks take room, quoted octets triple.
-_RAW_LIMIT = 3 * LIMIT
-_HEADER_LIMIT = 1 << 20
+#: Of decoded text in one message.
+MAX_TEXT_CHARACTERS = 8 << 20
+# Encoded octets of that text: base64 and soft line breaks need more, quoted octets three times as many.
+_MAX_RAW_BYTES = 3 * MAX_TEXT_CHARACTERS
+_MAX_HEADER_BYTES = 1 << 20
 _NO_HEADERS = parse_headers(b"", 0, 0)
 _BLANK = b" \t\r\n"
 _NOT_PLAIN = re.compile(rb"[^\t\n -~]")
 _PLAIN_FIELD = re.compile(r"^([!-9;-~]++) *+:([^\n]*+(?>(?:\n [^\n]*+)*))", re.MULTILINE)
 _LF = "\n"
 
-#: Octets of the message from one offset to another.
+#: Reads the message from one offset to another.
 Read = Callable[[int, int], bytes]
 
 
 class SearchText(NamedTuple):
     header: str
     body: str
-    references: str  # the field as it came, for threads
-    is_whole: bool = True  # False: more than the caller wanted, and the rest was not read
+    references: str  # the field as received, for threads
+    is_whole: bool = True  # False: longer than the caller's limit, and not read to the end
 
 
 def search_text(root: Part, read: Read, longest: int | None = None) -> SearchText:
-    """The text of a message whose parts lie as ``root`` says (headers and parameters are not taken from there).
+    """Extract the text of a message, with the offsets of its parts from ``root``.
 
-    One pass: ``read`` is asked for ascending ranges. Once there are more characters than ``longest`` it ends early.
+    One pass: ``read`` is called for ascending ranges. It stops early after more characters than ``longest``.
     """
     header, references = "", ""
     pieces: list[str] = []
-    room = LIMIT
+    room = MAX_TEXT_CHARACTERS
     length = 0
     for part in walk(root):
         if longest is not None and length > longest:
             return SearchText(header, "", references, is_whole=False)
-        block = read(part.start, min(part.body, part.start + _HEADER_LIMIT))
+        block = read(part.start, min(part.body, part.start + _MAX_HEADER_BYTES))
         headers = parse_headers(block, 0, len(block))
         lines = _lines(block)
         length += len(lines)
@@ -70,26 +70,25 @@ def search_text(root: Part, read: Read, longest: int | None = None) -> SearchTex
 
 
 def field_of(header: str, name: str) -> str | None:
-    """The value of a field (its name in lower case) of a folded header; several are joined with a line feed."""
+    """Return a field (its name in lower case) of a folded header; repeated fields are joined by line feeds."""
     lead = f"\n{name}: "
     if ":" in name or "\n" in name:
         return None
-    found = [rest.partition("\n")[0] for rest in header.split(lead)[1:]]
-    return "\n".join(found) if found else None
+    values = [rest.partition("\n")[0] for rest in header.split(lead)[1:]]
+    return "\n".join(values) if values else None
 
 
 def _folded(text: str) -> str:
-    """NUL is no text to the index; what is no character at all is replaced, as in any UTF-8."""
+    """Fold text for the index: without NUL, and with lone surrogates replaced."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
     return fold(text.replace("\0", ""))
 
 
 def _lines(block: bytes) -> str:
-    """The fields of a header block, decoded."""
+    """Decode the fields of a header block."""
     text = block.replace(b"\r\n", b"\n")
     if b"=?" not in text and not _NOT_PLAIN.search(text):
-        # Nothing to decode.
         fields = _PLAIN_FIELD.findall(text.decode("ascii").replace("\t", " "))
         return "".join(
             [f"\n{name}: {(value.replace(_LF, '') if _LF in value else value).strip(' ')}" for name, value in fields]
@@ -102,17 +101,17 @@ def _lines(block: bytes) -> str:
 
 
 def _parameters(headers: HeaderBlock) -> list[str]:
-    """Values in the extended form (RFC 2231 4), such as names of attachments, which are not readable as they are."""
-    found: list[str] = []
+    """Decode parameters in the extended form (RFC 2231 4), such as names of attachments."""
+    values: list[str] = []
     for name in ("content-type", "content-disposition"):
         raw = headers.first(name)
         if raw is not None and b"*" in raw:
-            found += parse_parameters(raw)[1].values()
-    return found
+            values += parse_parameters(raw)[1].values()
+    return values
 
 
 def _text(part: Part, headers: HeaderBlock, read: Read, limit: int) -> str:
-    raw = read(part.body, min(part.end, part.body + _RAW_LIMIT))
+    raw = read(part.body, min(part.end, part.body + _MAX_RAW_BYTES))
     declared = headers.first("content-type")
     params = parse_parameters(declared)[1] if declared is not None else {}
     leaf = Part(0, 0, len(raw), part.type, part.subtype, params, part.encoding, [], "", _NO_HEADERS)

@@ -67,11 +67,11 @@ class TextIndex:
         return self._ask(lambda c: text_search.rows(c, message_ids), {})
 
     def too_long(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
-        """Return the rows within the ranges whose texts are not indexed and have to be read."""
+        """Return the rows within the ranges that have no indexed text: their messages have to be read."""
         return self._ask(lambda c: text_search.too_long(c, ranges), set())
 
     def find(self, needle: str, ranges: Sequence[tuple[int, int]], *, header: bool, body: bool) -> set[int] | None:
-        """Return the rows within the ranges whose header or body contains a folded needle.
+        """Return the rows within the ranges that contain a folded needle in the header or the body.
 
         None if the index cannot answer.
         """
@@ -133,7 +133,7 @@ class TextIndex:
         except sqlite3.DatabaseError as error:
             self._drop(epoch, error)
         except UnicodeEncodeError:
-            pass  # a needle that is no text
+            pass  # the needle is not valid text
         return unavailable
 
     def _connection(self) -> sqlite3.Connection:

@@ -15,7 +15,7 @@ _ENTRY_COST_BYTES = 180
 
 @dataclass(slots=True)
 class IndexedFolder:
-    """What the index has of a folder. It may include UIDs that the folder no longer has."""
+    """The index rows of a folder. They may include UIDs that the folder no longer has."""
 
     generation: str
     last_uid: int = 0  # the highest UID looked up
@@ -57,12 +57,12 @@ class TextRows:
             return indexed
 
     def _look_up(self, index: TextIndex, indexed: IndexedFolder) -> None:
-        found = index.rows(list(indexed.missing.values()))
-        if not found:
+        new_rows = index.rows(list(indexed.missing.values()))
+        if not new_rows:
             return
-        added = ranges_of(found.values())
+        added = ranges_of(new_rows.values())
         too_long = index.too_long(added)
-        rows = {uid: found[message_id] for uid, message_id in indexed.missing.items() if message_id in found}
+        rows = {uid: new_rows[message_id] for uid, message_id in indexed.missing.items() if message_id in new_rows}
         long = {uid: indexed.missing[uid] for uid, row in rows.items() if row in too_long} if too_long else {}
         indexed.long |= long
         indexed.rows |= {uid: row for uid, row in rows.items() if uid not in long} if long else rows

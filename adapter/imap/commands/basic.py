@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 _NAME: Final = {"name": "Markpost"}
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
-_SHOWN: Final = ("name", "version", "os", "vendor")
+_LOGGED_FIELDS: Final = ("name", "version", "os", "vendor")
 
 
 # RFC 3501 6.1.1
@@ -54,12 +54,12 @@ async def logout(session: Session, command: model.Logout) -> TaggedResponse | No
 # RFC 2971 3.1
 @handles(model.Id)
 async def identify(session: Session, command: model.Id) -> TaggedResponse:
-    known = dict(command.fields)
-    if not id_proxy.hear(session, known):
+    fields = dict(command.fields)
+    if not id_proxy.apply_client_address(session, fields):
         session.connection.bye("Too many connections", codes.UNAVAILABLE)
         return no("Too many connections", codes.LIMIT)
-    told = " ".join(f"{key}={known[key]}" for key in _SHOWN if known.get(key))
-    if told:
-        _log.info("%s client %s", session.peer, _UNPRINTABLE.sub("?", told)[:200])
+    software = " ".join(f"{key}={fields[key]}" for key in _LOGGED_FIELDS if fields.get(key))
+    if software:
+        _log.info("%s client %s", session.peer, _UNPRINTABLE.sub("?", software)[:200])
     session.send(status.id_response(_NAME))
     return TaggedResponse("ID completed")

@@ -1,8 +1,8 @@
-"""A proxy in front says in ID (RFC 2971) for whom it speaks: ``x-originating-ip``, as Dovecot sends it.
+"""The client's address from a trusted proxy, in ID (RFC 2971): ``x-originating-ip``, as Dovecot sends it.
 
-Invariants: only configured networks are believed, and only once, before a login: what comes later may be the words of
-the client itself. Limits, delays after failed logins and log lines are those of the client from then on; whether
-passwords may pass in the clear is still decided by the connection.
+Invariants: only configured networks are trusted, and only once, before a login: a later ID may come from the client
+itself. From then on limits, delays after failed logins and log lines are those of the client; the connection still
+decides whether passwords may be sent in the clear.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def hear(session: Session, fields: Mapping[str, str | None]) -> bool:
-    """Take in what a proxy says; False if the client it speaks for has too many connections."""
-    told = fields.get("x-originating-ip")
-    if told is None or session.proxied or session.state is not State.NOT_AUTHENTICATED:
+def apply_client_address(session: Session, fields: Mapping[str, str | None]) -> bool:
+    """Take over the client's address from a trusted proxy; False if that client has too many connections."""
+    forwarded = fields.get("x-originating-ip")
+    if forwarded is None or session.proxied or session.state is not State.NOT_AUTHENTICATED:
         return True
     if session.peer.address not in session.server.proxies:
         return True
     try:
-        client = canonical(str(ipaddress.ip_address(told)))
+        client = canonical(str(ipaddress.ip_address(forwarded)))
     except ValueError:
-        _log.warning("%s speaks for a client without a valid address", session.peer)
+        _log.warning("%s proxy sent an invalid client address; ignored", session.peer)
         return True
     before = session.peer
     session.peer, session.proxied = Peer(before.session, client), True
-    _log.info("%s speaks through %s", session.peer, before.address)
+    _log.info("%s connected through proxy %s", session.peer, before.address)
     return session.admit_again(client)

@@ -1,7 +1,6 @@
-"""Commands about who the client is and how the connection is used: STARTTLS, AUTHENTICATE, LOGIN, ENABLE, COMPRESS,
-UNAUTHENTICATE.
+"""Authentication and options of the connection: STARTTLS, AUTHENTICATE, LOGIN, ENABLE, COMPRESS, UNAUTHENTICATE.
 
-Invariant: nothing tells a wrong password from an unknown user (:mod:`adapter.accounts.login`).
+Invariant: a client cannot distinguish a wrong password from an unknown user (:mod:`adapter.accounts.login`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NO_LOGIN = "Use STARTTLS before you log in"
 async def starttls(session: Session, command: model.StartTls) -> TaggedResponse | None:
     context = session.server.certificates.context
     if session.tls or context is None:
-        raise CommandError("TLS is active already" if session.tls else "TLS is not available")
+        raise CommandError("TLS is already active" if session.tls else "TLS is not available")
     session.send(status.ok(session.tag, "Begin TLS negotiation now"))
     if await session.connection.start_tls(context, session.server.settings.tls.handshake):
         session.apply(StateEvent.TLS_STARTED)
@@ -58,7 +57,7 @@ async def authenticate(session: Session, command: model.Authenticate) -> TaggedR
 
     authenticator = session.backend.authenticator
     outcome = await authenticator.authenticate(command.mechanism, command.initial, ask, session.peer)
-    return await _settle(session, outcome)
+    return await _respond(session, outcome)
 
 
 # RFC 3501 6.2.3
@@ -69,12 +68,12 @@ async def login(session: Session, command: model.Login) -> TaggedResponse:
     try:
         password = command.password.decode("utf-8")
     except UnicodeDecodeError:
-        password = command.password.decode("latin-1")  # an old client; right or wrong, the check will tell
+        password = command.password.decode("latin-1")  # from an old client
     outcome = await session.backend.authenticator.check_password(command.user, password, session.peer)
-    return await _settle(session, outcome)
+    return await _respond(session, outcome)
 
 
-async def _settle(session: Session, outcome: Success | Failure | None) -> TaggedResponse:
+async def _respond(session: Session, outcome: Success | Failure | None) -> TaggedResponse:
     match outcome:
         case Success(user):
             return await _enter(session, user)

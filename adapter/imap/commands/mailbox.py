@@ -91,14 +91,14 @@ async def list_mailboxes(session: Session, command: model.List) -> TaggedRespons
     counted = await session.reader.status(session.account) if command.status else {}
     matching = partial(hierarchy.matching, command, plain=not session.dialect.rev2)
     if len(hierarchy.folders) * len(command.patterns) > _MAX_COMPARISONS:
-        shown_mailboxes = await asyncio.to_thread(matching)
+        mailboxes = await asyncio.to_thread(matching)
     else:
-        shown_mailboxes = matching()
-    for shown in shown_mailboxes:
+        mailboxes = matching()
+    for listed in mailboxes:
         session.send(
-            responses.list_response(shown.name, shown.attributes, session.dialect, child_info=shown.child_info)
+            responses.list_response(listed.name, listed.attributes, session.dialect, child_info=listed.child_info)
         )
-        if command.status and (folder := counted.get(shown.name)) is not None:
+        if command.status and (folder := counted.get(listed.name)) is not None:
             await _send_status(session, folder, command.status)
         await session.connection.drain()
     return TaggedResponse("List completed")
@@ -108,8 +108,8 @@ async def list_mailboxes(session: Session, command: model.List) -> TaggedRespons
 @handles(model.Lsub)
 async def lsub(session: Session, command: model.Lsub) -> TaggedResponse:
     if command.pattern is not None:
-        for shown in (await _hierarchy(session)).lsub(command.reference, command.pattern):
-            session.send(responses.lsub_response(shown.name, shown.attributes, session.dialect))
+        for listed in (await _hierarchy(session)).lsub(command.reference, command.pattern):
+            session.send(responses.lsub_response(listed.name, listed.attributes, session.dialect))
     return TaggedResponse("Lsub completed")
 
 
@@ -136,9 +136,9 @@ async def status(session: Session, command: model.Status) -> TaggedResponse:
     return TaggedResponse("Status completed")
 
 
-async def _send_status(session: Session, folder: Folder, wanted: Sequence[StatusItem]) -> None:
-    items = [(item.value.encode("ascii"), await _value(session, folder, item)) for item in wanted]
-    session.send(responses.status_response(folder.name, items, session.dialect))
+async def _send_status(session: Session, folder: Folder, items: Sequence[StatusItem]) -> None:
+    values = [(item.value.encode("ascii"), await _value(session, folder, item)) for item in items]
+    session.send(responses.status_response(folder.name, values, session.dialect))
 
 
 async def _value(session: Session, folder: Folder, item: StatusItem) -> int | bytes:

@@ -25,7 +25,7 @@ _RESYNC_ITEMS: Final = (Attribute.UID, Attribute.FLAGS, Attribute.MODSEQ)
 
 
 async def find_folder(session: Session, name: str) -> Folder:
-    """A folder of the account that is logged in. Raises ``NO_SUCH_FOLDER``, ``BAD_FOLDER_NAME``."""
+    """Return a folder of the authenticated account. Raises ``NO_SUCH_FOLDER``, ``BAD_FOLDER_NAME``."""
     name = normalise_folder(name)
     account = await session.reader.account(session.account)
     folder = account.folders.get(name)
@@ -72,18 +72,18 @@ async def _open(session: Session, command: model.Select) -> TaggedResponse:
     if command.qresync is not None and command.qresync.uid_validity == opened.uidvalidity:
         await _resynchronise(session, box, command.qresync)
     what = "Examine" if command.read_only else "Select"
-    # What happened since the mailbox was described is told with the next command.
+    # Later changes are announced with the next command.
     return TaggedResponse(
         f"{what} completed", codes.READ_ONLY if command.read_only else codes.READ_WRITE, announces=False
     )
 
 
-# RFC 7162 3.2.5.1: the message numbers the client matched UIDs with (3.2.5.2) are not needed, since no expunge is
-# ever forgotten here
-async def _resynchronise(session: Session, box: SelectedMailbox, known: QResync) -> None:
-    wanted: Spans = [(1, LARGEST)] if known.known_uids is None else known.known_uids.resolve(LARGEST)
-    changed = [uid for uid in box.folder.changed_since(known.modseq) if contains(wanted, uid)]
-    await send_vanished(session, box, known.modseq, wanted)
+# RFC 7162 3.2.5.1: the message numbers that the client matched with UIDs (3.2.5.2) are not needed, because every
+# expunge is recorded
+async def _resynchronise(session: Session, box: SelectedMailbox, client: QResync) -> None:
+    requested: Spans = [(1, LARGEST)] if client.known_uids is None else client.known_uids.resolve(LARGEST)
+    changed = [uid for uid in box.folder.changed_since(client.modseq) if contains(requested, uid)]
+    await send_vanished(session, box, client.modseq, requested)
     rows = Rows(box.view.numbers(changed), changed, False)
     if changed:
         # RFC 9586 3.3: the response begins with the UID
@@ -94,15 +94,15 @@ async def _resynchronise(session: Session, box: SelectedMailbox, known: QResync)
 
 
 # RFC 7162 3.2.10.1
-async def send_vanished(session: Session, box: SelectedMailbox, modseq: int, wanted: Spans) -> None:
-    """``VANISHED (EARLIER)`` for what was expunged after a mod-sequence, of those that are wanted."""
+async def send_vanished(session: Session, box: SelectedMailbox, modseq: int, requested: Spans) -> None:
+    """Send ``VANISHED (EARLIER)`` for the requested UIDs that were expunged after a mod-sequence."""
     if modseq >= box.folder.modseq:
         return
     expunged = await session.reader.vanished(box.folder.id, modseq)
-    # What the client was just told of is not gone for it, even if it is by now.
-    gone = list(_numbers(missing(intersect(expunged, wanted), box.view.uids)))
-    if gone:
-        session.send(status.vanished(gone, earlier=True))
+    # Announced messages still exist for the client, even if they were expunged since.
+    vanished = list(_numbers(missing(intersect(expunged, requested), box.view.uids)))
+    if vanished:
+        session.send(status.vanished(vanished, earlier=True))
 
 
 def _numbers(spans: Spans) -> Iterable[int]:
@@ -114,12 +114,12 @@ def _numbers(spans: Spans) -> Iterable[int]:
 @handles(model.Close)
 async def close(session: Session, command: model.Close) -> TaggedResponse:
     box = session.mailbox
-    session.apply(StateEvent.DESELECTED)  # first: nothing of what follows is reported
+    session.apply(StateEvent.DESELECTED)  # first, so that the expunges are not announced
     if not box.read_only:
         try:
             await session.writer.expunge(box.folder.id)
         except MailError as error:
-            if error.reason is not Reason.NO_SUCH_FOLDER:  # another session has deleted it: closed it is all the same
+            if error.reason is not Reason.NO_SUCH_FOLDER:  # deleted by another session: it is closed anyway
                 raise
     return TaggedResponse("Close completed")
 

@@ -116,10 +116,10 @@ def binary_part(root: Part, path: Sequence[int]) -> tuple[int, int, str] | None:
 
 def binary_of(octets: bytes, root: Part, path: Sequence[int]) -> bytes | None:
     """Return ``BINARY[path]`` of a message in memory. Raises UnknownEncodingError."""
-    found = binary_part(root, path)
-    if found is None:
+    location = binary_part(root, path)
+    if location is None:
         return None
-    start, end, encoding = found
+    start, end, encoding = location
     return decode_transfer(octets, encoding, start, end) if encoding else octets[start:end]
 
 

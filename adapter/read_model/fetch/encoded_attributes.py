@@ -2,7 +2,8 @@
 
 They are cached by folder and UID. A UID means the same message for ever, so a change of the folder invalidates
 nothing, and everything here may be dropped at any time. They are loaded in bulk from the index's cache, a few thousand
-with one query. What that lacks is derived from the message's files and written back.
+with one query. Values missing there are derived from the message's files
+and written back.
 """
 
 from __future__ import annotations

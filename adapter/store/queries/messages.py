@@ -36,7 +36,7 @@ class ListedMessage(NamedTuple):
 
 
 class MessageHeader(NamedTuple):
-    """What is known of a message wherever it is."""
+    """Header values of a message in any folder."""
 
     sender: str  # of the envelope
     header_from: str
@@ -48,7 +48,7 @@ class MessageHeader(NamedTuple):
 
 
 class CachedAttribute(Enum):
-    """What FETCH shows of a message and never changes; the value is its column in :func:`attributes`."""
+    """Immutable attributes that FETCH shows; the value is the column in :func:`attributes`."""
 
     ENVELOPE = "c.envelope"
     STRUCTURE = "c.structure"
@@ -189,15 +189,15 @@ def attributes_statement(attributes: Sequence[CachedAttribute], *, by_range: boo
 
 
 def attributes(
-    connection: sqlite3.Connection, folder_id: int, wanted: Sequence[CachedAttribute], uids: Sequence[int]
+    connection: sqlite3.Connection, folder_id: int, selected: Sequence[CachedAttribute], uids: Sequence[int]
 ) -> list[tuple[Any, ...]]:
     """Rows of UID, message id, message id if the cache has the message, and the values; perhaps also of UIDs between
     those asked for."""
     if _is_range(uids):
         return connection.execute(
-            attributes_statement(wanted, by_range=True), (folder_id, uids[0], uids[-1])
+            attributes_statement(selected, by_range=True), (folder_id, uids[0], uids[-1])
         ).fetchall()
-    return connection.execute(attributes_statement(wanted, by_range=False), (folder_id, _json(uids))).fetchall()
+    return connection.execute(attributes_statement(selected, by_range=False), (folder_id, _json(uids))).fetchall()
 
 
 _CONTENT = """

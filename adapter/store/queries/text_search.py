@@ -73,12 +73,12 @@ def rows(connection: sqlite3.Connection, message_ids: Iterable[str]) -> dict[str
 
 
 def too_long(connection: sqlite3.Connection, ranges: Sequence[tuple[int, int]]) -> set[int]:
-    """The rows within the ranges whose texts have to be read."""
+    """The rows within the ranges without indexed text: their messages have to be read."""
     return {row for ends in ranges for (row,) in connection.execute(_TOO_LONG, ends).fetchall()}
 
 
 def texts(connection: sqlite3.Connection, message_ids: Iterable[str]) -> list[tuple[str, str, str, str]]:
-    """Message id, header, body and References of those messages whose texts are indexed."""
+    """Message id, header, body and References of those messages that are indexed."""
     return connection.execute(_TEXTS, (_json(message_ids),)).fetchall()
 
 
@@ -87,18 +87,18 @@ def references(connection: sqlite3.Connection, message_ids: Iterable[str]) -> di
 
 
 def find(connection: sqlite3.Connection, part: str, needle: str, first: int, last: int) -> list[int]:
-    """The rows of a range whose ``part`` (header or body) contains a folded needle of three characters or more."""
+    """The rows of a range with a folded needle (three characters or more) in ``part``, header or body."""
     candidates = _CANDIDATES.format(table="headers" if part == "header" else "bodies")
     trigrams = list(dict.fromkeys(needle[at : at + 3] for at in range(len(needle) - 2)))
     if len(trigrams) > _MAX_TRIGRAMS:
         trigrams = trigrams[:: len(trigrams) // _MAX_TRIGRAMS + 1]
     match = " AND ".join('"' + trigram.replace('"', '""') + '"' for trigram in trigrams)
     if len(needle) == 3:
-        found = connection.execute(candidates, (match, first, last)).fetchall()
+        rows = connection.execute(candidates, (match, first, last)).fetchall()
     else:
         sql = _FIND.format(candidates=candidates, column=part)
-        found = connection.execute(sql, (match, first, last, needle)).fetchall()
-    return [row for (row,) in found]
+        rows = connection.execute(sql, (match, first, last, needle)).fetchall()
+    return [row for (row,) in rows]
 
 
 def insert(connection: sqlite3.Connection, messages: Iterable[IndexedText]) -> None:
@@ -133,7 +133,7 @@ def delete(connection: sqlite3.Connection, message_ids: Iterable[str]) -> None:
         "SELECT row, header, body FROM texts WHERE message_id IN (SELECT value FROM json_each(?))",
         (_json(message_ids),),
     ).fetchall()
-    # An index without content of its own is told what to delete.
+    # FTS5 without content of its own needs the deleted values.
     forget = "INSERT INTO {0} ({0}, rowid, {1}) VALUES ('delete', ?, ?)"
     connection.executemany(forget.format("headers", "header"), [(row, header) for row, header, _ in deleted])
     connection.executemany(forget.format("bodies", "body"), [(row, body) for row, _, body in deleted])

@@ -87,7 +87,7 @@ def test_send_and_read(ada: Mailbox, bob: Mailbox, store: Store) -> None:
     assert bob.read(sent.id) == mail
 
 
-def test_bcc_is_told_to_nobody(ada: Mailbox, bob: Mailbox, store: Store) -> None:
+def test_bcc_is_in_no_copy_of_a_recipient(ada: Mailbox, bob: Mailbox, store: Store) -> None:
     ada.send("x", to=BOB, bcc=EVE, subject="s")
     ada.send("y", bcc=[EVE, BOB], subject="s")
     for octets in (bob.read(each).octets() for each in bob.messages()):

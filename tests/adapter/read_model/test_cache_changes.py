@@ -24,12 +24,16 @@ from tests.support.waiting import PATIENCE, until
 
 
 def assert_fresh(transport: Transport, state: CachedFolder) -> None:
-    """The state is what a look into the index shows."""
+    """Compare the cached folder with the index."""
     with transport.reading() as connection:
-        found = queries.folder_by_id(connection, state.id)
+        folder = queries.folder_by_id(connection, state.id)
         stored = queries.rows(connection, state.id)
-    assert found is not None
-    assert (state.uidvalidity, state.uidnext, state.modseq) == (found.uidvalidity, found.uidnext, found.highestmodseq)
+    assert folder is not None
+    assert (state.uidvalidity, state.uidnext, state.modseq) == (
+        folder.uidvalidity,
+        folder.uidnext,
+        folder.highestmodseq,
+    )
     columns = state.columns
     assert list(columns.uids) == [row.uid for row in stored]
     assert list(columns.modseqs) == [row.modseq for row in stored]
@@ -43,7 +47,7 @@ def assert_fresh(transport: Transport, state: CachedFolder) -> None:
     ]
 
 
-async def test_a_session_sees_its_own_change_when_the_commit_returns(store: Transport) -> None:
+async def test_own_change_is_shown_when_the_commit_returns(store: Transport) -> None:
     append(store, "INBOX", message(), message())
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -62,14 +66,14 @@ async def test_a_session_sees_its_own_change_when_the_commit_returns(store: Tran
         [new] = await mailboxes.commit_staged(lambda: op.Append(ADA, "INBOX", [op.AppendItem(staged)]), 0)
         assert list(state.uids) == [2, new.uid]
         assert_fresh(store, state)
-        heard = len(listener.changes)
+        reported = len(listener.changes)
         # The feed has brought the same changes once more when it brings this one.
         await notified(store, lambda: store.run(op.Subscribe(ADA, "Elsewhere")))
-        assert len(listener.changes) == heard
+        assert len(listener.changes) == reported
         assert_fresh(store, state)
 
 
-async def test_changes_that_compaction_hid_are_found(store: Transport) -> None:
+async def test_changes_hidden_by_compaction_are_shown(store: Transport) -> None:
     """The process slept while another changed and compacted the store: folders and accounts are read again."""
     append(store, "INBOX", message(), message())
     async with open_mailboxes(store) as mailboxes:
@@ -92,7 +96,7 @@ async def test_changes_that_compaction_hid_are_found(store: Transport) -> None:
         assert "Newest" in (await mailboxes.account(ADA)).folders
 
 
-async def test_a_delivery_is_heard_of_within_milliseconds(store: Transport) -> None:
+async def test_delivery_is_reported_within_milliseconds(store: Transport) -> None:
     deliver(store, ADA)
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -105,7 +109,7 @@ async def test_a_delivery_is_heard_of_within_milliseconds(store: Transport) -> N
             acknowledged = time.perf_counter()
             await listener.changed()
             best = min(best, time.perf_counter() - acknowledged)
-        assert best < 0.2  # told, not looked for now and then
+        assert best < 0.2  # by the feed, not by polling
         assert_fresh(store, state)
 
 

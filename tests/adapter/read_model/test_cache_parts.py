@@ -40,9 +40,9 @@ def state_of(uids: list[int]) -> CachedFolder:
 @given(uid_lists, uid_lists)
 def test_values_of_messages_there_and_gone(there: list[int], asked: list[int]) -> None:
     state = state_of(there)
-    known = set(there)
-    assert list(state.masks(asked)) == [uid % 4 if uid in known else 0 for uid in asked]
-    assert list(state.modseqs(array("I", asked))) == [uid * 10 if uid in known else 0 for uid in asked]
+    existing = set(there)
+    assert list(state.masks(asked)) == [uid % 4 if uid in existing else 0 for uid in asked]
+    assert list(state.modseqs(array("I", asked))) == [uid * 10 if uid in existing else 0 for uid in asked]
     assert list(state.masks(state.uids)) == [uid % 4 for uid in there]
     assert state.changed_since(300) == [uid for uid in there if uid > 30]
 
@@ -96,7 +96,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-async def test_what_nobody_uses_is_drop_unused(store: Transport) -> None:
+async def test_unused_values_are_dropped(store: Transport) -> None:
     append(store, "INBOX", message(), message())
     async with open_mailboxes(store, CacheLimits(idle=0.2)) as mailboxes:
         state = await open_folder(mailboxes)
@@ -108,7 +108,7 @@ async def test_what_nobody_uses_is_drop_unused(store: Transport) -> None:
         assert (await fetched(mailboxes, again, [Attribute.ENVELOPE]))[0] == before
 
 
-async def test_pieces_of_expunged_messages_are_forgotten(store: Transport) -> None:
+async def test_attributes_of_expunged_messages_are_dropped(store: Transport) -> None:
     append(store, "INBOX", message(), message())
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -120,7 +120,7 @@ async def test_pieces_of_expunged_messages_are_forgotten(store: Transport) -> No
         assert state.derived_cost == 0
 
 
-def test_cache_rows_are_kept_only_of_content_that_is_there(store: Transport) -> None:
+def test_cache_rows_are_written_only_for_existing_content(store: Transport) -> None:
     append(store, "INBOX", message("a"), message("b"))
     derived = [cache_fill.derive(store.content, row.message_id) for row in rows(store)]
     stored = store.index.query("SELECT * FROM cache_messages ORDER BY message_id")
@@ -138,5 +138,7 @@ def test_cache_rows_are_kept_only_of_content_that_is_there(store: Transport) -> 
 
 
 def _folder(store: Transport, name: str = "INBOX") -> int:
-    found: int = store.index.query("SELECT folder_id FROM folders WHERE name = ? ORDER BY messages DESC", (name,))[0][0]
-    return found
+    folder_id: int = store.index.query("SELECT folder_id FROM folders WHERE name = ? ORDER BY messages DESC", (name,))[
+        0
+    ][0]
+    return folder_id

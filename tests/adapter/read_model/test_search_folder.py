@@ -303,7 +303,7 @@ async def test_a_damaged_index_is_dropped_and_filled_again(store: Transport, dam
         await until(lambda: len(indexed_messages(store)) == 6)
 
 
-async def test_an_index_that_vanishes_while_open_is_made_anew(store: Transport) -> None:
+async def test_index_that_is_removed_while_open_is_created_again(store: Transport) -> None:
     append(store, "INBOX", *sample_mail(6))
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
