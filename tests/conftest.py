@@ -52,6 +52,8 @@ settings.register_profile("default", deadline=None, suppress_health_check=_SLOW_
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_MACHINE)
 settings.register_profile("long", deadline=None, max_examples=3000, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+#: `make unit` runs this share of the examples of every property; `make test` runs all.
+_SHARE_OF_EXAMPLES = float(os.environ.get("MARKPOST_EXAMPLES", "1"))
 
 _scratch = pytest.StashKey[Path]()
 
@@ -164,7 +166,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if _SEED != "0":
         _shuffle_within_files(items)
+    if _SHARE_OF_EXAMPLES != 1:
+        _reduce_examples(items)
     items.sort(key=rank)
+
+
+def _reduce_examples(items: list[pytest.Item]) -> None:
+    for owner in {getattr(item, "cls", None) or getattr(item, "obj", None) for item in items}:
+        for name in ("settings", "_hypothesis_internal_use_settings"):
+            full = getattr(owner, name, None)
+            if isinstance(full, settings):
+                setattr(owner, name, settings(full, max_examples=max(5, int(full.max_examples * _SHARE_OF_EXAMPLES))))
 
 
 def _shuffle_within_files(items: list[pytest.Item]) -> None:

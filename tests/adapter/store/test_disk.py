@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -177,8 +178,17 @@ def test_the_boot_id_stays_within_a_boot() -> None:
     assert disk.boot_id() == disk.boot_id() != ""
 
 
+def _open_below(root: str) -> list[str]:
+    """Descriptors of this process below a directory; other threads may close theirs at any time."""
+    targets: list[str] = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sorted(target for target in targets if target.startswith(root))
+
+
 def test_a_directory_is_opened_once_while_it_is_kept_open(directories: Directories) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = _open_below(directories.root)
     with directories.open(("a", "b"), create=True) as fd, directories.open(("a", "b")) as other:
         assert fd != other
     with directories.keeping_open():
@@ -189,18 +199,18 @@ def test_a_directory_is_opened_once_while_it_is_kept_open(directories: Directori
         for number in range(100):  # but only so many
             with directories.open((f"c{number}",), create=True):
                 pass
-        assert len(os.listdir("/proc/self/fd")) == len(before) + Directories._KEEP_A_WHILE
+        assert len(_open_below(directories.root)) == len(before) + Directories._KEEP_A_WHILE
         elsewhere: list[int] = []
 
-        def look() -> None:
+        def open_there() -> None:
             with directories.open(("a", "b")) as its_own:
                 elsewhere.append(its_own)
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=open_there)
         thread.start()
         thread.join()
         assert elsewhere != [fd]
-    assert os.listdir("/proc/self/fd") == before
+    assert _open_below(directories.root) == before
     with pytest.raises(FileNotFoundError), directories.keeping_open(), directories.open(("nowhere",)):
         pass
-    assert os.listdir("/proc/self/fd") == before
+    assert _open_below(directories.root) == before

