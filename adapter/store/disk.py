@@ -24,7 +24,7 @@ from adapter.store.layout import Parts
 on_step: Callable[[str, int, str], None] | None = None
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A pipe in the place of a file must not make a reader wait for somebody who writes to it.
+#: A pipe in the place of a file must not block a reader until a process writes to it.
 _NOT_A_FILE: Final = frozenset({
     errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EINVAL, errno.ENAMETOOLONG,
 })  # fmt: skip
@@ -97,7 +97,7 @@ class Directories:
 
     @contextlib.contextmanager
     def keeping_open(self) -> Iterator[None]:
-        """What this thread opens in the block stays open until its end; none of it may be renamed or removed in it."""
+        """Keep directories that this thread opens open until the end of the block; the block must not rename any."""
         kept: dict[Parts, int] = {}
         self._kept_a_while.by_parts = kept
         try:
@@ -259,7 +259,7 @@ def make_directory(directory: int, name: str) -> None:
 
 
 def change_mode(directory: int, name: str, mode: int) -> None:
-    """Set the mode of an entry that is not a link; nothing is opened, so that a pipe keeps nobody waiting."""
+    """Set the mode of an entry that is not a link; nothing is opened, so that a pipe cannot block."""
     step("chmod", directory, name)
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
@@ -279,10 +279,10 @@ def _temporary(name: str, thread: int | str) -> str:
 
 def remove_unfinished(directory: int, name: str, *, rebooted: bool) -> None:
     """Remove what :func:`replace_file` left of ``name`` in threads that died half-way, as all did if ``rebooted``."""
-    for found in os.listdir(directory):
-        thread = found[len(name) + 2 : -4]
-        if found == _temporary(name, thread) and thread.isdigit() and (rebooted or not _is_alive(int(thread))):
-            unlink(directory, found)
+    for about in os.listdir(directory):
+        thread = about[len(name) + 2 : -4]
+        if about == _temporary(name, thread) and thread.isdigit() and (rebooted or not _is_alive(int(thread))):
+            unlink(directory, about)
 
 
 def _is_alive(thread: int) -> bool:
@@ -315,7 +315,7 @@ def open_read(directory: int, name: str) -> int:
 
 
 def is_unreadable(error: OSError) -> bool:
-    """Whether a file may be intact and only cannot be read now: permission, I/O error, no free descriptors.
+    """True if a file may be intact and only cannot be read now: permission, I/O error, no free descriptors.
 
     Errors that say that there is no file, or something that is not a file, are not of that kind.
     """
@@ -345,12 +345,12 @@ def exists(directory: int, name: str) -> bool:
 
 
 def is_file(directory: int, name: str, size: int) -> bool:
-    """Whether there is a file, and not a link or a pipe, of this size."""
+    """True if there is a regular file of this size, not a link or a pipe."""
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_size == size
+    return stat.S_ISREG(about.st_mode) and about.st_size == size
 
 
 def boot_id() -> str:

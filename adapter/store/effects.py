@@ -2,8 +2,8 @@
 
 An effect is a value. It says completely what changes, and needs nothing but the state that the records before it led
 to. :mod:`adapter.transport.apply` carries effects out; recovery, replay, the change feed and the caches match on their
-types. In the journal an effect is a JSON object whose ``do`` names its kind, with the field names below. The items of
-an effect are written as arrays (``array_like``), since one effect may carry thousands of them.
+types. In the journal an effect is a JSON object: ``do`` names its kind, the other keys are the fields below. The items
+of an effect are written as arrays (``array_like``), since one effect may carry thousands of them.
 
 Every kind needs a case wherever effects are matched: mypy names the places that lack one (``assert_never``).
 """
@@ -20,14 +20,14 @@ from adapter.store.flags import format_uids
 from adapter.store.queries.mailboxes import Folder
 
 FlagChange = Literal["add", "remove", "set"]
-#: What became of a row that left the outbox.
+#: The result of a row that left the outbox.
 Ending = Literal["relayed", "failed", "dropped"]
 
 OPERATOR: Final = "operator"
 
 
 class Actor(Struct, frozen=True, gc=False):
-    """Who caused a record, for the audit trail. Applying a record does not depend on it.
+    """The cause of a record, for the audit trail. Applying a record does not depend on it.
 
     ``account`` is the authenticated address, or ``operator`` for a command of the operator. It is empty where there is
     neither: for a peer that delivers mail and for jobs of the server. ``via`` names the protocol (``imap``), the job
@@ -60,14 +60,14 @@ class Octets:
 
 
 class StagedFile(Struct, frozen=True, array_like=True, gc=False):
-    """Where staging holds a canonical file; ``name`` is None if it was never staged."""
+    """The name of a canonical file in staging; ``name`` is None for a file that was never staged."""
 
     session: str
     name: str | None
 
 
 class Blob(Struct, frozen=True, array_like=True):
-    """``data`` is None if the blob is too large for the journal, ``staged`` if the store has it already."""
+    """A part of a message. ``data``: None for one too large for the journal; ``staged``: None for one in the store."""
 
     sha256: str
     size: int
@@ -105,7 +105,7 @@ class UnprojectedRow(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LostPlace(Struct, frozen=True, array_like=True, gc=False):
-    """Where a message was when its content was lost."""
+    """The folder, UID and state of a message when its content was lost."""
 
     folder: int
     uid: int
@@ -184,7 +184,7 @@ class DropContent(_Effect, frozen=True, tag="drop"):
 
 
 class Project(_Effect, frozen=True, tag="project"):
-    """Show messages in a folder. ``rows`` by ascending UID; no other message lies between the first and the last."""
+    """Show messages in a folder. ``rows`` by ascending UID, without other messages between the first and the last."""
 
     folder: int
     registration: str
@@ -263,7 +263,7 @@ class RenameFolder(_Effect, frozen=True, tag="rename-folder"):
 
 
 class RemoveFolder(_Effect, frozen=True, tag="remove-folder"):
-    """Remove a folder, whose messages were removed from it before in the same record."""
+    """Remove an empty folder; its messages are removed before, in the same record."""
 
     folder: int
     registration: str
@@ -324,7 +324,7 @@ class Requeue(_Effect, frozen=True, tag="queue-update"):
 
 
 class Dequeue(_Effect, frozen=True, tag="dequeue"):
-    """Remove rows of the outbox; the journal remembers what became of them."""
+    """Remove rows of the outbox; the journal keeps the result of each."""
 
     rows: tuple[DequeuedRow, ...]
 

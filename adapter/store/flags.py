@@ -18,7 +18,7 @@ class Flag(IntFlag):
     ARCHIVED = 32
 
 
-#: What a client may set; archived is set by moving a message.
+#: Flags that a client may set; archived is set by moving a message.
 SETTABLE = int(Flag.READ | Flag.ANSWERED | Flag.STARRED | Flag.DELETED | Flag.DRAFT)
 ALL_BITS = 63
 

@@ -59,7 +59,7 @@ def decode(data: bytes) -> Identity | None:
     match = _FORM.match(data)
     if match is None:
         return None
-    found = Identity(
+    identity = Identity(
         match["store"].decode(),
         int(match["id"], 16),
         match["registration"].decode(),
@@ -67,4 +67,4 @@ def decode(data: bytes) -> Identity | None:
         (match["special"] or b"").decode(),
         int(match["uids_below"]),
     )
-    return found if found.encode() == data else None
+    return identity if identity.encode() == data else None

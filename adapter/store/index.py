@@ -2,8 +2,8 @@
 
 Durability: the journal is the commit point, so a transaction of the writer is not synced (``synchronous=OFF``). A
 killed process leaves the page cache, and with it the index, intact; after a power loss recovery does not trust an
-index that lags a checkpoint and builds it anew. Each transaction stores the sequence number and the checksum of the
-journal record applied last: they tell an index of another history from one that lags.
+index that lags a checkpoint and rebuilds it. Each transaction stores the sequence number and the checksum of the
+journal record applied last: they distinguish an index of another history from one that lags.
 
 Readers keep no cursor open: every query is fetched whole, at once, and they go in turns, so that writers get theirs.
 """
@@ -94,9 +94,9 @@ def check_store(directories: Directories, store: str) -> None:
             _compare_stores(store_of(connection), store)
 
 
-def _compare_stores(found: str, store: str) -> None:
-    if found != store:
-        raise IndexForeign(f"belongs to store {found}" if found else "names no store")
+def _compare_stores(named: str, store: str) -> None:
+    if named != store:
+        raise IndexForeign(f"belongs to store {named}" if named else "names no store")
 
 
 def connect(path: str, mode: str) -> sqlite3.Connection:
@@ -272,11 +272,11 @@ class Index:
         """Note this thread's connection, and close those of threads that have ended."""
         with self._mutex:
             readers = [(threading.current_thread(), connection)]
-            for thread, known in self._all_readers:
+            for thread, other in self._all_readers:
                 if thread.is_alive():
-                    readers.append((thread, known))
+                    readers.append((thread, other))
                 else:
-                    known.close()
+                    other.close()
             self._all_readers = readers
 
     def applied_seq(self) -> int:
@@ -285,7 +285,7 @@ class Index:
     def applied_for_writer(self) -> tuple[int, str]:
         """Number and checksum of the record applied last. Only for the holder of the index lock.
 
-        What is read here need not be read again by its transaction.
+        The transaction that follows need not read it again.
         """
         return applied(self.writer)
 

@@ -11,7 +11,7 @@ then finds the file's size and blocks on disk already and has nothing but octets
 records before the next one is begun: where there is padding, there is no later segment.
 
 Invariants: only the holder of the index lock appends, cuts or rotates. A line that does not verify, after the last
-checkpoint, is a torn append that nobody was told about: it is cut. Anywhere else it is damage, which is reported and
+checkpoint, is a torn append that was never acknowledged: it is cut. Anywhere else it is damage, which is reported and
 never cut. A batch that failed after it was written is followed directly by an ``abort`` record that names it.
 """
 
@@ -110,7 +110,7 @@ def decode(line: bytes) -> Record:
 
 
 def without_aborted(records: Iterator[Record]) -> Iterator[Record]:
-    """The records that count: an abort takes back the batch written directly before it."""
+    """The records that count: an abort record cancels the batch written directly before it."""
     waiting: deque[Record] = deque()
     for record in records:
         if record.aborted:
@@ -125,7 +125,7 @@ def without_aborted(records: Iterator[Record]) -> Iterator[Record]:
 
 
 def taken_back(records: list[Record]) -> list[Record]:
-    """Those among the records that an abort took back."""
+    """The records that an abort record cancels."""
     counting = {record.seq for record in without_aborted(iter(records))}
     return [record for record in records if not record.aborted and record.seq not in counting]
 
@@ -141,7 +141,7 @@ class Journal:
         self._after = BEGINNING  # checksum of the record before the segment
         self._end = 0  # octets of the header and of verified records in the segment
         self._room = 0  # octets of the segment, padding included
-        self._unread = True  # what follows the records we know was not looked at yet
+        self._unread = True  # octets after the known records were not read yet
         self._before_batch = (0, 0, BEGINNING)  # _end, last_seq and last_checksum before the last append
         self.last_seq = 0
         self.last_checksum = BEGINNING  # of the last record
@@ -154,8 +154,8 @@ class Journal:
 
     def segments(self) -> list[int]:
         with self._directories.stable(layout.JOURNAL) as directory:
-            found = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
-        return sorted(int(match.group(1)) for match in found if match)
+            matches = (layout.JOURNAL_SEGMENT.match(name) for name in os.listdir(directory))
+        return sorted(int(match.group(1)) for match in matches if match)
 
     @property
     def store(self) -> str:
@@ -234,9 +234,9 @@ class Journal:
     def write_again(self, after: int) -> None:
         """Write and sync the records after this one once more, before anything is built on them.
 
-        Whoever wrote them may have been told that their sync failed: the system then keeps showing what never reached
-        the disk, and says nothing when something behind it is synced. They lie in the newest segment: whoever begins
-        one has applied all that is before it.
+        Their sync may have failed in the process that wrote them: the kernel then shows pages that never reached the
+        disk, and a later sync reports no error. They are in the newest segment: a process that begins one has
+        applied all records before it.
         """
         start = 0
         with Lines(os.dup(self._fd), 0) as lines:
@@ -250,7 +250,7 @@ class Journal:
 
     @property
     def is_known(self) -> bool:
-        """False after a failure that could not be taken back: only :meth:`refresh` tells what the journal holds."""
+        """False after a failed rollback: only :meth:`refresh` can determine what the journal holds."""
         return self._fd >= 0 or not self._segment
 
     @property
@@ -276,7 +276,7 @@ class Journal:
             self._rotate()
 
     def remove_segments_before(self, seq: int) -> list[int]:
-        """Remove segments all of whose records are at or below ``seq`` (a snapshot holds what they led to)."""
+        """Remove segments with no record after ``seq`` (a snapshot holds what they led to)."""
         segments = self.segments()
         removable = [first for first, following in itertools.pairwise(segments) if following <= seq + 1]
         with self._directories.stable(layout.JOURNAL) as directory:
@@ -342,13 +342,13 @@ class Journal:
                 self.last_checksum = checksum_of(line)
                 self._end += len(line)
         if not self._unread and os.pread(self._fd, 1, self._end) in PADDING:
-            return  # written by somebody who lived: only a power loss tears out of order
+            return  # written by a live process: only a power loss tears out of order
         torn = os.pread(self._fd, self._room - self._end, self._end).rstrip(PADDING)
         if not torn:
             return
         if self.last_seq < self.durable_seq:
             raise JournalDamaged(f"record {self.last_seq + 1} does not verify")
-        if b"\n" in torn:  # more than one torn line: the disk wrote out of order; keep it for a person to look at
+        if b"\n" in torn:  # more than one torn line: the disk wrote out of order; keep it for inspection
             with self._directories.open(layout.QUARANTINE, create=True) as quarantine:
                 name = f"journal-tail-{self.last_seq + 1}-{os.urandom(4).hex()}.jsonl"
                 disk.write_new(quarantine, name, torn, sync=True)
@@ -359,7 +359,7 @@ class Journal:
     def _rotate(self) -> None:
         first = self.last_seq + 1
         if self._fd >= 0 and self._room > self._end:
-            disk.truncate(self._fd, self._end)  # first of all: padding tells others that there is no later segment
+            disk.truncate(self._fd, self._end)  # first: padding means that there is no later segment
             self._room = self._end
         header = Header(self.store, first, self.last_checksum)
         begin_segment(self._directories, header)
@@ -374,7 +374,7 @@ class Journal:
             disk.truncate(self._fd, self._end)
             self._room = self._end
         except OSError:
-            # What is in the file is unknown now; the next refresh reads it again from the start of the segment.
+            # The content of the file is unknown now; the next refresh reads it again from the start of the segment.
             self.close()
             self._end, self.last_seq, self.last_checksum = self._start, self._segment - 1, self._after
             return
@@ -436,7 +436,7 @@ class Journal:
             yield from itertools.islice(lines, 1, None)
 
 
-def _compare(wanted: str | None, found: str, after: int, seq: int) -> None:
+def _compare(expected: str | None, checksum: str, after: int, seq: int) -> None:
     """Raise :class:`JournalDamaged` if ``seq`` is the record that a caller knows, and another one."""
-    if wanted is not None and seq == after and found != wanted:
-        raise JournalDamaged(f"record {seq} has the checksum {found}, not {wanted}")
+    if expected is not None and seq == after and checksum != expected:
+        raise JournalDamaged(f"record {seq} has the checksum {checksum}, not {expected}")

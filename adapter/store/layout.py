@@ -1,7 +1,7 @@
-"""Where everything lies below the root: the only module that builds paths of the store.
+"""Layout of the store: the only module that builds paths below the root.
 
 Paths are tuples of names relative to the root; ``disk`` walks them one directory at a time without following symbolic
-links, so no path can leave the store whatever lies in it.
+links, so no path can leave the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION_FILE = "protocol-version.txt"
 VERSION = 1
 STORE_ID_FILE = "store-id.txt"
 README_FILE = "README.md"  # explains the tree to a person or an agent who finds it
-BACKUP_FILE = "backup.json"  # what a backup has in place of VERSION_FILE
+BACKUP_FILE = "backup.json"  # in a backup, in place of VERSION_FILE
 
 INDEX_FILE = "index.sqlite"
 TEXT_INDEX_FILE = "cache-text.sqlite"  # may be removed at any time
@@ -53,7 +53,7 @@ CREDENTIALS_FILE = "passwd"
 SERVER_SECRET_FILE = "server-secret"  # noqa: S105 - a name
 PROVEN_PEERS_FILE = "proven-peers"
 CREDENTIAL_FILES = (CREDENTIALS_FILE, SERVER_SECRET_FILE, PROVEN_PEERS_FILE)
-#: Credentials lie in their own directory, readable by the owner only.
+#: Credentials have their own directory, readable by the owner only.
 CREDENTIALS: Parts = ("credentials",)
 
 MESSAGE_ID = re.compile(r"msg-(\d{4})(\d{2})(\d{2})T\d{6}Z-[0-9a-f]{20}\Z")

@@ -114,7 +114,7 @@ class Locks:
                 if os.fstat(fd).st_nlink:
                     self._held.append((rank, name))
                     return True
-                unlock_descriptor(fd)  # the lock file was removed meanwhile: a new one counts
+                unlock_descriptor(fd)  # the lock file was removed and replaced: the new one counts
                 os.close(self._descriptors.pop(name))
                 continue
             now = time.monotonic()
@@ -160,7 +160,7 @@ def _attempts(directories: Directories, name: str) -> Iterator[Callable[[], bool
 
 
 def is_offline_claimed(directories: Directories) -> bool:
-    """Whether such a command is alive, in whatever container: the kernel knows, where process numbers tell nothing."""
+    """True if such a command is alive, in any container: the kernel's locks show it, process numbers do not."""
     with directories.stable(layout.LOCKS) as directory:
         fd = _open_lock(directory, layout.OFFLINE_LOCK)
     try:
@@ -173,12 +173,12 @@ def is_offline_claimed(directories: Directories) -> bool:
 
 
 def service_holders(directories: Directories) -> list[str]:
-    """Who holds the service lock, as ``process <pid> (<command>)``, from the kernel's list of locks."""
+    """List the holders of the service lock, as ``process <pid> (<command>)``, from the kernel's list of locks."""
     return [f"process {pid} ({_command(pid)})" for pid in sorted(_holders(directories, layout.SERVICE_LOCK))]
 
 
 def holds_index_lock(directories: Directories, process: int) -> bool:
-    """Whether the kernel's list of locks names this process as the holder of the index lock."""
+    """True if the kernel's list of locks names this process as the holder of the index lock."""
     return process in _holders(directories, layout.INDEX_LOCK)
 
 

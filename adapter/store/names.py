@@ -106,7 +106,7 @@ def address_entry(address: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name, of a file perhaps, is UTF-8."""
+    """True if a name, for example of a file, is UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

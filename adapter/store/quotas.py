@@ -1,4 +1,4 @@
-"""What accounts may hold: limits from the settings, against what the index counts."""
+"""Mailbox quotas: limits from the settings, compared with the counters of the index."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Quota(NamedTuple):
 
     @property
     def reason(self) -> Reason:
-        """What is said to those who bring mail that has no room."""
+        """The reason reported to senders of mail that exceeds the quota."""
         return Reason.OVER_QUOTA_SOFT if self.over == "later" else Reason.OVER_QUOTA
 
     def holds(self, octets: int, messages: int) -> bool:
-        """Whether an account may have as much as that."""
+        """True if the usage is within the limits."""
         return not ((self.storage and octets > self.storage) or (self.messages and messages > self.messages))
 
     def has_room(self, folders: Sequence[Folder], size: int, messages: int = 1) -> bool:
-        """Whether so many more octets and messages fit."""
+        """True if so many more octets and messages fit."""
         used, count = usage(folders)
         return self.holds(used + size, count + messages)
 
@@ -45,7 +45,7 @@ class Quota(NamedTuple):
 
 
 class Quotas:
-    """Every account's limits. Raises MailError for an account that is no address."""
+    """Every account's limits. Raises MailError for an account that is not an address."""
 
     def __init__(self, settings: Settings) -> None:
         self._default = Quota(settings.quota.storage, settings.quota.messages, settings.quota.over)

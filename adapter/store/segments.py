@@ -96,13 +96,13 @@ def checksum_of(line: bytes) -> str:
 
 
 def verifies(line: bytes) -> bool:
-    """Whether the checksum of a line matches."""
+    """True if the checksum of a line matches."""
     head = memoryview(line)[: -_CRC_SUFFIX - 1]
     return line[len(head) :] == b',"crc":"%08x"}\n' % zlib.crc32(head)
 
 
 def sequence(line: bytes) -> int:
-    """The sequence number of a line whose checksum matches, else -1; much cheaper than :func:`decode`."""
+    """The sequence number of a line with a matching checksum, else -1; much cheaper than :func:`decode`."""
     if not line.startswith(b'{"seq":') or not verifies(line):
         return -1
     digits = line[7 : line.find(b",", 7)]

@@ -45,7 +45,7 @@ _ROWS = 50_000
 _KEEP = 2
 _SNAPSHOT = re.compile(r"[0-9]{16}\Z")
 _UNFINISHED = ".new"
-_PATIENCE = 2.0  # seconds: whoever opens the store looks for a moment whether a snapshot is being written
+_PATIENCE = 2.0  # seconds: a process that opens the store briefly holds the lock to check for a writer
 _MANIFEST = {"seq", "store", "checksum", "last_uidvalidity", "sha256"}
 
 
@@ -94,7 +94,7 @@ def write(directories: Directories, source: sqlite3.Connection, seq: int) -> Non
 
 @contextlib.contextmanager
 def writing_alone(directories: Directories, patience: float = 0.0) -> Iterator[bool]:
-    """Whether nobody else writes a snapshot, within so many seconds; if so, nobody will for the length of the block."""
+    """True if this process gets the lock of snapshots within ``patience`` seconds; it holds it for the block."""
     with directories.open(layout.SNAPSHOTS) as parent, locks.claim_directory(parent, patience) as claimed:
         yield claimed
 
@@ -154,15 +154,15 @@ def _write(directories: Directories, source: sqlite3.Connection, seq: int) -> No
 
 def prune(directories: Directories) -> int:
     """Remove all but the newest snapshots; returns the seq up to which the journal is no longer needed."""
-    known = available(directories)
+    complete = available(directories)
     with writing_alone(directories) as alone, directories.stable(layout.SNAPSHOTS) as parent:
-        for seq in known[:-_KEEP] if alone else ():
+        for seq in complete[:-_KEEP] if alone else ():
             name = layout.snapshot_directory(seq)[-1]
             disk.rename(parent, name, parent, f".{name}{_UNFINISHED}")  # not to be taken for whole while it goes
         if alone:
             disk.sync_directory(parent)
             _remove_unfinished(directories)
-    return known[-_KEEP] if len(known) >= _KEEP else 0
+    return complete[-_KEEP] if len(complete) >= _KEEP else 0
 
 
 def load_latest(directories: Directories, connection: sqlite3.Connection) -> int:
@@ -175,7 +175,7 @@ def load_latest(directories: Directories, connection: sqlite3.Connection) -> int
 
 
 def verify(directories: Directories, seq: int) -> bool:
-    """Whether every file of a snapshot is as it was written, and can be read."""
+    """True if every file of a snapshot is as it was written, and can be read."""
     try:
         return verify_readable(directories, seq)
     except OSError:
@@ -183,7 +183,7 @@ def verify(directories: Directories, seq: int) -> bool:
 
 
 def verify_readable(directories: Directories, seq: int) -> bool:
-    """Whether every file of a snapshot is as it was written. Raises ``OSError`` if one is missing or unreadable."""
+    """True if every file of a snapshot is as it was written. Raises ``OSError`` if one is missing or unreadable."""
     try:
         manifest = _manifest(directories, seq)
         with directories.open(layout.snapshot_directory(seq)) as directory:

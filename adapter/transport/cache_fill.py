@@ -22,7 +22,7 @@ from protocol.mime.structure import envelope, structure
 
 
 def derive(content: ContentReader, message_id: str) -> CacheRow:
-    """What the cache should hold of a message. Reads all of it: keep this off an event loop. Raises MailError."""
+    """Compute the cache row of a message. Reads all of it: keep this off an event loop. Raises MailError."""
     file = content.file(message_id)
     recipe = content.derive_recipe(message_id, file)
     octets = wire.rebuild(file, recipe, content)
@@ -42,6 +42,6 @@ def derive(content: ContentReader, message_id: str) -> CacheRow:
 
 
 def write(transport: Transport, rows: Iterable[CacheRow]) -> None:
-    """Keep rows for messages whose content is still there. Takes the index lock; blocks."""
+    """Store rows of messages that still have content. Takes the index lock; blocks."""
     with transport.quiesced(), transport.index.durable_transaction() as connection:
         content_rows.cache_existing(connection, rows)

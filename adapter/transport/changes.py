@@ -1,14 +1,14 @@
-"""The change feed: committed operations, in order, for whoever wants to know.
+"""The change feed: committed operations, in order, for subscribers.
 
 One thread per open store follows the journal: woken by the writer for this process's commits, by inotify for those of
-other processes, and by a slow poll where inotify is not to be had. A record is passed on only when the index has
-applied it, so that a subscriber always finds what the record speaks of, and a batch that was aborted is never seen.
+other processes, and by a slow poll where inotify is not available. A record is passed on only when the index has
+applied it, so that a subscriber always finds the rows of the record, and an aborted batch is never passed on.
 
 :meth:`ChangeFeed.when_caught_up` is for caches: before they answer they compare what they have seen with the published
 sequence number (:mod:`adapter.store.published`) and, if they are behind, wait for one pass of the feed.
 
-Compaction removes old records. Whoever is so far behind that records are gone before they were read hears of the *gap*
-instead, looks at the store as it is, and goes on from there.
+Compaction removes old records. A subscriber that is too far behind receives a *gap* instead of the removed records; it
+reads the current state of the store and continues from there.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from adapter.store.segments import Lines, decode_header, sequence
 
 _log = logging.getLogger(__name__)
 
-_POLL = 0.25  # seconds, where inotify does not tell
+_POLL = 0.25  # seconds, without inotify
 
 Listener = Callable[[list[Record]], None]
-#: Records after the first number, up to the second, are not to be had any more.
+#: Records after the first number, up to the second, no longer exist.
 GapListener = Callable[[int, int], None]
 #: Called with the number of the last record that was passed on; None: the feed cannot read, or has ended.
 CaughtUp = Callable[[int | None], None]
@@ -65,7 +65,7 @@ class JournalTail:
         try:
             return list(without_aborted(iter(self._read(upto))))
         except BaseException:
-            self.seq, self._segment, self._offset = before  # what was not passed on is read again
+            self.seq, self._segment, self._offset = before  # records that were not passed on are read again
             raise
 
     def _read(self, upto: int) -> list[Record]:
@@ -102,7 +102,7 @@ class JournalTail:
 
 
 class Gap(Exception):  # noqa: N818 - what happened, not a mistake
-    """The records after ``after``, up to ``upto``, are not to be had: the index shows what they led to."""
+    """The records after ``after``, up to ``upto``, no longer exist: the index shows what they led to."""
 
     def __init__(self, after: int, upto: int) -> None:
         super().__init__(f"records {after + 1} to {upto} cannot be read")
@@ -163,9 +163,9 @@ class ChangeFeed:
     def subscribe(
         self, listener: Listener, after: int | None = None, on_gap: GapListener | None = None
     ) -> Subscription:
-        """Hear of every record after ``after`` (by default: from now on).
+        """Subscribe to every record after ``after`` (by default: from now on).
 
-        If the journal no longer reaches back that far ``on_gap`` hears of it; without one,
+        If the journal no longer reaches back that far, ``on_gap`` is called; without one,
         :class:`~adapter.store.journal.JournalDamaged` is raised.
         """
         with self._mutex:
@@ -187,7 +187,7 @@ class ChangeFeed:
         return subscription
 
     def reader(self, after: int) -> FeedReader:
-        """Records after ``after``, for somebody who takes them at their own pace."""
+        """A reader of the records after ``after``, for a consumer that sets its own pace."""
         return FeedReader(self._directories, self._index, after)
 
     def remove(self, subscription: Subscription) -> None:
@@ -291,9 +291,9 @@ class ChangeFeed:
 
 
 class FeedReader:
-    """The feed for one who may be slow: nothing is kept in memory for it, it reads the journal in small pieces.
+    """The feed for a slow consumer: it reads the journal in small pieces and keeps nothing in memory.
 
-    A record may be among them that was taken back right after it: the index does not show what it speaks of.
+    A record that was aborted right after may be among them: the index does not show its effects.
     """
 
     def __init__(self, directories: Directories, index: Index, after: int) -> None:
@@ -320,7 +320,7 @@ class FeedReader:
 
 
 class Arrival(NamedTuple):
-    """A message that came into a folder, as the record told of it."""
+    """A new message in a folder."""
 
     registration: str
     folder: int

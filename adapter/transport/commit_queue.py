@@ -3,11 +3,11 @@
 An executor and a future for each step would cost more than the step. So threads of our own take jobs from a queue, and
 the loop is woken once for a batch that ends together.
 
-What is small is staged and committed on one and the same thread, all that waits together: staging beside a commit would
+Small messages are staged and committed on the same thread, all that wait together: staging beside a commit would
 only take the interpreter from it, at each of its system calls, and keep other processes waiting for its locks. What is
 large is staged on threads of its own and handed to the writer, so that it holds up nothing that is small.
 
-Invariant: what was begun is finished, whatever becomes of the task that waits for it.
+Invariant: a job that was started is finished, even if the task that waits for it is cancelled.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_TOGETHER = 64  # small ones in one batch
-_LONGEST_STAGING = 0.05  # seconds after which a batch is committed although more is waiting
+_MAX_BATCH = 64  # small ones in one batch
+_MAX_STAGING_SECONDS = 0.05  # seconds after which a batch is committed although more is waiting
 
 
 _Prepare = Callable[[], Operation[Any]]
@@ -78,11 +78,11 @@ class CommitQueue:
     async def run(self, prepare: Callable[[], Operation[Result]], size: int, actor: Actor | None = None) -> Result:
         """Commit the operation that ``prepare``, called on a thread, makes of so many octets. Raises MailError.
 
-        ``actor`` caused it; None: whoever opened the store.
+        ``actor`` caused it; None: the actor that the store was opened with.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Result] = loop.create_future()
-        with self._mutex:  # behind the last word of close() nobody would find it
+        with self._mutex:  # a job queued after close()'s sentinel would never run
             if self._closed:
                 raise MailError(Reason.MAINTENANCE)
             (self._small if size <= SPOOL_MEMORY else self._large).put((loop, waiter, prepare, actor))
@@ -91,8 +91,8 @@ class CommitQueue:
     def _work_on_small(self) -> None:
         while (job := self._small.get()) is not None:
             batch = self._prepare(job)
-            until = time.monotonic() + _LONGEST_STAGING
-            while not self._small.empty() and len(batch) < _TOGETHER and time.monotonic() < until:
+            until = time.monotonic() + _MAX_STAGING_SECONDS
+            while not self._small.empty() and len(batch) < _MAX_BATCH and time.monotonic() < until:
                 if (job := self._small.get()) is None:
                     self._small.put(None)  # once more, for when the batch is done
                     break
@@ -110,7 +110,7 @@ class CommitQueue:
                     committed.add_done_callback(partial(self._post, loop, waiter))
 
     def _prepare(self, job: _Job) -> list[_Prepared]:
-        """The job with its operation; none if that cannot be had, which is told."""
+        """Return the job with its operation; nothing if preparing it failed, which ends the job."""
         loop, waiter, prepare, _ = job
         try:
             return [(job, prepare())]
@@ -141,7 +141,7 @@ class CommitQueue:
         self._done.append((waiter, outcome))
         if not self._scheduled:
             self._scheduled = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -158,7 +158,7 @@ class CommitQueue:
 
 
 def as_mail_error(error: Exception) -> MailError:
-    """Trouble before the commit as callers want it; the details go to the log."""
+    """Translate an error before the commit to a MailError; the details go to the log."""
     if isinstance(error, MailError):
         return error
     if isinstance(error, OSError) and error.errno in _DISK_FULL:

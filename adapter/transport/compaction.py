@@ -48,7 +48,7 @@ class Compactor:
             self._duty.close()
 
     def close(self) -> None:
-        """What is under way goes on by itself."""
+        """Release the duty; a snapshot under way continues on its own."""
         self._running = None
         self._duty.close()
 

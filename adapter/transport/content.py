@@ -34,14 +34,14 @@ class ContentReader:
             raise _failed_read(message_id, error) from error
 
     def recipe(self, message_id: str, file: bytes | None = None) -> Recipe:
-        """How the octets are rebuilt: from the index's cache, else from the file itself."""
+        """The recipe for rebuilding the octets: from the index's cache, else from the file itself."""
         cached = self._index.ask(content_rows.cached_recipe, message_id)
         if cached is not None:
             return Recipe.decode(cached)
         return self.derive_recipe(message_id, self.file(message_id) if file is None else file)
 
     def derive_recipe(self, message_id: str, file: bytes) -> Recipe:
-        """The recipe as the file tells it; for a damaged message one with placeholders for what is lost."""
+        """The recipe from the file; for a damaged message one with placeholders for lost parts."""
         parts = self._index.ask(content_rows.damaged_parts, message_id)
         if not parts:
             return front_matter.recipe_of(file)
@@ -69,7 +69,7 @@ class ContentReader:
         return RangeReader(file, self.recipe(message_id, file) if recipe is None else recipe, self)
 
     def stream(self, message_id: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """A range of the octets in chunks; what lies outside the range is not rebuilt."""
+        """A range of the octets in chunks; octets outside the range are not rebuilt."""
         reader = self.ranges(message_id)
         return reader.octets(start, reader.recipe.size if stop is None else stop)
 
@@ -83,7 +83,7 @@ class ContentReader:
             self.read(sha256, 0, 1)
 
     def section(self, message_id: str, section: Section) -> list[tuple[int, int]] | bytes | None:
-        """What ``BODY[section]`` holds: ranges for :meth:`stream`, or the octets of chosen header fields.
+        """The content of ``BODY[section]``: ranges for :meth:`stream`, or the octets of chosen header fields.
 
         None if the message has no such part. No more than one header block is loaded.
         """
@@ -97,7 +97,7 @@ class ContentReader:
         return section_bytes(header, scan(header), Section((), section.what, section.fields))
 
     def outline(self, message_id: str) -> Part:
-        """Where the parts lie: from the index's cache, else from a scan of the octets."""
+        """Offsets of the parts: from the index's cache, else from a scan of the octets."""
         cached = self._index.ask(content_rows.cached_outline, message_id)
         return decode_outline(cached) if cached is not None else scan(self.octets(message_id))
 

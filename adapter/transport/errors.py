@@ -1,6 +1,6 @@
-"""What went wrong, as callers get it: known trouble as it is, anything else as temporary.
+"""Translate exceptions to MailError; unknown errors become temporary failures.
 
-A full disk, a damaged journal and files of another user are told as such.
+A full disk, a damaged journal and files of another user have errors of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _translate(error: Exception) -> MailError:
         return MailError(Reason.DISK_FULL, str(error))
     if isinstance(error, PermissionError):
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return MailError(Reason.UNKNOWN, f"{what}; it has to belong to the store's user: see markpost doctor")
+        return MailError(Reason.UNKNOWN, f"{what}; it must belong to the store's user: run markpost doctor")
     if isinstance(error, JournalForeign):
         return MailError(Reason.UNKNOWN, f"the journal is of another store ({error}): run markpost repair")
     if isinstance(error, IndexDiverged):
@@ -48,15 +48,15 @@ def _translate(error: Exception) -> MailError:
     if isinstance(error, JournalDamaged):
         return MailError(Reason.UNKNOWN, f"the journal is damaged ({error}): run markpost repair")
     if advice(error):
-        _log.error("an operation failed: %s", error)
+        _log.error("operation failed (%s); rolled back", error)
     else:
-        _log.exception("an operation failed unexpectedly", exc_info=error)
+        _log.exception("operation failed unexpectedly; rolled back", exc_info=error)
     return MailError(Reason.UNKNOWN, f"{type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
 def translate_disk_errors() -> Iterator[None]:
-    """What the disk refuses inside the block, or has lost, is raised as a :class:`MailError`."""
+    """Translate errors of the disk and of the index inside the block to :class:`MailError`."""
     try:
         yield
     except (OSError, sqlite3.Error, JournalDamaged, IndexDiverged) as error:

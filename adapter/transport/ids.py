@@ -26,7 +26,7 @@ def folder_id() -> int:
 
 
 def folder_label(folder: int) -> str:
-    """How a folder's id is shown: in ``.mailbox`` files and as IMAP MAILBOXID."""
+    """Format a folder's id for ``.mailbox`` files and IMAP MAILBOXID."""
     return f"mbx-{folder:012x}"
 
 

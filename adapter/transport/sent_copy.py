@@ -110,9 +110,9 @@ class SentCopies:
 
     def _stored(self, message_id: str) -> Fingerprint:
         with self._mutex:
-            known = self._recent.get(message_id)
-        if known is not None:
-            return known
+            recent = self._recent.get(message_id)
+        if recent is not None:
+            return recent
         # Not through the index: this runs inside its write transaction.
         file = self._content.file(message_id)
         recipe = front_matter.recipe_of(file)

@@ -1,7 +1,7 @@
 """Staging: content is parsed and written here, without locks, before an operation makes it mail.
 
-Each open store has its own directory below ``staging/`` and holds a kernel lock on it, so that the leftovers of a dead
-process can be told from the work of a living one. Content small enough to travel inside the journal record is not
+Each open store has its own directory below ``staging/`` and holds a kernel lock on it, so that leftovers of a dead
+process are recognised. Content small enough to travel inside the journal record is not
 synced here; larger content is, before its operation may be submitted.
 """
 
@@ -33,7 +33,7 @@ INLINE_BYTES = 256 << 10
 #: A spool keeps this much in memory before it goes to disk.
 SPOOL_MEMORY = 256 << 10
 _MAPPED_AT_ONCE = 2 << 20
-_PATIENCE = 10.0  # seconds, with those who look whether somebody lives in a session that was just made
+_PATIENCE = 10.0  # seconds, while another process checks the lock of a session that was just made
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +282,13 @@ class _Mapped(mmap.mmap):
     _read = 0
 
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
+        about = super().__getitem__(key)
         if isinstance(key, slice):
-            self._read += len(found)
+            self._read += len(about)
             if self._read > _MAPPED_AT_ONCE:
                 self._read = 0
                 self.madvise(mmap.MADV_DONTNEED)
-        return found
+        return about
 
 
 class Spool:
@@ -323,7 +323,7 @@ class Spool:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[ingest.Buffer]:
-        """What was written so far, for the length of the block."""
+        """The octets written so far, for the length of the block."""
         if self._fd < 0:
             yield b"".join(self._pieces)
             return

@@ -60,7 +60,7 @@ class Transport:
             self._locks = scope.enter_context(contextlib.closing(Locks(self._directories, lock_timeout)))
             refuse_offline(self._directories)
             self._locks.share_service()
-            refuse_offline(self._directories)  # again: with the lock held nobody can take the store offline any more
+            refuse_offline(self._directories)  # again: with the lock held, no process can take the store offline
             self._journal = scope.enter_context(contextlib.closing(Journal(self._directories)))
             self._published = scope.enter_context(contextlib.closing(PublishedSequence(self._directories)))
             self._trusted = True  # False: a sync failed, and what it may have lost was not written again
@@ -130,7 +130,7 @@ class Transport:
     def submit(self, operation: Operation[Result], actor: Actor | None = None) -> Future[Result]:
         """Queue an operation from any thread; the future ends when it is durable, or with a :class:`MailError`.
 
-        ``actor`` caused it; None: whoever opened the store.
+        ``actor`` caused it; None: the actor that the store was opened with.
         """
         return cast("Future[Result]", self._writer.submit(operation, actor or self._actor))
 
@@ -203,11 +203,11 @@ class Transport:
         try:
             self._compactor.start_if_due()
         except OSError as error:  # that is for another time: everything is durable
-            _log.warning("whether the journal should be compacted cannot be told now: %s", error)
+            _log.warning("journal: compaction check failed (%s); skipped until the next checkpoint", error)
 
     @contextlib.contextmanager
     def quiesced(self) -> Iterator[Journal]:
-        """Nobody changes the store for the length of the block, and all layers are where the journal ends."""
+        """Hold the write lock with all layers caught up to the end of the journal."""
         with self._locks.hold(()):
             with errors.translate_disk_errors():
                 self._journal.refresh()
@@ -278,7 +278,7 @@ class Transport:
         return opened
 
     def _open_index(self) -> Index:
-        """The index, if it is of the history that the journal tells. Raises :class:`~index.IndexDiverged`."""
+        """The index, if journal and index have one history. Raises :class:`~index.IndexDiverged`."""
         opened = Index(self._directories)
         try:
             roll_forward.check_history(self._journal, *opened.applied_for_writer())
@@ -293,9 +293,9 @@ class Transport:
         parents += [reference for reference in reversed(keys.references) if reference not in parents]
         if parents:
             with self.index.reading() as connection:
-                known = mailboxes.thread_of(connection, parents[:_REFERENCES_LOOKED_UP])
-            if known is not None:
-                return known
+                thread = mailboxes.thread_of(connection, parents[:_REFERENCES_LOOKED_UP])
+            if thread is not None:
+                return thread
         return default_thread(keys)
 
     def _knows_blob(self, sha256: str) -> bool:
@@ -338,7 +338,7 @@ class _Checkpointer:
 
     def _run(self) -> None:
         last = False
-        told = ""  # the same trouble comes every second
+        last_error = ""  # logged once: the same error occurs every second
         while not last:
             self._dirty.wait()
             self._stop.wait(CHECKPOINT_SECONDS)
@@ -346,11 +346,11 @@ class _Checkpointer:
             self._dirty.clear()
             try:
                 self._transport.checkpoint()
-                self._durable, told = True, ""
-            except Exception as error:  # whatever it is: without this thread there would never be another one
-                if str(error) != told:
-                    _log.error("checkpoint failed, the journal keeps everything: %s", error)
-                told = str(error)
+                self._durable, last_error = True, ""
+            except Exception as error:  # of any kind: without this thread there would be no further checkpoint
+                if str(error) != last_error:
+                    _log.error("checkpoint failed (%s); the journal keeps everything, retrying", error)
+                last_error = str(error)
                 self._durable = False
                 self._dirty.set()
                 self._stop.wait(1.0)

@@ -6,7 +6,7 @@ one fsync (the commit point), changes the files, commits the index, publishes th
 order, and only then answers.
 
 One operation that fails does not fail its neighbours: a plan that raises is left out of the batch; if the files cannot
-follow, the batch is taken back in all layers, the abort is recorded, and each operation is tried by itself.
+follow, the batch is rolled back in all layers, the abort is recorded, and each operation is retried alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Writer:
         after_commit: Callable[[list[Record]], None],
         actor: Actor,
     ) -> None:
-        """``actor``: whoever an abort is recorded for."""
+        """``actor``: recorded with aborts."""
         self._directories = directories
         self._locks = locks
         self._journal = journal
@@ -83,7 +83,7 @@ class Writer:
         self._closing = threading.Lock()
         self._closed = False
         self._turn = threading.Lock()  # held for a batch
-        self.is_settled = True  # False: the journal holds records that neither happened nor were taken back
+        self.is_settled = True  # False: the journal holds records that were neither applied nor aborted
         self._thread = threading.Thread(target=self._run, name="markpost-writer", daemon=True)
         self._thread.start()
 
@@ -116,7 +116,7 @@ class Writer:
             self._queue.put(None)
         self._thread.join()
         with self._turn:
-            pass  # what another thread had begun is done
+            pass  # a batch of another thread is done
 
     def _run(self) -> None:
         open_ = True
@@ -153,7 +153,7 @@ class Writer:
                 job.future.set_result(job.result)
 
     def _commit_locked(self, jobs: list[_Job]) -> None:
-        """Commit the jobs under their locks; a lock that cannot be had fails those that need it, and nobody else."""
+        """Commit the jobs under their locks; a lock timeout fails only the jobs that need that lock."""
         locked = False
         try:
             with self._locks.hold({address for job in jobs for address in job.operation.addresses()}):
@@ -225,8 +225,8 @@ class Writer:
     def _take_back(self, records: list[Record], undo: Undo) -> bool:
         """The records are in the journal but the files or the index could not follow: undo, and say so there.
 
-        False: not even that could be done. The records then stand, and the next round rolls them forward: what their
-        callers were told is that it may or may not have happened.
+        False: the abort could not be recorded either. The records then stand, and the next round rolls them forward:
+        callers get an error that leaves open whether the operation happened.
         """
         complete = undo.run()
         abort = Record(
@@ -238,13 +238,13 @@ class Writer:
         )
         try:
             self._journal.append([abort])
-            return True  # what could not be undone is put right by the next one that catches up
+            return True  # steps that could not be undone are repaired by the next process that catches up
         except OSError as error:
-            _log.error("the abort of records %s could not be recorded: %s", abort.aborted, error)
+            _log.error("abort of records %s not recorded (%s); cutting the journal", abort.aborted, error)
         if not complete or not self._journal.is_known:
             return False
         try:
-            # Nothing will tell of these records any more: the way back must be durable before they go.
+            # No record will name these any more: the rollback must be durable before they are removed.
             disk.sync_file_system(self._directories.root_fd)
         except OSError:
             return False

@@ -21,7 +21,7 @@ def of_owner(connection: sqlite3.Connection, owner: str) -> dict[str, str]:
 
 
 def owners(connection: sqlite3.Connection, prefix: str) -> list[str]:
-    """The owners whose names begin so."""
+    """The owners with this prefix."""
     rows = connection.execute(
         "SELECT DISTINCT owner FROM bookmarks WHERE owner >= :prefix AND substr(owner, 1, length(:prefix)) = :prefix"
         " ORDER BY owner",

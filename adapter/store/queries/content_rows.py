@@ -69,7 +69,7 @@ def drop_content(connection: sqlite3.Connection, effect: DropContent) -> None:
 
 
 def has_message(connection: sqlite3.Connection, message_id: str) -> bool:
-    """Whether a message was ever delivered; its content may be gone."""
+    """True if a message was ever delivered; its content may be gone."""
     return connection.execute("SELECT 1 FROM messages WHERE message_id = ?", (message_id,)).fetchone() is not None
 
 
@@ -79,7 +79,7 @@ def has_content(connection: sqlite3.Connection, message_id: str) -> bool:
 
 
 def has_blob(connection: sqlite3.Connection, sha256: str) -> bool:
-    """Whether a message in the store needs this blob."""
+    """True if a message in the store needs this blob."""
     return connection.execute("SELECT 1 FROM attachments WHERE sha256 = ?", (sha256,)).fetchone() is not None
 
 
@@ -106,7 +106,7 @@ def unlinked(connection: sqlite3.Connection, before: int, limit: int) -> list[st
 
 
 def indexed_message(connection: sqlite3.Connection, message_id: str) -> IndexedMessage | None:
-    """What the index has of the headers of a message."""
+    """The header fields of a message that the index stores."""
     row = connection.execute(
         "SELECT size, wire_sha256, header_from, subject, header_id, arrived_at FROM messages WHERE message_id = ?",
         (message_id,),
@@ -160,7 +160,7 @@ def cache(connection: sqlite3.Connection, row: CacheRow) -> None:
 
 
 def cache_existing(connection: sqlite3.Connection, rows: Iterable[CacheRow]) -> None:
-    """Keep rows of messages whose content is still there."""
+    """Store rows of messages that still have content."""
     connection.executemany(
         "INSERT OR IGNORE INTO cache_messages (message_id, recipe, envelope, structure, outline, preview)"
         " SELECT ?, ?, ?, ?, ?, ? FROM messages WHERE message_id = ?1 AND file_sha256 <> ''",

@@ -75,7 +75,7 @@ def folder_ids(connection: sqlite3.Connection) -> list[int]:
 
 
 def is_folder(connection: sqlite3.Connection, directory: str, name: str) -> bool:
-    """Whether a mailbox, given by its directory, has a folder of this name."""
+    """True if a mailbox, given by its directory, has a folder of this name."""
     row = connection.execute(
         "SELECT 1 FROM folders f JOIN mailbox_registrations r USING (registration_id)"
         " WHERE r.directory = ? AND f.name = ?",

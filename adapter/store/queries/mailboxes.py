@@ -1,4 +1,4 @@
-"""What the index answers: short queries, fetched whole, no locks.
+"""Queries for registrations, folders, messages in folders and threads: short, fetched whole, no locks.
 
 Each function takes a connection (a reader's, or the writer's inside its transaction).
 """
@@ -84,10 +84,10 @@ def registrations_of(connection: sqlite3.Connection, address: str) -> list[Regis
 
 def active_registration(connection: sqlite3.Connection, address: str) -> Registration:
     """Raises ``NO_SUCH_ADDRESS`` or ``INACTIVE_ADDRESS``."""
-    found = registrations_of(connection, address)
-    if found and found[0].status == "active":
-        return found[0]
-    inactive = any(registration.status == "inactive" for registration in found)
+    registered = registrations_of(connection, address)
+    if registered and registered[0].status == "active":
+        return registered[0]
+    inactive = any(registration.status == "inactive" for registration in registered)
     raise MailError(Reason.INACTIVE_ADDRESS if inactive else Reason.NO_SUCH_ADDRESS, address)
 
 
@@ -107,7 +107,7 @@ def folder(connection: sqlite3.Connection, registration: str, name: str) -> Fold
 
 
 def active_folder(connection: sqlite3.Connection, address: str, name: str) -> Folder | None:
-    """A folder of an active address, in one query; why there is none, :func:`folder` tells."""
+    """A folder of an active address, in one query; :func:`folder` raises the reason if there is none."""
     row = connection.execute(
         f"{_FOLDER} WHERE r.address = ? AND r.status = 'active' AND f.name = ?", (address, name)
     ).fetchone()
@@ -164,8 +164,8 @@ _MANY = 4096  # from here on it is cheaper to read a range and leave out what wa
 
 def rows(connection: sqlite3.Connection, folder_id: int, first: int = 1, last: int = 0xFFFFFFFF) -> list[Row]:
     """The messages of a folder with UIDs from ``first`` to ``last``, ascending."""
-    found = connection.execute(f"{_ROWS} AND p.uid BETWEEN ? AND ? ORDER BY p.uid", (folder_id, first, last))
-    return list(map(Row._make, found.fetchall()))
+    rows = connection.execute(f"{_ROWS} AND p.uid BETWEEN ? AND ? ORDER BY p.uid", (folder_id, first, last))
+    return list(map(Row._make, rows.fetchall()))
 
 
 _ROWS_SAVED_SINCE = f"{_ROWS} AND p.uid >= ? AND p.saved_at >= ? ORDER BY p.uid LIMIT ?"
@@ -182,10 +182,10 @@ def rows_since(
 def rows_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[int]) -> list[Row]:
     """The messages of a folder with these UIDs, ascending; UIDs that are not there are passed over."""
     if len(uids) < _MANY:
-        found = connection.execute(_CHOSEN_ROWS, (folder_id, orjson.dumps(list(uids)).decode()))
-        return list(map(Row._make, found.fetchall()))
-    wanted = set(uids)
-    return [row for row in rows(connection, folder_id, min(wanted), max(wanted)) if row.uid in wanted]
+        chosen = connection.execute(_CHOSEN_ROWS, (folder_id, orjson.dumps(list(uids)).decode()))
+        return list(map(Row._make, chosen.fetchall()))
+    chosen_uids = set(uids)
+    return [row for row in rows(connection, folder_id, min(chosen_uids), max(chosen_uids)) if row.uid in chosen_uids]
 
 
 _STATES = "SELECT uid, flags, keywords, modseq FROM mailbox_state WHERE folder_id = ? AND"
@@ -196,34 +196,34 @@ def states_of(connection: sqlite3.Connection, folder_id: int, uids: Collection[i
     """Flags and mod-sequences alone, which live in one table: several times quicker than :func:`rows_of`."""
     if len(uids) < _MANY:
         return connection.execute(_CHOSEN_STATES, (folder_id, orjson.dumps(list(uids)).decode())).fetchall()
-    wanted = set(uids)
-    first, last = min(wanted), max(wanted)
-    found = connection.execute(f"{_STATES} uid BETWEEN ? AND ? ORDER BY uid", (folder_id, first, last)).fetchall()
-    return found if len(wanted) == last - first + 1 else [row for row in found if row[0] in wanted]
+    chosen_uids = set(uids)
+    first, last = min(chosen_uids), max(chosen_uids)
+    states = connection.execute(f"{_STATES} uid BETWEEN ? AND ? ORDER BY uid", (folder_id, first, last)).fetchall()
+    return states if len(chosen_uids) == last - first + 1 else [row for row in states if row[0] in chosen_uids]
 
 
 def changed_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[Row]:
-    found = connection.execute(f"{_ROWS} AND s.modseq > ? ORDER BY p.uid", (folder_id, modseq))
-    return list(map(Row._make, found.fetchall()))
+    changed = connection.execute(f"{_ROWS} AND s.modseq > ? ORDER BY p.uid", (folder_id, modseq))
+    return list(map(Row._make, changed.fetchall()))
 
 
 def expunged_since(connection: sqlite3.Connection, folder_id: int, modseq: int) -> list[str]:
     """Sequence sets of the UIDs removed after ``modseq``, oldest first."""
-    found = connection.execute(
+    removed = connection.execute(
         "SELECT uids FROM expunged WHERE folder_id = ? AND modseq > ? ORDER BY modseq", (folder_id, modseq)
     )
-    return [row[0] for row in found.fetchall()]
+    return [row[0] for row in removed.fetchall()]
 
 
 def threads(connection: sqlite3.Connection, registration: str, limit: int = 100) -> list[Thread]:
     """The threads of an account, the one with the latest message first."""
-    found = connection.execute(
+    summaries = connection.execute(
         "SELECT t.thread_id, t.messages, t.unread, t.latest_message_id, m.subject FROM thread_summaries t"
         " JOIN messages m ON m.message_id = t.latest_message_id"
         " WHERE t.registration_id = ? ORDER BY t.latest_message_id DESC LIMIT ?",
         (registration, limit),
     )
-    return [Thread(*row) for row in found.fetchall()]
+    return [Thread(*row) for row in summaries.fetchall()]
 
 
 #: The partial index on ``header_id`` is used only if the query repeats its condition.

@@ -21,7 +21,7 @@ class QueueRow(NamedTuple):
     queue_id: str
     message_id: str
     sender: str  # envelope sender; "" is the null sender
-    return_to: str  # the local address whose inbox gets reports; "": the sender's
+    return_to: str  # the local address that gets reports; "": the sender's
     recipient: str
     notify: str | None  # RFC 3461 4.1 as it is passed on; None: not given
     orcpt: str | None
@@ -46,7 +46,7 @@ ORDER BY created_at, queue_id
 
 
 def due(connection: sqlite3.Connection, now: int, limit: int) -> list[QueueRow]:
-    """What may be tried now, what has waited longest first."""
+    """Rows that are due, the longest waiting first."""
     rows = connection.execute(
         f"{_ROW} WHERE next_attempt_at <= ? ORDER BY next_attempt_at, queue_id LIMIT ?", (now, limit)
     )

@@ -19,7 +19,7 @@ from adapter.store.segments import BEGINNING
 SCHEMA_VERSION = 1
 FOREIGN_SCHEMA = "its schema is not ours: "
 
-#: What SQLite makes by itself: indexes of PRIMARY KEY and UNIQUE, and the statistics of ANALYZE.
+#: Objects that SQLite creates itself: indexes of PRIMARY KEY and UNIQUE, and the statistics of ANALYZE.
 _OF_SQLITE = re.compile(r"sqlite_(?:autoindex_.*|stat[0-9])\Z", re.DOTALL)
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _LINE_COMMENT = re.compile(r"--.*")  # in our schema, where no string contains one
@@ -32,17 +32,17 @@ _Objects = dict[tuple[str, str], tuple[str, str]]
 
 
 def differences(connection: sqlite3.Connection, schema: str, numbers: tuple[str, ...] = NUMBERS) -> list[str]:
-    """What of a database is not as ``schema`` makes it; empty if nothing is. ``numbers``: keys of its ``meta``."""
-    expected, found = _expected(schema), _objects(connection)
-    if found == expected:
+    """Differences between a database and ``schema``; empty if there are none. ``numbers``: keys of its ``meta``."""
+    expected, actual = _expected(schema), _objects(connection)
+    if actual == expected:
         return [*_wrong_numbers(connection, numbers)]
-    tables = {name for kind, name in found if kind == "table"}
-    missing = [key for key in expected.keys() - found.keys() if key[0] == "table" or expected[key][0] in tables]
+    tables = {name for kind, name in actual if kind == "table"}
+    missing = [key for key in expected.keys() - actual.keys() if key[0] == "table" or expected[key][0] in tables]
     return [
         *(f"{kind} {name} is missing" for kind, name in sorted(missing, reverse=True)),  # tables before their indexes
-        *(f"{kind} {name} is not ours" for kind, name in sorted(found.keys() - expected.keys(), reverse=True)),
-        *(f"{kind} {name} is another" for kind, name in sorted(expected.keys() & found.keys(), reverse=True)
-          if expected[kind, name] != found[kind, name]),
+        *(f"{kind} {name} is not ours" for kind, name in sorted(actual.keys() - expected.keys(), reverse=True)),
+        *(f"{kind} {name} is another" for kind, name in sorted(expected.keys() & actual.keys(), reverse=True)
+          if expected[kind, name] != actual[kind, name]),
     ]  # fmt: skip
 
 
@@ -67,10 +67,10 @@ def _normalised(sql: str | None) -> str:
 
 
 def _wrong_numbers(connection: sqlite3.Connection, numbers: tuple[str, ...]) -> Iterator[str]:
-    known = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     for key in numbers:
-        if not isinstance(known.get(key), int):
-            yield f"{key} is {'no number' if key in known else 'missing'}"
+        if not isinstance(meta.get(key), int):
+            yield f"{key} is {'no number' if key in meta else 'missing'}"
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def schema_version(connection: sqlite3.Connection) -> object:
 
 
 def schema_differences(connection: sqlite3.Connection) -> list[str]:
-    """What of an index's schema is not ours; empty if nothing is."""
+    """Differences between an index's schema and ours; empty if there are none."""
     wrong = differences(connection, _schema())
     if not wrong and (version := schema_version(connection)) != SCHEMA_VERSION:
         wrong = [f"schema_version is {version!r}, this program knows {SCHEMA_VERSION}"]
@@ -140,7 +140,7 @@ def applied_seq(connection: sqlite3.Connection) -> int:
 
 
 def store_of(connection: sqlite3.Connection) -> str:
-    """The id of the store whose rows these are; empty if the index names none."""
+    """The id of the store that the index belongs to; empty if it names none."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
     return str(row[0]) if row else ""
 

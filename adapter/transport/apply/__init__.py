@@ -21,12 +21,12 @@ from adapter.store.queries import projections as projection_rows
 from adapter.transport.apply import content, folders, projections
 from adapter.transport.apply.undo import Undo
 
-#: Those that make, rename or remove directories. What comes between them opens each directory once.
+#: Effects that create, rename or remove directories; between them, directories stay open.
 _MOVING = (effects.CreateFolder, effects.RenameFolder, effects.RemoveFolder, effects.SetRegistration)
 
 
 def apply_files(records: Iterable[Record], directories: Directories, undo: Undo) -> None:
-    """Change the files; what was done is noted in ``undo`` step by step."""
+    """Change the files; ``undo`` records each step."""
     every = [effect for record in records for effect in record.effects]
     for moving, together in groupby(every, key=lambda effect: isinstance(effect, _MOVING)):
         with contextlib.nullcontext() if moving else directories.keeping_open():

@@ -1,4 +1,4 @@
-"""Content: a canonical file, the blobs it names, and its rows."""
+"""Content: canonical files and the blobs they name."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _move(
 ) -> None:
     """Put a staged file in place.
 
-    What the journal carries is renamed. What it does not carry is linked and keeps its synced name in staging until a
-    checkpoint, since a power loss could otherwise take both names of it.
+    A file that the journal carries is renamed. Any other is linked and keeps its synced name in staging until a
+    checkpoint: a power loss could otherwise remove both names.
     """
     with directories.stable(where, create=True) as target:
         if journaled:
@@ -69,7 +69,7 @@ def _move(
 
 
 class Belief(Enum):
-    """Which files need not be written: those there are, those with the right content, or none."""
+    """Which existing files are trusted: every name, every file with the right content, or none."""
 
     NAMES = "names"
     CONTENT = "content"
@@ -116,7 +116,7 @@ def _is_there(directory: int, name: str, sha256: str | None) -> bool:
     try:
         with open(disk.open_read(directory, name), "rb") as file:
             return sha256 is None or hashlib.file_digest(file, "sha256").hexdigest() == sha256
-    except OSError:  # none, or something that is no file
+    except OSError:  # missing, or not a regular file
         return False
 
 
@@ -152,8 +152,8 @@ def remove_again(effect: DropContent, directories: Directories) -> None:
     undo.committed()
 
 
-def settle(effect: Effect, directories: Directories, connection: sqlite3.Connection) -> None:
-    """Recovery: an effect was taken back; make sure its files are as the index says."""
+def revert(effect: Effect, directories: Directories, connection: sqlite3.Connection) -> None:
+    """Recovery: make the files of an aborted effect agree with the index."""
     if isinstance(effect, AddContent):
         message_id = effect.message_id
         if not content_rows.has_message(connection, message_id):

@@ -28,7 +28,7 @@ def identify(effect: CreateFolder, directories: Directories, uidnext: int = 1) -
     """Write the identity file (and the full name, where the directory's name is shortened)."""
     with directories.open(layout.folder_directory(effect.directory, effect.name)) as directory:
         if not disk.exists(directory, layout.IDENTITY_FILE):
-            known = folder_identity.Identity(
+            identity = folder_identity.Identity(
                 store_id.read(directories) or "",
                 effect.folder,
                 effect.registration,
@@ -36,7 +36,7 @@ def identify(effect: CreateFolder, directories: Directories, uidnext: int = 1) -
                 effect.special_use,
                 folder_identity.mark(uidnext),
             )
-            disk.write_new(directory, layout.IDENTITY_FILE, known.encode())
+            disk.write_new(directory, layout.IDENTITY_FILE, identity.encode())
         _write_full_name(directory, effect.name)
 
 
@@ -48,18 +48,18 @@ def raise_mark(directories: Directories, parts: layout.Parts, folder: int, mark:
     """
     with directories.open(parts) as directory:
         try:
-            known = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            identity = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
         except OSError:
-            known = None
-        if known is None or known.folder != folder:
+            identity = None
+        if identity is None or identity.folder != folder:
             where = layout.absolute(*parts, layout.IDENTITY_FILE)
             _log.error("%s: not the identity of the folder, UID mark not raised; run markpost repair", where)
-        elif known.uids_below < mark:
+        elif identity.uids_below < mark:
             new = f"{layout.IDENTITY_FILE}.new"
             if disk.exists(directory, new):  # of a process that died
                 disk.unlink(directory, new)
             try:
-                disk.write_new(directory, new, replace(known, uids_below=mark).encode())
+                disk.write_new(directory, new, replace(identity, uids_below=mark).encode())
                 disk.rename(directory, new, directory, layout.IDENTITY_FILE)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -92,16 +92,16 @@ def _write_full_name_in(directories: Directories, where: str, name: str) -> None
 
 def _write_full_name(directory: int, name: str) -> None:
     """Not synced, and not in one step: recovery writes it again."""
-    wanted = name.encode() if names.is_shortened(names.folder_entry(name)) else None
+    new = name.encode() if names.is_shortened(names.folder_entry(name)) else None
     try:
-        known = disk.read_file(directory, layout.FULL_NAME_FILE)
+        old = disk.read_file(directory, layout.FULL_NAME_FILE)
     except FileNotFoundError:
-        known = None
-    if known != wanted:
-        if known is not None:
+        old = None
+    if old != new:
+        if old is not None:
             disk.unlink(directory, layout.FULL_NAME_FILE)
-        if wanted is not None:
-            disk.write_new(directory, layout.FULL_NAME_FILE, wanted)
+        if new is not None:
+            disk.write_new(directory, layout.FULL_NAME_FILE, new)
 
 
 def remove(effect: RemoveFolder, directories: Directories, undo: Undo) -> None:

@@ -1,4 +1,4 @@
-"""Projections: a message shown in a folder under a UID, as a relative symbolic link and as rows."""
+"""Projections: relative symbolic links that show messages in folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def link(effect: Project, directories: Directories, undo: Undo) -> None:
 
 def unlink(effect: Unproject, directories: Directories, undo: Undo) -> None:
     parts = layout.folder_directory(effect.directory, effect.name)
-    # Links that somebody removed by hand, or the directory with all of them, need not go.
+    # Links that were removed by hand, or the directory with all of them, are already gone.
     with contextlib.suppress(FileNotFoundError), directories.open(parts) as directory:
         for row in effect.rows:
             name = layout.projection_name(row.uid, row.message_id)

@@ -1,6 +1,6 @@
-"""The way back: inverse steps of file changes, run in reverse when an operation fails half-way.
+"""Undo log: inverse steps of file changes, run in reverse when a commit fails half-way.
 
-What cannot be taken back (removing content for good) waits until the commit is done.
+Irreversible steps (permanent removal of content) wait until the commit is done.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class Undo:
         self._after_commit.append(step)
 
     def committed(self) -> None:
-        """There is no way back any more: do what waited for that."""
+        """The commit is done: run the irreversible steps."""
         for step in self._after_commit:
             try:
                 step()
             except OSError as error:
-                _log.warning("clean-up after a commit failed: %s", error)
+                _log.warning("clean-up after a commit failed (%s); repair removes the leftovers", error)
 
     def add(self, step: Callable[[], None]) -> None:
         self._steps.append(step)
 
     def run(self) -> bool:
-        """Take everything back; False if a step could not be taken back (recovery then puts it right)."""
+        """Roll back every step; False if one failed (recovery then repairs it)."""
         complete = True
         while self._steps:
             try:
                 self._steps.pop()()
             except OSError as error:
-                _log.error("could not take back a file change: %s", error)
+                _log.error("rollback of a file change failed (%s); recovery will repair it", error)
                 complete = False
         return complete

@@ -1,4 +1,4 @@
-"""What an operation is, and the plan it draws up under the locks.
+"""Operations, and the plan that each makes under the locks.
 
 An operation names the addresses it touches, and then, with the locks held, plans: it reads the index inside the open
 transaction, decides UIDs and mod-sequences, and emits effects. Nothing else happens in a plan: the writer journals the
@@ -62,18 +62,18 @@ class Plan:
 
     def folder(self, address: str, name: str) -> Folder:
         name = names.normalise_folder(name)
-        found = mailboxes.active_folder(self.connection, address, name)
-        return found or mailboxes.folder(self.connection, self.registration(address).id, name)
+        folder = mailboxes.active_folder(self.connection, address, name)
+        return folder or mailboxes.folder(self.connection, self.registration(address).id, name)
 
     def folder_by_id(self, address: str, folder_id: int) -> Folder:
-        """A folder of this address, whose lock is held: nobody else's can be changed under it."""
-        found = mailboxes.folder_by_id(self.connection, folder_id)
-        if found is None or found.registration != self.registration(address).id:
+        """A folder of this address. Folders of other addresses are refused: their locks are not held."""
+        folder = mailboxes.folder_by_id(self.connection, folder_id)
+        if folder is None or folder.registration != self.registration(address).id:
             raise MailError(Reason.NO_SUCH_FOLDER, ids.folder_label(folder_id))
-        return found
+        return folder
 
     def next_uidvalidity(self) -> int:
-        """Greater than any given out before, so that a folder made again is told from its predecessor."""
+        """Greater than any assigned before, so that a folder that is created again has another one."""
         return max(self.seconds, folders.last_uidvalidity(self.connection) + 1)
 
 
@@ -82,13 +82,13 @@ class Operation(ABC, Generic[Result]):
 
     @abstractmethod
     def addresses(self) -> Iterable[str]:
-        """Normalised addresses whose locks this operation needs."""
+        """Normalised addresses; the operation runs under their locks."""
 
     @abstractmethod
     def plan(self, plan: Plan) -> Result: ...
 
     def staged_content(self) -> Iterable[Staged]:
-        """What the operation brings from staging; released when it is over, committed or not."""
+        """Staged content of the operation; released when it ends, committed or not."""
         return ()
 
     def committed(self, seq: int) -> None:

@@ -28,7 +28,7 @@ _PARAMETER = re.compile(r"[A-Za-z0-9-]+;[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a message came to lie."""
+    """The folder and UID that a message got."""
 
     address: str
     folder: int
@@ -70,12 +70,12 @@ class Deliver(Operation[Delivery]):
     recipients: Sequence[str]  # normalised addresses, or (through ``folders``) other folders than INBOX
     folders: Mapping[str, str] = field(default_factory=dict)
     keep_sent: bool = False  # the sender is local and authenticated: project into its Sent folder
-    account: str = ""  # whose Sent folder that is, where the sender goes by another of the account's names
+    account: str = ""  # owner of that Sent folder, if the sender is an alias of the account
     relay: Sequence[RelayRecipient] = ()  # recipients elsewhere: queued in the same commit
     envelope: RelayEnvelope | None = None  # for those
     quotas: Mapping[str, Quota] = field(default_factory=dict)  # of addresses that have one
-    lenient: Collection[str] = ()  # who may exceed it by one message
-    requests: DsnRequests | None = None  # what the sender asked of the delivery to recipients here
+    lenient: Collection[str] = ()  # addresses that may exceed their quota by one message
+    requests: DsnRequests | None = None  # the sender's requests for reports on local recipients
     find_twin: FindTwin | None = None  # searches Sent for the copy that the mail client put there first
 
     def addresses(self) -> Iterable[str]:
@@ -102,7 +102,7 @@ class Deliver(Operation[Delivery]):
             check_relay(self.sender, self.relay)
         elsewhere = {item.address: item for item in self.relay}
         if not folders and not elsewhere:
-            return Delivery(self.staged.content.id, outcome, None)  # what went to nobody was not sent
+            return Delivery(self.staged.content.id, outcome, None)  # nothing was sent
         sent_folder = self._sent_folder(plan) if self.keep_sent else None
         twin = self.find_twin(plan, sent_folder) if self.find_twin and sent_folder else None
         if twin is None and self._owner in self.quotas:
@@ -124,11 +124,11 @@ class Deliver(Operation[Delivery]):
         return Delivery(self.staged.content.id, outcome, sent, queued)
 
     def _folder(self, plan: Plan, address: str) -> Folder:
-        wanted = self.folders.get(address, names.INBOX)
+        name = self.folders.get(address, names.INBOX)
         try:
-            return plan.folder(address, wanted)
+            return plan.folder(address, name)
         except MailError as error:
-            if wanted == names.INBOX or error.reason is not Reason.NO_SUCH_FOLDER:
+            if name == names.INBOX or error.reason is not Reason.NO_SUCH_FOLDER:
                 raise
         return plan.folder(address, names.INBOX)
 
@@ -148,7 +148,7 @@ class Deliver(Operation[Delivery]):
         return next(by_use, None) or next(by_name, None)
 
     def _keep_requests(self, plan: Plan, requests: DsnRequests, delivered: Collection[str]) -> None:
-        """Of those who have the message; whoever is refused is told, and asks again."""
+        """Keep the requests for accepted recipients; refused ones are repeated by the client."""
         kept = [each for each in requests.recipients if any(mailbox in delivered for mailbox in each.mailboxes)]
         if kept:
             plan.emit(requests.effect(self.staged.content.id, kept))
@@ -234,7 +234,7 @@ def emit_content(plan: Plan, staged: Staged, sender: str, recipients: tuple[Reci
 
 
 def place_once(plan: Plan, address: str, folder: Folder, item: AppendItem, twin: Twin | None) -> Placed:
-    """Place a message whose content is emitted, unless its twin stays; a twin that yields is removed.
+    """Place a message with emitted content, unless its twin stays; a twin that yields is removed.
 
     Flags and keywords of both are kept.
     """

@@ -1,4 +1,4 @@
-"""What the sender asks of a message's way: of the relay to other hosts, and of reports on its delivery (RFC 3461)."""
+"""Envelopes: the sender's requests to the relay, and for reports on the delivery (RFC 3461)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class RelayRecipient:
 
 @dataclass(frozen=True, slots=True)
 class RelayEnvelope:
-    """What holds for all recipients at other hosts."""
+    """Parameters for all recipients at other hosts."""
 
     ret: Ret | None = None  # RFC 3461 4.3
     envid: str | None = None  # RFC 3461 4.4, decoded
     body: Body = Body.SEVEN_BIT
     smtputf8: bool = False
     requiretls: bool = False
-    return_to: str = ""  # the local address whose inbox gets reports; empty: the sender's
+    return_to: str = ""  # the local address that gets reports; empty: the sender's
     lifetime: float = LIFETIME_SECONDS
 
     def enqueue(

@@ -1,4 +1,4 @@
-"""Operations on messages in folders: flags, copy, move, expunge, and the collection of what nobody shows any more."""
+"""Operations on messages in folders: flags, copy, move, expunge, and the collection of content that no folder shows."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
         return MirrorUpdated(flagged, removed)
 
     def _change(self, plan: Plan, notes: dict[str, str | None]) -> int:
-        wanted: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+        changes_by_folder: dict[int, dict[tuple[int, str], list[int]]] = defaultdict(lambda: defaultdict(list))
         for change in self.changes:
             before = self._before(plan, change)
             if before is None:
@@ -126,23 +126,23 @@ class UpdateMirror(Operation[MirrorUpdated]):
             merged = _merge_flags(old_flags, before.flags, flags)
             words = _merge_keywords(old_words, before.keywords, keywords)
             if (merged, words) != (old_flags, old_words):
-                wanted[before.folder][merged, words].append(before.uid)
-        for folder_id, groups in wanted.items():
+                changes_by_folder[before.folder][merged, words].append(before.uid)
+        for folder_id, groups in changes_by_folder.items():
             for (flags, keywords), uids in groups.items():
                 folder = _own_folder(plan, self.address, folder_id)
                 if folder is not None:
                     modseq = folder.highestmodseq + 1
                     plan.emit(SetFlags.on(folder, modseq, sorted(uids), "set", flags & SETTABLE, keywords.split()))
-        return sum(len(uids) for groups in wanted.values() for uids in groups.values())
+        return sum(len(uids) for groups in changes_by_folder.values() for uids in groups.values())
 
     def _before(self, plan: Plan, change: MirrorChange) -> Place | None:
         """Where the message lies, with the flags it was last seen with."""
-        known = bookmark_queries.value(plan.connection, self.owner, change.bookmark)
-        if known is not None:
-            return Place.decode(known)
+        value = bookmark_queries.value(plan.connection, self.owner, change.bookmark)
+        if value is not None:
+            return Place.decode(value)
         if change.instead_of:
-            known = bookmark_queries.value(plan.connection, self.owner, change.instead_of)
-            return Place.decode(known) if known is not None else None
+            value = bookmark_queries.value(plan.connection, self.owner, change.instead_of)
+            return Place.decode(value) if value is not None else None
         if change.claims is None:
             return None
         for _, flags, keywords, _ in mailboxes.states_of(plan.connection, change.claims[0], [change.claims[1]]):
@@ -152,11 +152,11 @@ class UpdateMirror(Operation[MirrorUpdated]):
     def _remove(self, plan: Plan, notes: dict[str, str | None]) -> int:
         leaving: dict[int, set[int]] = defaultdict(set)
         for bookmark in self.gone:
-            known = bookmark_queries.value(plan.connection, self.owner, bookmark)
+            value = bookmark_queries.value(plan.connection, self.owner, bookmark)
             notes[bookmark] = None
-            if known is not None:
-                found = Place.decode(known)
-                leaving[found.folder].add(found.uid)
+            if value is not None:
+                place = Place.decode(value)
+                leaving[place.folder].add(place.uid)
         removed = 0
         for folder_id, uids in leaving.items():
             folder = _own_folder(plan, self.address, folder_id)
@@ -205,8 +205,8 @@ class SetBookmarks(Operation[None]):
     def plan(self, plan: Plan) -> None:
         items = self.items
         if self.missing_only:
-            known = bookmark_queries.of_owner(plan.connection, self.owner)
-            items = {item: value for item, value in items.items() if item not in known}
+            existing = bookmark_queries.of_owner(plan.connection, self.owner)
+            items = {item: value for item, value in items.items() if item not in existing}
         set_bookmarks(plan, self.owner, items)
 
 

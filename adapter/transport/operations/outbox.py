@@ -1,4 +1,4 @@
-"""Operations on the outbox: what a delivery put there is tried again later, or leaves it for good.
+"""Operations on the outbox: rows are retried later, or removed.
 
 A report to the sender (RFC 3464) is delivered in the same commit: it is never lost and never sent twice.
 """
@@ -19,7 +19,7 @@ from protocol.errors import MailError, Reason
 
 
 class StaleReport(MailError):  # noqa: N818 - what happened, not a mistake
-    """Rows that the report tells of have left the queue meanwhile, and whoever removed them may have told as well."""
+    """Rows that the report is about have left the queue; the process that removed them may have reported as well."""
 
     def __init__(self) -> None:
         super().__init__(Reason.LOCK_TIMEOUT, "the queue has changed")
@@ -44,7 +44,7 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """What changes of a row; None: that stays."""
+    """Changes of a row; None: unchanged."""
 
     queue_id: str
     next_attempt_at: int  # seconds
@@ -57,12 +57,12 @@ class Requeued:
 class Finished:
     queue_id: str
     ending: Ending
-    status: str = ""  # what was said last
+    status: str = ""  # the last reply
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateQueue(Operation[list[str]]):
-    """Set when rows are tried next. Those that are gone are passed over; returns the ids of those that were there."""
+    """Set when rows are tried next. Those that are gone are skipped; returns the ids of those that were there."""
 
     name = "queue-update"
     items: Sequence[Requeued]
@@ -75,12 +75,12 @@ class UpdateQueue(Operation[list[str]]):
         return (self.report.staged,) if self.report else ()
 
     def plan(self, plan: Plan) -> list[str]:
-        wanted = {item.queue_id: item for item in self.items}
-        rows = _rows(plan, wanted)
+        by_id = {item.queue_id: item for item in self.items}
+        rows = _rows(plan, by_id)
         updates = tuple(
             RequeuedRow(
                 row.queue_id,
-                row.attempts if (item := wanted[row.queue_id]).attempts is None else item.attempts,
+                row.attempts if (item := by_id[row.queue_id]).attempts is None else item.attempts,
                 item.next_attempt_at,
                 row.last_status if item.last_status is None else item.last_status,
                 bool(row.delay_warned) if item.delay_warned is None else item.delay_warned,
@@ -96,7 +96,7 @@ class UpdateQueue(Operation[list[str]]):
 
 @dataclass(frozen=True, slots=True)
 class FinishQueue(Operation[list[str]]):
-    """Remove rows for good. Those that are gone are passed over; returns the ids of those that were there."""
+    """Remove rows. Those that are gone are skipped; returns the ids of those that were there."""
 
     name = "queue-finish"
     items: Sequence[Finished]
@@ -109,12 +109,12 @@ class FinishQueue(Operation[list[str]]):
         return (self.report.staged,) if self.report else ()
 
     def plan(self, plan: Plan) -> list[str]:
-        wanted = {item.queue_id: item for item in self.items}
-        rows = _rows(plan, wanted)
+        by_id = {item.queue_id: item for item in self.items}
+        rows = _rows(plan, by_id)
         if rows:
             if self.report is not None:
                 self.report.deliver(plan, rows)
-            endings = [(row, wanted[row.queue_id]) for row in rows]
+            endings = [(row, by_id[row.queue_id]) for row in rows]
             plan.emit(
                 Dequeue(
                     tuple(

@@ -62,7 +62,7 @@ class Register(Operation[Registration]):
 
 @dataclass(frozen=True, slots=True)
 class Deregister(Operation[None]):
-    """``deactivate`` keeps the mail in place, ``stash`` sets it aside, ``purge`` removes it for good."""
+    """``deactivate`` keeps the mail in place, ``stash`` sets it aside, ``purge`` deletes it permanently."""
 
     name = "deregister"
     address: str

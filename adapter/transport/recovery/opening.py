@@ -1,4 +1,4 @@
-"""What is looked at before a store is opened; each refusal is one clear line."""
+"""Checks before a store is opened; each refusal is one clear line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.errors import MailError, Reason
 
 
 def open_root(root: str) -> Directories:
-    """The directory a store is said to be in."""
+    """Open the directory that is to be a store."""
     try:
         return Directories(root)
     except (FileNotFoundError, NotADirectoryError):
@@ -24,7 +24,7 @@ def open_root(root: str) -> Directories:
 
 
 def check_root(directories: Directories) -> None:
-    """Refuse a root that is no store we can use, or on an unfit file system."""
+    """Refuse a root that is not a usable store, or on an unsuitable file system."""
     root = directories.root
     check_layout(directories)
     with directories.stable(()) as top:
@@ -33,7 +33,7 @@ def check_root(directories: Directories) -> None:
                 continue
             if not stat.S_ISREG(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 raise MailError(Reason.UNKNOWN, f"{name} in {root} is not a regular file")
-            if not os.access(name, os.R_OK | os.W_OK, dir_fd=top):  # SQLite would not tell why
+            if not os.access(name, os.R_OK | os.W_OK, dir_fd=top):  # SQLite would not name the cause
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
     _check_case(directories)
     locks.check_exclusion(directories)
@@ -69,11 +69,11 @@ def check_directories(directories: Directories, *, create: bool) -> None:
 
 def check_version(directories: Directories) -> None:
     """Refuse a store of another format version."""
-    found = version(directories)
-    if found != layout.VERSION:
+    number = version(directories)
+    if number != layout.VERSION:
         raise MailError(
             Reason.UNKNOWN,
-            f"{directories.root} has format version {found}, but this program knows version {layout.VERSION}:"
+            f"{directories.root} has format version {number}, but this program knows version {layout.VERSION}:"
             " use the markpost that created the store",
         )
 
@@ -105,7 +105,7 @@ def is_backup(directories: Directories) -> bool:
 
 
 def _check_case(directories: Directories) -> None:
-    """Folder names differ by case alone; a file system that does not tell them apart would mix them up."""
+    """Refuse a case-insensitive file system: folder names may differ in case alone."""
     with directories.stable(()) as top:
         if disk.exists(top, layout.VERSION_FILE.swapcase()):
             raise MailError(
@@ -120,7 +120,7 @@ def refuse_offline(directories: Directories) -> None:
 
 
 def offline_reason(directories: Directories) -> str | None:
-    """What the maintenance marker says, if the store is offline."""
+    """Return the text of the maintenance marker if the store is offline."""
     marker = offline_marker.read(directories)
     return str(marker) if marker else None
 
@@ -134,21 +134,21 @@ def owner(directories: Directories) -> str:
 
 
 def refuse_superuser(directories: Directories) -> None:
-    """Refuse user 0 on the store of somebody else, which nothing but this keeps from writing there."""
-    found = _described(directories)
-    if os.geteuid() != 0 or found.st_uid == 0:
+    """Refuse root on the store of another user: root's files would make the store unwritable for its owner."""
+    owner_status = _described(directories)
+    if os.geteuid() != 0 or owner_status.st_uid == 0:
         return
-    name = _name(found.st_uid)
+    name = _name(owner_status.st_uid)
     become = f"runuser -u {name} --"
     if name.isdigit():
-        become = f"setpriv --reuid={found.st_uid} --regid={found.st_gid} --clear-groups"
+        become = f"setpriv --reuid={owner_status.st_uid} --regid={owner_status.st_gid} --clear-groups"
     raise MailError(
         Reason.UNKNOWN, f"{directories.root} belongs to user {name}: run this as that user ({become} markpost …)"
     )
 
 
 def _described(directories: Directories) -> os.stat_result:
-    """Of the store itself, if there is one: root may have made it in the directory of another user."""
+    """Status of the store itself, if there is one: root may have made it in the directory of another user."""
     with contextlib.suppress(FileNotFoundError):
         return os.stat(layout.VERSION_FILE, dir_fd=directories.root_fd, follow_symlinks=False)
     return os.fstat(directories.root_fd)

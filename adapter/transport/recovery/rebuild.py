@@ -1,4 +1,4 @@
-"""Building the index anew from the latest snapshot and the journal, beside the old one, which is kept."""
+"""Rebuild the index from the latest snapshot and the journal, next to the old one, which is kept."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def build(directories: Directories, journal: Journal, path: str) -> int:
 
 
 def is_unfinished(directories: Directories, applied: int) -> bool:
-    """Whether a repair sealed its tables with a snapshot and died before journal and index followed.
+    """True if a repair sealed its tables with a snapshot and died before journal and index followed.
 
-    Nobody else makes a snapshot of what the index does not hold yet. Going on with the old index would give new records
-    the numbers of those that the snapshot stands for.
+    Only repair makes a snapshot of records that the index does not have. Continuing with the old index would assign
+    sequence numbers twice.
     """
     newest = max(snapshots.available(directories), default=0)
     return applied < newest and snapshots.verify(directories, newest)
@@ -50,7 +50,7 @@ def finish(directories: Directories, journal: Journal) -> None:
 
 
 def replace_index(directories: Directories, journal: Journal) -> None:
-    """Build the index anew and put it in the place of the old one, which goes to the index backups."""
+    """Rebuild the index and replace the old one, which moves to the index backups."""
     new_name = f"{layout.INDEX_FILE}.new"
     with directories.stable(()) as root:
         for leftover in (new_name, f"{new_name}-journal"):

@@ -1,7 +1,7 @@
-"""Making folder directories equal to what the index says, whatever half-done state they are in.
+"""Reconcile folder directories with the index, whatever half-done state they are in.
 
 Used when records are rolled forward: some of their renames, links and removals may already be on disk, in any
-combination. A folder's directory is recognised by its identity file, wherever it lies within its account.
+combination. A folder's directory is recognised by its identity file, at any path within its account.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FolderEffect = effects.Project | effects.Unproject | effects.CreateFolder | eff
 
 @dataclass(slots=True)
 class Touched:
-    """What a run of records may have half-changed on disk."""
+    """Folders and mailboxes that a run of records may have half-changed on disk."""
 
     folders: dict[int, set[tuple[str, str]]] = field(default_factory=dict)  # id -> (mailbox, name) it had
     mailboxes: dict[str, set[str]] = field(default_factory=dict)  # registration -> directories it had
@@ -74,24 +74,24 @@ class Touched:
 def reconcile(
     directories: Directories, connection: sqlite3.Connection, touched: Touched, *, rewrite: bool = False
 ) -> None:
-    """``rewrite``: what the files of a folder seem to hold proves nothing; they are written again."""
+    """``rewrite``: the files of a folder cannot be trusted and are written again."""
     for registration, entries in touched.mailboxes.items():  # first: they may lie where others belong
         if rows.mailbox_of(connection, registration) is None:
             _remove_unknown_mailbox(directories, registration, entries, touched.places.get(registration, set()))
     for registration, entries in touched.mailboxes.items():
         _place_mailbox(directories, connection, registration, entries)
     aside = _left_aside(directories)
-    wanted = {folder_id: queries.folder_by_id(connection, folder_id) for folder_id in (*touched.folders, *aside)}
+    folders = {folder_id: queries.folder_by_id(connection, folder_id) for folder_id in (*touched.folders, *aside)}
     mailboxes = {entry for places in touched.folders.values() for entry, _ in places}
-    mailboxes |= {folder.directory for folder in wanted.values() if folder is not None}
-    found = _identities(directories, mailboxes)
+    mailboxes |= {folder.directory for folder in folders.values() if folder is not None}
+    present = _identities(directories, mailboxes)
     # Out of the way first: names swapped by renames would collide otherwise.
     aside |= {
         folder_id: _set_aside(directories, place)
-        for folder_id, place in found.items()
-        if folder_id in wanted and not _is_at(wanted[folder_id], place)
+        for folder_id, place in present.items()
+        if folder_id in folders and not _is_at(folders[folder_id], place)
     }
-    for folder_id, folder in wanted.items():
+    for folder_id, folder in folders.items():
         if folder is not None:
             with _passing_strangers_by():
                 if folder_id in aside:
@@ -121,7 +121,7 @@ def lay_out(directories: Directories, connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def _passing_strangers_by() -> Iterator[None]:
-    """A link or a file planted where a directory belongs stops nothing but itself; it is repair's to look at."""
+    """Skip a folder if a link or a file is in the place of its directory; ``markpost repair`` handles that."""
     try:
         yield
     except NotADirectoryError as error:
@@ -131,12 +131,12 @@ def _passing_strangers_by() -> Iterator[None]:
 def _remove_unknown_mailbox(
     directories: Directories, registration: str, entries: set[str], places: set[tuple[str, str]]
 ) -> None:
-    """A registration was taken back: remove the folders made for it, and the mailbox unless it holds something else."""
+    """Undo an aborted registration: remove its folders, and the mailbox unless it holds something else."""
     for mailbox in sorted(entries):
-        known = _identities_in(directories, mailbox)
+        identities = _identities_in(directories, mailbox)
         for name in sorted(name for where, name in places if where == mailbox):
-            found = known.get(names.folder_entry(name))
-            if found is None or found.registration == registration:  # not somebody else's of the same name
+            identity = identities.get(names.folder_entry(name))
+            if identity is None or identity.registration == registration:  # not of another registration
                 _remove_own_files(directories, layout.folder_directory(mailbox, name))
         with contextlib.suppress(OSError), directories.open(layout.MAILBOXES) as mailboxes:
             disk.remove_directory(mailboxes, mailbox)
@@ -158,7 +158,9 @@ def _place_mailbox(
     with directories.open(layout.MAILBOXES) as mailboxes:
         for entry in sorted(entries - {place}):
             moved = disk.exists(mailboxes, entry) and not disk.exists(mailboxes, place)
-            if moved and registration in {known.registration for known in _identities_in(directories, entry).values()}:
+            if moved and registration in {
+                identity.registration for identity in _identities_in(directories, entry).values()
+            }:
                 disk.rename(mailboxes, entry, mailboxes, place)
         if status != "purged" and not disk.exists(mailboxes, place):
             disk.make_directory(mailboxes, place)
@@ -166,7 +168,7 @@ def _place_mailbox(
 
 def _identities_in(directories: Directories, mailbox: str) -> dict[str, folder_identity.Identity]:
     """Directory name -> identity, for every folder directory of a mailbox that has one."""
-    known = {}
+    identities = {}
     try:
         with directories.open(layout.mailbox_directory(mailbox)) as parent:
             entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
@@ -177,18 +179,18 @@ def _identities_in(directories: Directories, mailbox: str) -> dict[str, folder_i
             contextlib.suppress(OSError),
             directories.open((*layout.mailbox_directory(mailbox), entry)) as directory,
         ):
-            found = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
-            if found is not None:
-                known[entry] = found
-    return known
+            identity = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            if identity is not None:
+                identities[entry] = identity
+    return identities
 
 
 def _identities(directories: Directories, mailboxes: set[str]) -> dict[int, tuple[str, str]]:
     """Folder id -> (mailbox, directory name)."""
     return {
-        known.folder: (mailbox, entry)
+        identity.folder: (mailbox, entry)
         for mailbox in mailboxes
-        for entry, known in _identities_in(directories, mailbox).items()
+        for entry, identity in _identities_in(directories, mailbox).items()
     }
 
 
@@ -198,17 +200,17 @@ def _is_at(folder: Folder | None, place: tuple[str, str]) -> bool:
 
 def _left_aside(directories: Directories) -> dict[int, str]:
     """Folder id -> name in staging, of what a recovery that was cut short had set aside."""
-    known = {}
+    entries_by_folder = {}
     with directories.open(layout.STAGING) as staging:
         entries = [name for name in os.listdir(staging) if name.startswith(layout.SET_ASIDE)]
     for entry in entries:
         with contextlib.suppress(OSError), directories.open((*layout.STAGING, entry)) as directory:
-            found = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
-            if found is not None:
-                known[found.folder] = entry
+            identity = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+            if identity is not None:
+                entries_by_folder[identity.folder] = entry
                 continue
         _remove_own_files(directories, (*layout.STAGING, entry))
-    return known
+    return entries_by_folder
 
 
 def _set_aside(directories: Directories, place: tuple[str, str]) -> str:
@@ -254,10 +256,10 @@ def _reconcile_folder(
 
 def _has_identity(directory: int, folder: Folder, mark: int) -> bool:
     try:
-        known = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
+        identity = folder_identity.decode(disk.read_file(directory, layout.IDENTITY_FILE))
     except OSError:
         return False
-    return known is not None and known.folder == folder.id and known.uids_below >= mark
+    return identity is not None and identity.folder == folder.id and identity.uids_below >= mark
 
 
 def _remove_own_files(directories: Directories, parts: layout.Parts) -> None:

@@ -1,10 +1,10 @@
-"""Rolling forward: what the journal committed but files or index have not followed yet.
+"""Roll forward: apply what the journal committed but files or index do not have yet.
 
 After a crash of a process the page cache is whole: the records the index has not applied are applied, in milliseconds.
 After a power loss everything since the last checkpoint is suspect: content since then is verified and restored from the
-journal (or from synced staging), and the index is built anew from snapshot and journal. After a sync that failed it is
-suspect as well, and to look at it proves nothing: the page cache may show what never reached the disk. There content is
-written again from the journal; what was synced by itself, in staging, is believed.
+journal (or from synced staging), and the index is rebuilt from snapshot and journal. After a sync that failed it is
+suspect as well, and reading it proves nothing: the page cache may show what never reached the disk. There content is
+written again from the journal; files in staging were synced on their own and are trusted.
 
 Files of folders are not replayed step by step, since any part of a batch may already be on disk: content is put in
 place, the index is brought up to date, and then each touched directory is made equal to what the index says.
@@ -76,7 +76,7 @@ def restore_files(
 ) -> int:
     """Bring content, index (if ``apply``) and directories to where these records lead; returns how many count.
 
-    Records that were taken back count for nothing, but what was done and undone for them may be on disk in part.
+    Aborted records do not count, but parts of what was done and undone for them may be on disk.
     """
     undone = taken_back(records)
     records = list(without_aborted(iter(records)))
@@ -99,7 +99,7 @@ def restore_files(
                 effects.apply_index(effect, connection, record.at)
     for effect in (effect for record in undone for effect in record.effects):
         touched.add(effect)
-        content.settle(effect, directories, connection)
+        content.revert(effect, directories, connection)
     reconcile.reconcile(directories, connection, touched, rewrite=belief is Belief.NOTHING)
     return len(records)
 
@@ -107,7 +107,7 @@ def restore_files(
 def check_reaches(journal: Journal, seq: int) -> None:
     """Raise :class:`JournalDamaged` if the journal ends before a record that is known to have been written.
 
-    To go on would give the numbers of lost records out again, and nobody could tell any more that they are missing.
+    Continuing would reuse the sequence numbers of the lost records and hide that they are missing.
     """
     if journal.last_seq < seq:
         raise JournalDamaged(f"records {journal.last_seq + 1} to {seq} are missing")
@@ -118,9 +118,9 @@ def check_history(journal: Journal, seq: int, checksum: str) -> None:
 
     One of the two is a copy that went its own way: rolling it forward would mix two histories.
     """
-    found = journal.checksum_at(seq)
-    if found is not None and found != checksum:
-        raise IndexDiverged(f"record {seq} has the checksum {found} in the journal, {checksum} in the index")
+    journaled = journal.checksum_at(seq)
+    if journaled is not None and journaled != checksum:
+        raise IndexDiverged(f"record {seq} has the checksum {journaled} in the journal, {checksum} in the index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Suspect:
 
 
 def find_suspect(directories: Directories, journal: Journal) -> Suspect | None:
-    """Where to start from, if the machine restarted, or a sync failed, while records were not durable in all layers."""
+    """Return where to start from if the machine restarted or a sync failed before all layers were durable."""
     last = checkpoint.read(directories) or checkpoint.Checkpoint(0, "")
     restarted = last.boot != disk.boot_id()
     if not restarted and not last.suspect:
@@ -142,19 +142,19 @@ def find_suspect(directories: Directories, journal: Journal) -> Suspect | None:
         interrupted = restarted and disk.exists(root, f"{layout.INDEX_FILE}-journal")
     if last.seq >= journal.last_seq and not interrupted:
         return None
-    # What was compacted away was durable before it went.
+    # Records that were compacted away were durable before.
     return Suspect(max(last.seq, min(journal.segments(), default=1) - 1), not restarted)
 
 
 def replace_index(directories: Directories, journal: Journal, suspect: Suspect) -> None:
-    """First of all, the index is built anew; nobody else may be using the store."""
+    """Rebuild the index, before anything else; no other process may use the store."""
     why = "a sync failed" if suspect.cached else "the machine stopped without a clean close"
     _log.warning("%s: restoring from record %d on", why, suspect.seq)
     rebuild.replace_index(directories, journal)
 
 
 def restore_suspect(directories: Directories, journal: Journal, index: Index, suspect: Suspect) -> None:
-    """Then all files since then are put in place; to say that they are durable is the caller's."""
+    """Then put all later files in place; the caller marks them durable."""
     belief = Belief.NOTHING if suspect.cached else Belief.CONTENT
     records = list(journal.records(suspect.seq, journal.last_seq))
     with index.transaction() as connection:

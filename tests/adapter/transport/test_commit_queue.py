@@ -57,7 +57,7 @@ async def test_what_waits_is_committed_together(tmp_path: Path, monkeypatch: pyt
             return real(operations, actors)
 
         monkeypatch.setattr(transport, "commit_all", counting)
-        monkeypatch.setattr("adapter.transport.commit_queue._LONGEST_STAGING", PATIENCE)
+        monkeypatch.setattr("adapter.transport.commit_queue._MAX_STAGING_SECONDS", PATIENCE)
         tasks = [asyncio.create_task(commits.run(delivery(transport, str(n), gate), 2000)) for n in range(9)]
         await until(lambda: commits._small.qsize() == 8)
         gate.set()

@@ -73,4 +73,5 @@ def written(directories: Directories) -> Iterator[Journal]:
 def actors(root: str, op: str) -> list[Actor]:
     """The actors of all records of one kind of operation, oldest first."""
     with closing(Directories(root)) as directories, closing(Journal(directories)) as opened:
-        return [each.actor for each in opened.records(0) if each.op == op]
+        compacted = min(opened.segments(), default=1) - 1
+        return [each.actor for each in opened.records(compacted) if each.op == op]

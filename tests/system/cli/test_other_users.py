@@ -102,7 +102,7 @@ def test_file_of_root_is_reported_in_one_line(root: Path, name: str) -> None:
         failed = _run(store, *DELIVERY)
         return f"{failed.exit_code} {failed.output}"
 
-    line = "Permission denied; it has to belong to the store's user: see markpost doctor"
+    line = "Permission denied; it must belong to the store's user: run markpost doctor"
     assert as_unprivileged(root, deliver) == f"75 markpost: {os.path.basename(name)}: {line}\n"
     output = as_unprivileged(root, lambda store: _run(store, "doctor").output)
     assert f"{root / name} do not belong to user {UNPRIVILEGED_UID}" in output
