@@ -20,7 +20,7 @@ from adapter.maintenance import progress, workspace
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import BASE, COPY
-from adapter.maintenance.expected.replay_process import Facts, ReplayProcess
+from adapter.maintenance.expected.replay_process import ReplayFacts, ReplayProcess
 from adapter.maintenance.findings import Finding, unreadable_cause, unreadable_finding
 from adapter.maintenance.scan import executor, fingerprint, partition, rows, tree_audit
 from adapter.maintenance.scan.index_tables import ScanOptions
@@ -56,7 +56,7 @@ class Inspection:
     store_problem: str = ""  # the defect of the store id file in the root
     store_unreadable: str = ""  # why that file cannot be read now
     secret: bytes = field(default_factory=lambda: os.urandom(32))  # key of the set hashes
-    facts: Facts = field(default_factory=Facts)
+    facts: ReplayFacts = field(default_factory=ReplayFacts)
     counts: dict[str, int] = field(default_factory=dict)  # scanned entries by kind
     journal_bytes: int = 0  # size of the journal when the scan began
     kinds: Counter[str] = field(default_factory=Counter)  # findings by kind
@@ -325,7 +325,7 @@ def _identity_findings(inspection: Inspection) -> Iterator[Finding]:
             yield Finding(kind, name, detail=f"belongs to store {store}")
 
 
-def _history_findings(facts: Facts) -> Iterator[Finding]:
+def _history_findings(facts: ReplayFacts) -> Iterator[Finding]:
     """The index as a whole, journal segments and snapshots."""
     for subject, why in facts.unreadable.items():
         yield Finding("unreadable", subject, detail=why)

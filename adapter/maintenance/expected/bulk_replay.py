@@ -33,7 +33,7 @@ _Row = tuple[Any, ...]
 _READ, _DELETED = int(Flag.READ), int(Flag.DELETED)
 
 
-class Bulk:
+class BulkReplay:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._postponed: list[str] = []  # statements that create indexes

@@ -22,8 +22,8 @@ import orjson
 
 from adapter.maintenance import workspace
 from adapter.maintenance.expected import index_copy, journal_segments, normalise, salvage, tables
-from adapter.maintenance.expected.bulk_replay import Bulk
-from adapter.maintenance.expected.replay_process import FACTS, Facts, read_facts
+from adapter.maintenance.expected.bulk_replay import BulkReplay
+from adapter.maintenance.expected.replay_process import FACTS, ReplayFacts, read_facts
 from adapter.maintenance.expected.tables import NOTES
 from adapter.maintenance.findings import unreadable_cause
 from adapter.store import index, journal, layout, snapshots
@@ -59,26 +59,26 @@ class Replay:
         self.store = store
         self.earlier = earlier
         self.directories = Directories(root)
-        self.facts = Facts(store=store)
+        self.facts = ReplayFacts(store=store)
         self.root = root
         self._applied = -1  # last applied record of the copied index
         self._is_index_in_use = False  # the index advanced since the previous attempt
         self._limit: int | None = None  # last applied record of the index, where the tables must end
         self._limit_checksum = BEGINNING
 
-    def run(self) -> Facts:
+    def run(self) -> ReplayFacts:
         """Replay; start over if a concurrent snapshot removed journal segments during the replay."""
         for _ in range(_MAX_ATTEMPTS):
             with contextlib.suppress(FileNotFoundError, _Overtaken):
                 return self._run_unless_blind()
-            self.facts = Facts(store=self.store)
+            self.facts = ReplayFacts(store=self.store)
             self._remove_tables()
         return self._run_unless_blind()
 
     def _remove_tables(self) -> None:
         workspace.remove_files(self.scratch, [BASE, COPY, f"{COPY}-journal", NOTES])
 
-    def _run_unless_blind(self) -> Facts:
+    def _run_unless_blind(self) -> ReplayFacts:
         """Replay; without tables if a file that decides cannot be read now."""
         try:
             return self._run()
@@ -87,7 +87,7 @@ class Replay:
             self._remove_tables()
             return self.facts
 
-    def _run(self) -> Facts:
+    def _run(self) -> ReplayFacts:
         base, copy = f"{self.scratch}/{BASE}", f"{self.scratch}/{COPY}"
         # Before the copy: in a store in use, the checkpoint would overtake the copy.
         last = checkpoint.read(self.directories, self.store)
@@ -139,7 +139,7 @@ class Replay:
             self._fill_from(base, self._continue_from(base), limit, careful=False)
         except _UNREPLAYABLE:
             before = self.facts
-            self.facts = Facts(
+            self.facts = ReplayFacts(
                 store=self.store,
                 index_kind=before.index_kind,
                 index_detail=before.index_detail,
@@ -156,7 +156,7 @@ class Replay:
         opened = index.create(base, self.store) if start is None else tables.connect(base, write=True)
         with contextlib.closing(tables.private(opened, can_roll_back=careful)) as connection:
             continued_from = start
-            bulk = None if careful else Bulk(connection)
+            bulk = None if careful else BulkReplay(connection)
             if start is None:
                 if bulk is not None:
                     bulk.postpone_indexes()
@@ -234,7 +234,7 @@ class Replay:
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
-    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, bulk: Bulk | None) -> None:
+    def _replay(self, connection: sqlite3.Connection, start: int, limit: int | None, bulk: BulkReplay | None) -> None:
         """Replay all records after ``start`` up to ``limit``, in bulk or record by record."""
         facts = self.facts
         facts.last_seq = start
@@ -268,7 +268,7 @@ class Replay:
             connection.execute("COMMIT")
 
     def _apply(
-        self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record, bulk: Bulk | None = None
+        self, connection: sqlite3.Connection, notes: sqlite3.Connection, record: Record, bulk: BulkReplay | None = None
     ) -> None:
         for effect in record.effects:
             if bulk is not None and bulk.take(effect):

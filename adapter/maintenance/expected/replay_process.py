@@ -17,7 +17,7 @@ FACTS = "facts.json"
 
 
 @dataclass(slots=True)
-class Facts:
+class ReplayFacts:
     """Facts about index, journal and snapshots; ``source`` is the origin of the tables in ``base.sqlite``."""
 
     source: str = "journal"  # journal, index, salvage or nothing
@@ -48,9 +48,9 @@ class Facts:
         return self.source == "journal"
 
 
-def read_facts(scratch: str) -> Facts:
+def read_facts(scratch: str) -> ReplayFacts:
     with open(f"{scratch}/{FACTS}", "rb") as file:
-        return Facts(**orjson.loads(file.read()))
+        return ReplayFacts(**orjson.loads(file.read()))
 
 
 class ReplayProcess:
@@ -77,7 +77,7 @@ class ReplayProcess:
             stdin.write(orjson.dumps(request) + b"\n")
             stdin.flush()
 
-    def result(self, scratch: str) -> Facts:
+    def result(self, scratch: str) -> ReplayFacts:
         """Wait for the requested tables."""
         stdout = self._process.stdout
         if stdout is None or not stdout.readline():

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from adapter.maintenance import workspace
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import BASE, UNREPAIRED
-from adapter.maintenance.expected.replay_process import Facts
+from adapter.maintenance.expected.replay_process import ReplayFacts
 from adapter.store import disk, index, layout, quarantine, snapshots
 from adapter.store.disk import Directories
 from adapter.store.effects import OPERATOR, Actor, Effect
@@ -34,7 +34,7 @@ _ACTOR = Actor(OPERATOR, "markpost repair")
 class RepairTarget:
     """The tables under repair: private until they are sealed, or the index with its journal."""
 
-    def __init__(self, directories: Directories, facts: Facts, scratch: str) -> None:
+    def __init__(self, directories: Directories, facts: ReplayFacts, scratch: str) -> None:
         self.directories = directories
         self.facts = facts
         self._base = f"{scratch}/{BASE}"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapter.maintenance.expected import bulk_replay
-from adapter.maintenance.expected.bulk_replay import Bulk
+from adapter.maintenance.expected.bulk_replay import BulkReplay
 from adapter.store import effects as fx
 from adapter.store import snapshots
 from adapter.store.effects import Effect
@@ -271,7 +271,7 @@ def _made(steps: list[tuple[type[Effect], int]]) -> list[Effect]:
 
 def _compare(made: list[Effect], *, postponed: bool) -> None:
     with closing(_index()) as expected, closing(_index()) as replayed:
-        bulk = Bulk(replayed)
+        bulk = BulkReplay(replayed)
         if postponed:
             bulk.postpone_indexes()
         for effect in made:

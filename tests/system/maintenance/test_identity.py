@@ -15,7 +15,7 @@ import pytest
 from adapter.maintenance.diff import store_identity
 from adapter.maintenance.expected.normalise import SetAsideRows
 from adapter.maintenance.expected.replay import BASE, Replay
-from adapter.maintenance.expected.replay_process import Facts
+from adapter.maintenance.expected.replay_process import ReplayFacts
 from adapter.maintenance.findings import Finding
 from adapter.maintenance.repair import messages
 from adapter.maintenance.repair.folders import FolderRepair
@@ -142,7 +142,7 @@ def test_store_without_any_id_gets_a_new_one(tmp_path: Path) -> None:
 # --- expected tables -------------------------------------------------------------------------------------------------
 
 
-def _replayed(root: Path, scratch: Path) -> Facts:
+def _replayed(root: Path, scratch: Path) -> ReplayFacts:
     scratch.mkdir()
     before = tree(root)
     replay = Replay(str(root), str(scratch), id_of(root))

@@ -12,7 +12,7 @@ import pytest
 
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.replay import Replay
-from adapter.maintenance.expected.replay_process import Facts
+from adapter.maintenance.expected.replay_process import ReplayFacts
 from adapter.maintenance.repair.apply import Apply
 from adapter.store import folder_identity, layout, names, quarantine
 from adapter.store.disk import Directories
@@ -252,7 +252,7 @@ def test_snapshot_after_the_copy_of_the_index_restarts_the_replay(
     assert (facts.index_problem, facts.gap, facts.source) == ("", "", "journal")
 
 
-def _replayed(root: Path, scratch: Path) -> Facts:
+def _replayed(root: Path, scratch: Path) -> ReplayFacts:
     replay = Replay(str(root), str(scratch), id_of(root))
     try:
         return replay.run()

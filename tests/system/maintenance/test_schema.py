@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from adapter.maintenance.expected.replay import Replay
-from adapter.maintenance.expected.replay_process import Facts
+from adapter.maintenance.expected.replay_process import ReplayFacts
 from adapter.store import index, layout
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark is slow on a busy machine
 _TRIGGER = "CREATE TRIGGER forged AFTER UPDATE ON folders BEGIN UPDATE mailbox_state SET flags = 0; END"
 
 
-def _replayed(root: Path, scratch: Path) -> Facts:
+def _replayed(root: Path, scratch: Path) -> ReplayFacts:
     scratch.mkdir()
     replay = Replay(str(root), str(scratch), id_of(root))
     with closing(replay.directories):

@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from adapter.maintenance.expected.bulk_replay import Bulk
+from adapter.maintenance.expected.bulk_replay import BulkReplay
 from adapter.store import index
 from adapter.store.disk import Directories
 from adapter.store.effects import AddContent, DsnRecipient, RequestDsn
@@ -111,7 +111,7 @@ def test_bulk_replay_includes_dsn_requests(tmp_path: Path) -> None:
     """A request may arrive alone, if its delivery filled the previous batch."""
     effect = RequestDsn("m", None, "E", (DsnRecipient("a@b.test", "NEVER", None),))
     with closing(index.create(str(tmp_path / "base.sqlite"), STORE)) as connection:
-        bulk = Bulk(connection)
+        bulk = BulkReplay(connection)
         assert bulk.take(effect)
         bulk.finish()
         assert connection.execute("SELECT * FROM dsn_requests").fetchall() == [
