@@ -1,4 +1,4 @@
-"""Transfer encodings undone a chunk at a time, with the result of :mod:`protocol.mime.encoding` for the whole."""
+"""Decode transfer encodings chunk by chunk, with the same result as :mod:`protocol.mime.encoding` for the whole."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from protocol.mime.encoding import decode_base64, decode_quoted_printable
 _NOT_BASE64 = bytes(
     octet for octet in range(256) if octet not in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 )
-# Where quoted-printable can be cut besides a line end: an octet that is neither blank nor of an escape, before it two
-# that begin none.
+# Where quoted-printable can be cut other than at a line end: after an octet that is neither a blank nor in an escape,
+# preceded by two that begin no escape.
 _SAFE = re.compile(rb".*[^=\r\n][^=\r\n][^=\s]", re.DOTALL)
 
 
@@ -21,7 +21,7 @@ def decode(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def _base64(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole groups of four at a time; padding ends a run, and what follows it starts another."""
+    """Decode complete groups of four; padding ends a run, and the next octet starts another."""
     rest = b""
     for chunk in chunks:
         clean = rest + chunk.translate(None, _NOT_BASE64)
@@ -45,7 +45,7 @@ def _quoted_printable(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def cut(chunks: Iterable[bytes], skip: int, size: int) -> Iterator[bytes]:
-    """``size`` octets after the first ``skip``."""
+    """Yield ``size`` octets after the first ``skip``."""
     for chunk in chunks:
         if size <= 0:
             return
@@ -59,7 +59,7 @@ def cut(chunks: Iterable[bytes], skip: int, size: int) -> Iterator[bytes]:
 
 
 def gather(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same octets in chunks of at most ``size``, none of them empty and few of them small."""
+    """Yield the same octets in chunks of at most ``size``, none of them empty and few of them small."""
     waiting: list[bytes] = []
     length = 0
     for chunk in chunks:

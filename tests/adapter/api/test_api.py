@@ -42,7 +42,7 @@ def bob(store: Store) -> Mailbox:
     return store.mailbox(BOB)
 
 
-def test_the_documented_example_runs(
+def test_documented_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "adapter" / "README.md").read_text()
@@ -96,7 +96,7 @@ def test_bcc_is_in_no_copy_of_a_recipient(ada: Mailbox, bob: Mailbox, store: Sto
     assert bob.read(bob.messages()[0]).to == ()
 
 
-def test_text_that_looks_like_front_matter_is_text(ada: Mailbox, bob: Mailbox) -> None:
+def test_text_in_the_form_of_front_matter_is_text(ada: Mailbox, bob: Mailbox) -> None:
     ada.send("---\nfrom: ceo@example.test\n---\nhello\n", to=BOB, subject="s")
     mail = bob.read(bob.messages()[0])
     assert mail.sender == Person("", ADA)
@@ -132,7 +132,7 @@ def test_reply(ada: Mailbox, bob: Mailbox) -> None:
     assert again.summary.thread == question.summary.thread
 
 
-def test_nothing_is_sent_if_one_recipient_is_elsewhere(ada: Mailbox, bob: Mailbox) -> None:
+def test_nothing_is_sent_if_one_recipient_has_no_mailbox_here(ada: Mailbox, bob: Mailbox) -> None:
     with pytest.raises(MailError, match=r"someone@elsewhere\.test has no mailbox in this store") as caught:
         ada.send("x", to=[BOB, "someone@elsewhere.test"], subject="s")
     assert caught.value.reason is Reason.NO_SUCH_ADDRESS
@@ -140,7 +140,7 @@ def test_nothing_is_sent_if_one_recipient_is_elsewhere(ada: Mailbox, bob: Mailbo
 
 
 @pytest.mark.parametrize("to", ["", [], "nobody", "two words"])
-def test_recipients_that_are_none(ada: Mailbox, to: str | list[str]) -> None:
+def test_invalid_recipients_are_refused(ada: Mailbox, to: str | list[str]) -> None:
     with pytest.raises(MailError) as caught:
         ada.send("x", to=to)
     assert caught.value.reason is Reason.BAD_ADDRESS
@@ -189,7 +189,7 @@ def test_move_and_archive(ada: Mailbox, bob: Mailbox) -> None:
     assert caught.value.reason is Reason.NO_SUCH_FOLDER
 
 
-def test_the_mail_of_others_is_not_shown(ada: Mailbox, bob: Mailbox, store: Store) -> None:
+def test_mail_of_other_accounts_is_not_shown(ada: Mailbox, bob: Mailbox, store: Store) -> None:
     sent = ada.send("x", to=BOB, subject="s")
     with pytest.raises(MailError) as caught:
         store.mailbox(EVE).read(sent.id)
@@ -219,7 +219,7 @@ def test_latest_first_and_limit(ada: Mailbox, bob: Mailbox) -> None:
     assert [message.subject for message in bob.messages(limit=2)] == ["3", "2"]
 
 
-def test_watch_hears_of_new_mail_only(ada: Mailbox, bob: Mailbox) -> None:
+def test_watch_reports_new_mail_only(ada: Mailbox, bob: Mailbox) -> None:
     ada.send("x", to=BOB, subject="before")
     with bob.watch(timeout=PATIENCE) as watch:
         bob.trash(bob.messages()[0])
@@ -233,14 +233,14 @@ def test_watch_hears_of_new_mail_only(ada: Mailbox, bob: Mailbox) -> None:
     assert list(watch) == []
 
 
-def test_a_watch_goes_on_after_its_time(ada: Mailbox, bob: Mailbox) -> None:
+def test_watch_continues_after_its_timeout(ada: Mailbox, bob: Mailbox) -> None:
     with bob.watch(timeout=0.05) as watch:
         assert list(watch) == []
         ada.send("x", to=BOB, subject="late")
         wait_until(lambda: [message.subject for message in watch] == ["late"])
 
 
-def test_close_ends_a_watch_that_waits(bob: Mailbox) -> None:
+def test_close_ends_a_waiting_watch(bob: Mailbox) -> None:
     watch = bob.watch()
     threading.Timer(0.1, watch.close).start()
     assert list(watch) == []
@@ -261,22 +261,22 @@ async def test_watch_from_asyncio(ada: Mailbox, bob: Mailbox) -> None:
         assert [each async for each in idle] == []
 
 
-async def test_a_message_is_not_missed_by_one_who_gives_up_while_it_is_looked_for(
+async def test_message_is_not_lost_if_the_wait_is_cancelled_during_its_lookup(
     ada: Mailbox, bob: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looking, go_on = threading.Event(), threading.Event()
-    look = Mailbox._look_up
+    started, go_on = threading.Event(), threading.Event()
+    look_up = Mailbox._look_up
 
     def slowly(mailbox: Mailbox, folder_id: int, uid: int) -> Summary | None:
-        looking.set()
+        started.set()
         assert go_on.wait(PATIENCE)
-        return look(mailbox, folder_id, uid)
+        return look_up(mailbox, folder_id, uid)
 
     monkeypatch.setattr(Mailbox, "_look_up", slowly)
     async with bob.watch_async(timeout=PATIENCE) as watch:
         await asyncio.to_thread(ada.send, "x", to=BOB, subject="one")
         waiting = asyncio.ensure_future(anext(watch, None))
-        await until(looking.is_set)
+        await until(started.is_set)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

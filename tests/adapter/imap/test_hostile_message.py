@@ -154,7 +154,7 @@ async def test_fetch_of_every_part_reads_the_file_once(store: Transport, octets:
 
 def test_text_beyond_the_bound_does_not_count(monkeypatch: pytest.MonkeyPatch, store: Transport) -> None:
     """Headers of parts are not limited."""
-    monkeypatch.setattr(searchable_text, "LIMIT", 1000)
+    monkeypatch.setattr(searchable_text, "MAX_TEXT_CHARACTERS", 1000)
     append(store, "INBOX", hostile(b"long"))
     index = TextIndex(store.root)
     try:

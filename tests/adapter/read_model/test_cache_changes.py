@@ -113,7 +113,7 @@ async def test_delivery_is_reported_within_milliseconds(store: Transport) -> Non
         assert_fresh(store, state)
 
 
-async def test_the_view_of_a_session_follows(store: Transport) -> None:
+async def test_view_of_a_session_follows_the_folder(store: Transport) -> None:
     append(store, "INBOX", *[message(str(number)) for number in range(5)])
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -129,7 +129,7 @@ async def test_the_view_of_a_session_follows(store: Transport) -> None:
         assert view.uids == state.uids == array("I", [1, 3, 5, 6])
 
 
-async def test_a_moved_message_keeps_its_size(store: Transport) -> None:
+async def test_moved_message_keeps_its_size(store: Transport) -> None:
     append(store, "INBOX", message(body="x" * 999))
     async with open_mailboxes(store) as mailboxes:
         archive, inbox = await open_folder(mailboxes, "Archive"), await open_folder(mailboxes)
@@ -139,7 +139,7 @@ async def test_a_moved_message_keeps_its_size(store: Transport) -> None:
         assert_fresh(store, archive)
 
 
-async def test_a_folder_that_goes_says_so(store: Transport) -> None:
+async def test_deleted_folder_is_reported_to_its_listeners(store: Transport) -> None:
     store.run(op.CreateFolder(ADA, "Short"))
     append(store, "Short", message())
     async with open_mailboxes(store) as mailboxes:
@@ -156,7 +156,7 @@ async def test_a_folder_that_goes_says_so(store: Transport) -> None:
         assert caught.value.reason is Reason.NO_SUCH_FOLDER
 
 
-async def test_an_account_that_is_deactivated_closes_its_folders(store: Transport) -> None:
+async def test_deactivated_account_closes_its_folders(store: Transport) -> None:
     async with open_mailboxes(store) as mailboxes:
         mine, other = await open_folder(mailboxes), await open_folder(mailboxes, address=BOB)
         listener, bystander = Listener(), Listener()
@@ -170,7 +170,7 @@ async def test_an_account_that_is_deactivated_closes_its_folders(store: Transpor
         assert caught.value.reason is Reason.INACTIVE_ADDRESS
 
 
-async def test_accounts_know_folders_subscriptions_and_counters(store: Transport) -> None:
+async def test_account_has_folders_subscriptions_and_counters(store: Transport) -> None:
     async with open_mailboxes(store) as mailboxes:
         first = await mailboxes.account(ADA)
         assert await mailboxes.account(ADA) is first
@@ -192,7 +192,7 @@ async def test_accounts_know_folders_subscriptions_and_counters(store: Transport
         assert await mailboxes.status(ADA) == status
 
 
-async def test_changes_while_a_folder_is_read_are_not_lost(store: Transport) -> None:
+async def test_changes_during_the_read_of_a_folder_are_not_lost(store: Transport) -> None:
     append(store, "INBOX", *[message(str(number)) for number in range(20)])
     async with open_mailboxes(store) as mailboxes:
         account = await mailboxes.account(ADA)
@@ -210,7 +210,7 @@ async def test_changes_while_a_folder_is_read_are_not_lost(store: Transport) -> 
             state.subscriptions.clear()
 
 
-async def test_a_gap_in_the_changes_is_mended(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
+async def test_gap_in_the_changes_is_filled_from_the_index(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
     append(store, "INBOX", message(), message(), message())
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
@@ -229,7 +229,7 @@ async def test_a_gap_in_the_changes_is_mended(store: Transport, caplog: pytest.L
         assert "missed" in caplog.text
 
 
-async def test_memory_is_bounded_and_watched_folders_stay_true(store: Transport) -> None:
+async def test_memory_is_bounded_and_folders_with_listeners_stay_current(store: Transport) -> None:
     names = [f"Folder {number}" for number in range(8)]
     for name in names:
         store.run(op.CreateFolder(ADA, name))
@@ -274,7 +274,7 @@ async def test_too_many_keywords_are_not_shown(store: Transport) -> None:
         assert len(state.flags.names(state.masks([1])[0])) == 1024
 
 
-async def test_many_openers_of_one_folder_share_one_reading(store: Transport) -> None:
+async def test_concurrent_openers_of_a_folder_share_one_read(store: Transport) -> None:
     placed(deliver(store, ADA))
     async with open_mailboxes(store) as mailboxes:
         inbox = (await mailboxes.account(ADA)).folders["INBOX"].id
@@ -285,7 +285,7 @@ async def test_many_openers_of_one_folder_share_one_reading(store: Transport) ->
         assert len({id(state) for state in states}) == 1
 
 
-async def test_a_failed_operation_changes_nothing(store: Transport) -> None:
+async def test_failed_operation_changes_nothing(store: Transport) -> None:
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
         with pytest.raises(MailError):
@@ -299,7 +299,7 @@ async def _commits(mailboxes: MailboxCache, state: CachedFolder, bits: int) -> N
         assert state.masks([uid])[0] & bits
 
 
-async def test_concurrent_commits_are_each_shown_and_told_once(store: Transport) -> None:
+async def test_concurrent_commits_are_shown_and_reported_once(store: Transport) -> None:
     append(store, "INBOX", *[message(str(number)) for number in range(10)])
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)

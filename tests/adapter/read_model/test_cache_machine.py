@@ -1,5 +1,5 @@
-"""Random operations, by sessions and by others: after each batch the cache equals a fresh look at the index, and so
-does what a listener was told."""
+"""Random operations, by sessions and by other processes: after each batch the cache equals the index, and so does the
+view of a listener that applied the reported changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ some_folder = st.sampled_from(FOLDERS)
 
 
 class Client:
-    """Knows a folder by what it is told alone."""
+    """A listener that knows the folder only from the reported changes."""
 
     def __init__(self, state: CachedFolder) -> None:
         self.state = state

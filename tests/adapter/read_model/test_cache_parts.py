@@ -38,7 +38,7 @@ def state_of(uids: list[int]) -> CachedFolder:
 
 
 @given(uid_lists, uid_lists)
-def test_values_of_messages_there_and_gone(there: list[int], asked: list[int]) -> None:
+def test_values_of_existing_and_expunged_messages(there: list[int], asked: list[int]) -> None:
     state = state_of(there)
     existing = set(there)
     assert list(state.masks(asked)) == [uid % 4 if uid in existing else 0 for uid in asked]
@@ -67,7 +67,7 @@ def test_differences_of_two_states(before: list[int], gone: set[int], touched: s
     assert all(change.modseq == 6 for change in changes if change.expunged)
 
 
-async def test_threads_are_few_report_errors_and_notice_that_they_are_idle() -> None:
+async def test_thread_pool_is_bounded_reports_errors_and_detects_idle_threads() -> None:
     idle = threading.Semaphore(0)
     threads = ThreadPool("test", 2, idle.release, 0.05)
     try:

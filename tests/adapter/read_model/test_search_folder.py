@@ -84,7 +84,7 @@ def test_text_is_decoded_part_by_part() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_text_of_anything_is_text(octets: bytes) -> None:
+def test_any_octets_yield_text(octets: bytes) -> None:
     text = text_of(octets)
     for part in (text.header, text.body, text.references):
         assert "\0" not in part
@@ -100,7 +100,7 @@ def test_several_fields_of_one_name() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from((b"Subject", b"From", b"To", b"Date")))
-def test_envelopes_are_taken_apart(value: bytes, name: bytes) -> None:
+def test_encoded_envelopes_are_split(value: bytes, name: bytes) -> None:
     octets = b"%b: %b\r\nFrom: Ada <ada@x.test>\r\n\r\n" % (name, value)
     made = envelope(scan(octets).headers)
     split = split_envelope(encode_envelope(made))
@@ -121,7 +121,7 @@ ALPHABET = st.sampled_from('ab"é\n😀 c')
     st.lists(st.tuples(st.text(ALPHABET, max_size=12), st.text(ALPHABET, max_size=30)), min_size=1, max_size=12),
     st.lists(st.text(ALPHABET, min_size=3, max_size=6), min_size=1, max_size=5),
 )
-def test_the_index_finds_exactly_what_is_there(texts: list[tuple[str, str]], needles: list[str]) -> None:
+def test_index_finds_exactly_the_matching_rows(texts: list[tuple[str, str]], needles: list[str]) -> None:
     root = f"/dev/shm/markpost-text-{os.getpid()}"
     os.makedirs(root, exist_ok=True)
     index = TextIndex(root)
@@ -149,9 +149,9 @@ def _compare(
 ) -> None:
     for needle in needles:
         for header, body in ((True, False), (False, True), (True, True)):
-            found = index.find(needle, ranges, header=header, body=body)
-            assert found is not None
-            assert {numbers[row] for row in found} == {
+            matches = index.find(needle, ranges, header=header, body=body)
+            assert matches is not None
+            assert {numbers[row] for row in matches} == {
                 one.message_id
                 for one in made
                 if (header and needle in one.text.header) or (body and needle in one.text.body)
@@ -180,7 +180,7 @@ def test_ranges_of_many_accounts() -> None:
 
 
 @pytest.mark.parametrize("indexed", [0.0, 0.5, 1.0])
-async def test_texts_are_found_whatever_the_index_knows(
+async def test_search_is_complete_at_every_state_of_the_index(
     store: Transport, monkeypatch: pytest.MonkeyPatch, indexed: float
 ) -> None:
     stop_filling(monkeypatch)
@@ -194,7 +194,9 @@ async def test_texts_are_found_whatever_the_index_knows(
         await check_text_search(mailboxes, state, sent)
 
 
-async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_message_is_found_at_once_and_expunged_one_is_not(
+    store: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_filling(monkeypatch)
     append(store, "INBOX", message(body="first needle\r\n"))
     async with open_mailboxes(store) as mailboxes:
@@ -214,7 +216,7 @@ async def test_a_message_is_found_at_once_and_gone_at_once(store: Transport, mon
         assert await search(mailboxes, trash, keys.BodyKey("needle")) == [1]
 
 
-async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Transport) -> None:
+async def test_index_is_filled_in_the_background_and_drops_collected_messages(store: Transport) -> None:
     append(store, "INBOX", *sample_mail(5))
     async with open_mailboxes(store) as mailboxes:
         await until(lambda: len(indexed_messages(store)) == 5)
@@ -228,7 +230,7 @@ async def test_the_index_fills_by_itself_and_forgets_what_is_collected(store: Tr
         assert len(await search(mailboxes, state, keys.HeaderKey("x-odd", ""))) >= 1
 
 
-async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_searches_share_the_threads_in_time_slices(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_engine, "_SLICE_SECONDS", 0.0)
     monkeypatch.setattr(mailboxes_module, "_SEARCH_THREADS", 1)
     append(store, "INBOX", message(body="needle\r\n"), message())
@@ -243,26 +245,26 @@ async def test_searches_take_turns(store: Transport, monkeypatch: pytest.MonkeyP
         assert await search(mailboxes, state, keys.BodyKey("needle")) == [1]
         assert not ended
         assert await long == [1, 2]
-        # a search that nobody waits for any more ends
+        # a cancelled search ends
         long = asyncio.create_task(search(mailboxes, state, many))
         await asyncio.sleep(0)
         long.cancel()
         await until(lambda: long.done() and not mailboxes._search_threads._unfinished)
 
 
-async def test_a_long_search_tells_how_far_it_is(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_search_reports_its_progress(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_filling(monkeypatch)
     monkeypatch.setattr(search_engine, "_SLICE_SECONDS", 0.0)
     append(store, "INBOX", *[message(str(number)) for number in range(600)])
     async with open_mailboxes(store) as mailboxes:
         state = await open_folder(mailboxes)
         program = compile_search(keys.BodyKey("needle"), View(state.uids, state.modseq, state.flags, PLAIN), NOW)
-        told: list[int] = []
-        assert await mailboxes.search(state, program, told.append) == []
-        assert told[:3] == [256, 512, 600]
+        progress: list[int] = []
+        assert await mailboxes.search(state, program, progress.append) == []
+        assert progress[:3] == [256, 512, 600]
 
 
-async def test_a_message_too_long_for_the_index_is_read(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_too_long_for_the_index_is_read(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_filling(monkeypatch)
     long = message(body="word " * (MAX_INDEXED_CHARACTERS // 4) + "needle\r\n")
     append(store, "INBOX", long, message(body="needle\r\n"), message())
@@ -288,7 +290,7 @@ def _damage(path: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "other version", "torn"])
-async def test_a_damaged_index_is_dropped_and_filled_again(store: Transport, damage: str) -> None:
+async def test_damaged_index_is_dropped_and_filled_again(store: Transport, damage: str) -> None:
     append(store, "INBOX", *sample_mail(6))
     path = layout.absolute(store.root, layout.TEXT_INDEX_FILE)
     async with open_mailboxes(store):
@@ -342,8 +344,8 @@ async def test_columns_of_the_folder(store: Transport) -> None:
             (keys.HeaderKey("bcc", ""), []),
             (keys.HeaderKey("date", "feb"), [4]),
         ]
-        for key, found in cases:
-            assert await search(mailboxes, state, key) == found, key
+        for key, matches in cases:
+            assert await search(mailboxes, state, key) == matches, key
 
 
 async def test_sort_and_thread(store: Transport) -> None:
