@@ -30,23 +30,23 @@ def _subscribed(record: Record) -> str:
     return effect.name
 
 
-def test_a_listener_hears_everything_in_order_and_once(store: Transport) -> None:
-    ear = FeedListener()
-    store.changes.subscribe(ear)
+def test_listener_gets_every_record_once_and_in_order(store: Transport) -> None:
+    listener = FeedListener()
+    store.changes.subscribe(listener)
     for number in range(30):
         store.run(op.Subscribe(ADA, f"f{number}"))
-    ear.wait(30)
-    seqs = [record.seq for record in ear.records]
+    listener.wait(30)
+    seqs = [record.seq for record in listener.records]
     assert seqs == list(range(seqs[0], seqs[0] + 30))
-    assert [_subscribed(record) for record in ear.records] == [f"f{number}" for number in range(30)]
+    assert [_subscribed(record) for record in listener.records] == [f"f{number}" for number in range(30)]
 
 
-def test_what_is_heard_can_be_found(store: Transport) -> None:
-    """A record is passed on when the index has applied it, not before."""
-    found: list[int] = []
+def test_announced_records_are_already_in_the_index(store: Transport) -> None:
+    """A record is announced only after the index has applied it."""
+    uids: list[int] = []
     done = threading.Event()
 
-    def look(records: list[Record]) -> None:
+    def query_index(records: list[Record]) -> None:
         for record in records:
             for effect in record.effects:
                 if isinstance(effect, Project):
@@ -54,95 +54,95 @@ def test_what_is_heard_can_be_found(store: Transport) -> None:
                         "SELECT uid FROM mailbox_projections WHERE folder_id = ? AND uid = ?",
                         (effect.folder, effect.rows[0].uid),
                     )
-                    found.extend(row[0] for row in rows)
-        if len(found) == 10:
+                    uids.extend(row[0] for row in rows)
+        if len(uids) == 10:
             done.set()
 
-    store.changes.subscribe(look)
+    store.changes.subscribe(query_index)
     for _ in range(10):
         deliver(store, ADA)
     assert done.wait(PATIENCE)
-    assert found == list(range(1, 11))
+    assert uids == list(range(1, 11))
 
 
-def test_several_listeners_and_one_that_goes(store: Transport) -> None:
-    ears = [FeedListener(), FeedListener()]
-    first = store.changes.subscribe(ears[0])
-    store.changes.subscribe(ears[1])
+def test_closed_subscription_does_not_affect_other_listeners(store: Transport) -> None:
+    listeners = [FeedListener(), FeedListener()]
+    first = store.changes.subscribe(listeners[0])
+    store.changes.subscribe(listeners[1])
     store.run(op.Subscribe(ADA, "a"))
-    for ear in ears:
-        ear.wait()
+    for listener in listeners:
+        listener.wait()
     first.close()
     first.close()
     store.run(op.Subscribe(ADA, "b"))
-    ears[1].wait()
-    assert (len(ears[0].records), len(ears[1].records)) == (1, 2)
+    listeners[1].wait()
+    assert (len(listeners[0].records), len(listeners[1].records)) == (1, 2)
 
 
-def test_catching_up_from_an_old_record(store: Transport) -> None:
+def test_subscription_catches_up_from_an_old_record(store: Transport) -> None:
     start = store.index.applied_seq()
     for name in ("a", "b", "c"):
         store.run(op.Subscribe(ADA, name))
-    ear = FeedListener()
-    subscription = store.changes.subscribe(ear, after=start + 1)
-    assert [record.seq for record in ear.records] == [start + 2, start + 3]
+    listener = FeedListener()
+    subscription = store.changes.subscribe(listener, after=start + 1)
+    assert [record.seq for record in listener.records] == [start + 2, start + 3]
     store.run(op.Subscribe(ADA, "d"))
-    ear.wait(3)
-    assert [record.seq for record in ear.records] == [start + 2, start + 3, start + 4]
+    listener.wait(3)
+    assert [record.seq for record in listener.records] == [start + 2, start + 3, start + 4]
     assert subscription.seq == start + 4
 
 
-def test_from_the_very_beginning(store: Transport) -> None:
-    ear = FeedListener()
-    store.changes.subscribe(ear, after=0)
-    assert ear.operations == ["register", "register"]
+def test_subscription_can_start_at_the_first_record(store: Transport) -> None:
+    listener = FeedListener()
+    store.changes.subscribe(listener, after=0)
+    assert listener.operations == ["register", "register"]
 
 
-def test_a_record_that_was_compacted_away_cannot_be_caught_up_with(store: Transport) -> None:
+def test_subscription_from_a_compacted_record_is_refused(store: Transport) -> None:
     for name in ("a", "b", "c"):
         store.run(op.Subscribe(ADA, name))
         store.snapshot()
     with pytest.raises(JournalDamaged):
         store.changes.subscribe(FeedListener(), after=0)
-    ear = FeedListener()
-    store.changes.subscribe(ear)
+    listener = FeedListener()
+    store.changes.subscribe(listener)
     store.run(op.Subscribe(ADA, "d"))
-    ear.wait()
-    assert ear.operations == ["subscribe"]
+    listener.wait()
+    assert listener.operations == ["subscribe"]
 
 
-def test_who_was_left_behind_hears_of_the_gap(store: Transport) -> None:
+def test_subscription_from_a_compacted_record_reports_the_gap(store: Transport) -> None:
     for name in ("a", "b", "c"):
         store.run(op.Subscribe(ADA, name))
         store.snapshot()
-    ear, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
-    subscription = store.changes.subscribe(ear, 1, lambda *gap: gaps.put(gap))
+    listener, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
+    subscription = store.changes.subscribe(listener, 1, lambda *gap: gaps.put(gap))
     assert gaps.get_nowait() == (1, store.index.applied_seq())
     assert subscription.seq == store.index.applied_seq()
     store.run(op.Subscribe(ADA, "d"))
-    ear.wait()
-    assert ear.operations == ["subscribe"]
+    listener.wait()
+    assert listener.operations == ["subscribe"]
 
 
-def test_a_feed_that_two_compactions_left_behind_goes_on(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    ear, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
-    store.changes.subscribe(ear, None, lambda *gap: gaps.put(gap))
-    deaf = FeedListener()
-    store.changes.subscribe(deaf)  # one who does not ask for gaps goes on as well
+def test_feed_continues_after_missing_two_compactions(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, gaps = FeedListener(), queue.SimpleQueue[tuple[int, int]]()
+    store.changes.subscribe(listener, None, lambda *gap: gaps.put(gap))
+    without_gap_handler = FeedListener()
+    store.changes.subscribe(without_gap_handler)  # a listener without a gap handler continues as well
     start = store.index.applied_seq()
-    with store.changes._mutex, Transport.open(store.root) as beside:  # as if the process had been stopped for a while
+    with store.changes._mutex, Transport.open(store.root) as beside:  # as if the process had been suspended
         for name in ("a", "b", "c"):
             beside.run(op.Subscribe(ADA, name))
             beside.snapshot()
     assert gaps.get(timeout=PATIENCE) == (start, start + 3)
     store.run(op.Subscribe(ADA, "d"))
-    ear.wait()
-    deaf.wait()
-    assert [_subscribed(record) for record in ear.records] == ["d"]
-    assert [_subscribed(record) for record in deaf.records] == ["d"]
+    listener.wait()
+    without_gap_handler.wait()
+    assert [_subscribed(record) for record in listener.records] == ["d"]
+    assert [_subscribed(record) for record in without_gap_handler.records] == ["d"]
 
 
-def test_reading_at_one_s_own_pace(store: Transport) -> None:
+def test_reader_returns_records_on_demand_and_reports_gaps(store: Transport) -> None:
     reader = store.changes.reader(0)
     for number in range(5):
         store.run(op.Subscribe(ADA, f"f{number}"))
@@ -163,7 +163,7 @@ def test_reading_at_one_s_own_pace(store: Transport) -> None:
     assert [record.seq for record in reader.read()] == [11]
 
 
-def test_new_mail_is_what_came_with_its_content(store: Transport) -> None:
+def test_copies_and_moves_are_not_new_mail(store: Transport) -> None:
     start = store.index.applied_seq()
     deliver(store, ADA, BOB)
     inbox = folder(store).id
@@ -175,20 +175,20 @@ def test_new_mail_is_what_came_with_its_content(store: Transport) -> None:
     assert {arrival.folder for arrival in arrivals} == {inbox, folder(store, address=BOB).id}
 
 
-def test_a_listener_goes_on_hearing_through_rotation_and_compaction(store: Transport) -> None:
-    ear = FeedListener()
-    store.changes.subscribe(ear)
+def test_listener_gets_every_record_across_rotation_and_compaction(store: Transport) -> None:
+    listener = FeedListener()
+    store.changes.subscribe(listener)
     for number in range(12):
         store.run(op.Subscribe(ADA, f"f{number}"))
         if number % 3 == 2:
             store.snapshot()
-    ear.wait(12)
-    assert len(ear.records) == 12
+    listener.wait(12)
+    assert len(listener.records) == 12
 
 
-def test_an_aborted_operation_is_never_heard_of(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    ear = FeedListener()
-    store.changes.subscribe(ear)
+def test_aborted_operation_is_never_announced(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = FeedListener()
+    store.changes.subscribe(listener)
 
     def fail(action: str, fd: int, name: str) -> None:
         if action == "symlink":
@@ -199,50 +199,50 @@ def test_an_aborted_operation_is_never_heard_of(store: Transport, monkeypatch: p
         deliver(store, ADA)
     monkeypatch.setattr(disk, "on_step", None)
     store.run(op.Subscribe(ADA, "x"))
-    ear.wait()
-    assert ear.operations == ["subscribe"]
+    listener.wait()
+    assert listener.operations == ["subscribe"]
     late = FeedListener()
     store.changes.subscribe(late, after=0)
     assert late.operations == ["register", "register", "subscribe"]
 
 
-def test_a_listener_that_fails_harms_nobody(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_does_not_affect_others(store: Transport, caplog: pytest.LogCaptureFixture) -> None:
     def fail(records: list[Record]) -> None:
         raise ZeroDivisionError
 
-    ear = FeedListener()
+    listener = FeedListener()
     store.changes.subscribe(fail)
-    store.changes.subscribe(ear)
+    store.changes.subscribe(listener)
     with caplog.at_level(logging.CRITICAL):
         for name in ("a", "b"):
             store.run(op.Subscribe(ADA, name))
-        ear.wait(2)
-    assert len(ear.records) == 2
+        listener.wait(2)
+    assert len(listener.records) == 2
 
 
 def test_a_listener_may_end_its_own_subscription_or_start_another(store: Transport) -> None:
-    ear, other = FeedListener(), FeedListener()
+    listener, other = FeedListener(), FeedListener()
     subscriptions: list[Subscription] = []
 
     def once(records: list[Record]) -> None:
         subscriptions.pop().close()
         store.changes.subscribe(other)
-        ear(records)
+        listener(records)
 
     subscriptions.append(store.changes.subscribe(once))
     store.run(op.Subscribe(ADA, "a"))
-    ear.wait()
+    listener.wait()
     store.run(op.Subscribe(ADA, "b"))
     other.wait()
-    assert (len(ear.records), len(other.records)) == (1, 1)
+    assert (len(listener.records), len(other.records)) == (1, 1)
 
 
-def test_watching_as_an_iterator(store: Transport) -> None:
+def test_watch_iterates_over_new_records(store: Transport) -> None:
     records = watch(store.changes, store.index.applied_seq())
     store.run(op.Subscribe(ADA, "a"))
 
-    def first(found: Iterator[Record]) -> str:
-        return next(found).op
+    def first(iterator: Iterator[Record]) -> str:
+        return next(iterator).op
 
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(first(records)))
@@ -257,13 +257,13 @@ def test_watching_as_an_iterator(store: Transport) -> None:
 # --- other processes -------------------------------------------------------------------------------------------------
 
 
-def test_two_stores_in_one_process_hear_each_other(tmp_path: Path) -> None:
+def test_two_open_stores_announce_each_others_records(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA, BOB) as one, Transport.open(tmp_path / "store") as two:
-        ears = FeedListener(), FeedListener()
-        one.changes.subscribe(ears[0])
-        two.changes.subscribe(ears[1])
+        listeners = FeedListener(), FeedListener()
+        one.changes.subscribe(listeners[0])
+        two.changes.subscribe(listeners[1])
         for number in range(10):
             deliver((one, two)[number % 2], ADA)
-        for ear in ears:
-            ear.wait(10)
-        assert [record.seq for record in ears[0].records] == [record.seq for record in ears[1].records]
+        for listener in listeners:
+            listener.wait(10)
+        assert [record.seq for record in listeners[0].records] == [record.seq for record in listeners[1].records]

@@ -1,4 +1,4 @@
-"""Closing, and opening that fails late: nothing is left behind, and nothing is written afterwards."""
+"""Closing, and late failures of opening: no leftovers, and no writes afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_one_that_is_staging_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_for_a_message_being_staged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     staging, go_on = threading.Event(), threading.Event()
     real = ingest.ingest
 
@@ -55,7 +55,7 @@ def test_one_that_is_staging_is_waited_for(root: Path, monkeypatch: pytest.Monke
     assert_layers_agree(root, root.parent / "scratch")
 
 
-def test_nothing_is_staged_in_a_closed_store(root: Path) -> None:
+def test_closed_store_refuses_to_stage(root: Path) -> None:
     store = Transport.open(root)
     spool = store.spool()
     store.close()
@@ -67,16 +67,16 @@ def test_nothing_is_staged_in_a_closed_store(root: Path) -> None:
     assert os.listdir(root / "staging") == []
 
 
-def test_a_use_that_an_interrupt_cut_off_does_not_keep_the_store_from_closing(root: Path) -> None:
+def test_interrupted_use_of_staging_does_not_block_closing(root: Path) -> None:
     store = Transport.open(root)
     cut_off = store._staging._using()
-    cut_off.__enter__()  # the interrupt comes before the block is entered: nobody leaves it
+    cut_off.__enter__()  # an interrupt before the block is entered: __exit__ never runs
     store.close()
     assert os.listdir(root / "staging") == []
 
 
-def test_what_ends_late_removes_nothing_of_others(root: Path, tmp_path: Path) -> None:
-    """The number of a descriptor that was closed is given to the next file that is opened."""
+def test_spool_closed_after_the_store_removes_no_foreign_file(root: Path, tmp_path: Path) -> None:
+    """The number of a closed descriptor is reused by the next file that is opened."""
     store = Transport.open(root)
     spool = store.spool()
     spool.write(LARGE)
@@ -93,7 +93,7 @@ def test_what_ends_late_removes_nothing_of_others(root: Path, tmp_path: Path) ->
         os.close(fd)
 
 
-def test_what_is_durable_is_so_though_no_snapshot_can_be_begun(
+def test_checkpoint_succeeds_although_compaction_cannot_start(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def unable(_: object) -> None:
@@ -107,7 +107,7 @@ def test_what_is_durable_is_so_though_no_snapshot_can_be_begun(
     assert_layers_agree(root, root.parent / "scratch")
 
 
-def test_a_store_that_cannot_be_opened_after_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_failure_of_opening_leaves_no_thread_and_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unable(_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -1,4 +1,4 @@
-"""CommitQueue from the event loop: what is small goes together, what is large holds it up not, and trouble is told."""
+"""CommitQueue in the event loop: small messages share a batch, large ones do not delay them, callers get errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def delivery(transport: Transport, subject: str, gate: threading.Event | None = 
     return prepare
 
 
-async def test_what_waits_is_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_messages_are_committed_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
     gate = threading.Event()
     async with open_commits(tmp_path) as (transport, commits):
@@ -66,7 +66,7 @@ async def test_what_waits_is_committed_together(tmp_path: Path, monkeypatch: pyt
         assert len({each.message_id for each in done}) == len(rows(transport)) == 9
 
 
-async def test_large_messages_hold_up_no_small_ones(tmp_path: Path) -> None:
+async def test_large_messages_do_not_delay_small_ones(tmp_path: Path) -> None:
     gate = threading.Event()
     async with open_commits(tmp_path) as (transport, commits):
         large = asyncio.create_task(commits.run(delivery(transport, "large", gate), SPOOL_MEMORY + 1))
@@ -77,7 +77,7 @@ async def test_large_messages_hold_up_no_small_ones(tmp_path: Path) -> None:
         assert len(rows(transport)) == 2
 
 
-async def test_trouble_of_one_is_not_that_of_others(tmp_path: Path) -> None:
+async def test_failed_preparation_does_not_affect_other_messages(tmp_path: Path) -> None:
     def broken() -> op.Deliver:
         raise MemoryError
 
@@ -92,7 +92,7 @@ async def test_trouble_of_one_is_not_that_of_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
-async def test_a_store_that_is_closed_takes_nothing_more(tmp_path: Path, size: int) -> None:
+async def test_message_prepared_after_closing_the_store_is_refused(tmp_path: Path, size: int) -> None:
     gate = threading.Event()
     async with open_commits(tmp_path) as (transport, commits):
         waiting = asyncio.create_task(commits.run(delivery(transport, "late", gate), size))
@@ -105,7 +105,7 @@ async def test_a_store_that_is_closed_takes_nothing_more(tmp_path: Path, size: i
 
 
 @pytest.mark.parametrize("size", [0, SPOOL_MEMORY + 1])
-async def test_nobody_waits_for_commits_that_are_closed(tmp_path: Path, size: int) -> None:
+async def test_closed_queue_refuses_messages_at_once(tmp_path: Path, size: int) -> None:
     with new_store(tmp_path / "store", ADA) as transport:
         commits = CommitQueue(transport, 1)
         await asyncio.to_thread(commits.close)

@@ -37,45 +37,45 @@ def forget_caches(store: Transport) -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_the_octets_come_back(store: Transport, cached: bool) -> None:
-    found = ids_of(store)
+def test_octets_are_read_back_unchanged(store: Transport, cached: bool) -> None:
+    ids = ids_of(store)
     if not cached:
         forget_caches(store)
-    for name, message_id in found.items():
+    for name, message_id in ids.items():
         assert store.content.octets(message_id) == OCTETS[name]
         assert b"".join(store.content.stream(message_id)) == OCTETS[name]
 
 
-def test_any_range_is_the_same_range_of_the_octets(tmp_path: Path) -> None:
+def test_streamed_range_equals_the_range_of_the_octets(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA, BOB) as store:
-        found = ids_of(store)
+        ids = ids_of(store)
 
         @given(st.sampled_from(sorted(OCTETS)), st.integers(0, 800_000), st.integers(0, 800_000))
         def holds(name: str, one: int, two: int) -> None:
             octets = OCTETS[name]
             start, stop = sorted((one % (len(octets) + 1), two % (len(octets) + 1)))
-            assert b"".join(store.content.stream(found[name], start, stop)) == octets[start:stop]
+            assert b"".join(store.content.stream(ids[name], start, stop)) == octets[start:stop]
 
         holds()
 
 
-def test_a_stream_comes_in_bounded_chunks(store: Transport) -> None:
+def test_stream_chunks_are_bounded(store: Transport) -> None:
     message_id = ids_of(store)["parts"]
     assert max(len(chunk) for chunk in store.content.stream(message_id)) <= 256 << 10
 
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("spec", SECTIONS)
-def test_sections_are_what_the_octets_say(store: Transport, spec: str, cached: bool) -> None:
+def test_sections_equal_those_of_the_octets(store: Transport, spec: str, cached: bool) -> None:
     section = parse_section(spec.encode())
     for name, message_id in ids_of(store).items():
         if not cached:
             forget_caches(store)
         octets = OCTETS[name]
-        found = store.content.section(message_id, section)
-        if isinstance(found, list):
-            found = b"".join(b"".join(store.content.stream(message_id, *span)) for span in found)
-        assert found == section_bytes(octets, scan(octets), section), name
+        content = store.content.section(message_id, section)
+        if isinstance(content, list):
+            content = b"".join(b"".join(store.content.stream(message_id, *span)) for span in content)
+        assert content == section_bytes(octets, scan(octets), section), name
 
 
 def test_a_large_message_is_not_read_whole_for_a_small_section(
@@ -86,11 +86,11 @@ def test_a_large_message_is_not_read_whole_for_a_small_section(
     read: list[int] = []
     pread = os.pread
 
-    def noting(fd: int, length: int, offset: int) -> bytes:
+    def recording(fd: int, length: int, offset: int) -> bytes:
         read.append(length)
         return pread(fd, length, offset)
 
-    monkeypatch.setattr(os, "pread", noting)
+    monkeypatch.setattr(os, "pread", recording)
     header = store.content.section(message_id, parse_section(b"HEADER.FIELDS (Subject)"))
     assert header == b"Subject: Hello\r\n\r\n"
     spans = store.content.section(message_id, parse_section(b"1"))
@@ -100,14 +100,14 @@ def test_a_large_message_is_not_read_whole_for_a_small_section(
 
 
 @pytest.mark.parametrize("message_id", ["", "x", "../../etc/passwd", "msg-20260101T000000Z-" + "0" * 20])
-def test_a_message_that_is_not_there(store: Transport, message_id: str) -> None:
+def test_reading_a_missing_message_fails_with_no_such_message(store: Transport, message_id: str) -> None:
     for read in (store.content.octets, store.content.file, store.content.recipe, store.content.stream):
         with pytest.raises(MailError) as caught:
             read(message_id)
         assert caught.value.reason is Reason.NO_SUCH_MESSAGE
 
 
-def test_a_blob_that_is_not_there(store: Transport) -> None:
+def test_reading_a_missing_blob_fails_with_no_such_message(store: Transport) -> None:
     for sha256 in ("0" * 64, "../../../etc/passwd"):
         with pytest.raises(MailError) as caught:
             store.content.read(sha256, 0, -1)
@@ -142,7 +142,7 @@ SMALL = b"journaled" * 1000
 @pytest.mark.parametrize(
     ("damage", "part"), [(_link, SMALL), (os.mkfifo, PICTURE), (Path.mkdir, SMALL), (Path.touch, PICTURE)]
 )
-def test_a_damaged_blob_is_not_relied_on_when_it_comes_again(
+def test_damaged_blob_is_replaced_when_it_is_delivered_again(
     tmp_path: Path, damage: Callable[[Path], None], part: bytes
 ) -> None:
     octets = message(attachments=[part])
@@ -159,8 +159,8 @@ def test_a_damaged_blob_is_not_relied_on_when_it_comes_again(
         assert len(list(Path(store.root, "maintenance", "quarantine").iterdir())) == 1
 
 
-def test_readers_take_no_lock_and_leave_none(store: Transport) -> None:
-    """While a reader is between two reads, a writer commits at once; and a reading block sees one state."""
+def test_readers_do_not_block_writers(store: Transport) -> None:
+    """A writer commits at once between two reads; a reading block sees one state."""
     deliver(store, ADA)
     with store.reading() as connection:
         before = connection.execute("SELECT count(*) FROM messages").fetchall()

@@ -1,4 +1,4 @@
-"""Deleted content is erased when its time is over, and folders with an expiry lose their old messages."""
+"""Retention: deleted content is erased after its retention period; folders with an expiry lose old messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _delete(store: Transport) -> str:
 
 
 @pytest.mark.setting("retention.deleted")
-async def test_deleted_content_is_erased_after_its_time_and_not_before(store: Transport) -> None:
+async def test_deleted_content_is_erased_only_after_its_retention_period(store: Transport) -> None:
     deleted = _delete(store)
     kept = deliver(store, ADA).message_id
     settings = Settings(retention=Retention(deleted=Seconds(30 * DAY)))
@@ -60,7 +60,7 @@ async def test_no_deleted_content_is_erased_where_retention_is_off(store: Transp
 
 
 @pytest.mark.setting("retention.expire")
-async def test_a_folder_with_an_expiry_loses_its_old_messages_only(store: Transport) -> None:
+async def test_only_old_messages_of_a_folder_with_an_expiry_are_removed(store: Transport) -> None:
     settings = replace(Settings(), retention=Retention(expire={"trash": Seconds(7 * DAY)}))
     for address in (ADA, BOB):
         deliver(store, address)
@@ -79,14 +79,14 @@ async def test_expired_messages_are_kept_as_deleted_content_first(store: Transpo
     assert store.content.octets(message_id) == message()
 
 
-async def test_the_time_in_the_folder_counts_and_not_the_age_of_the_message(store: Transport) -> None:
+async def test_expiry_counts_from_arrival_in_the_folder(store: Transport) -> None:
     old = op.AppendItem(store.stage(message()), internal_date=1)
     store.run(op.Append(ADA, "Trash", [old]))
     assert (await _apply(store, 0, {"Trash": 7 * DAY}, 1)).expired == 0
     assert (await _apply(store, 0, {"Trash": 7 * DAY}, 8)).expired == 1
 
 
-async def test_many_messages_go_in_batches(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_messages_are_removed_in_batches(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_BATCH_MESSAGES", 2)
     for _ in range(5):
         _delete(store)
@@ -94,7 +94,7 @@ async def test_many_messages_go_in_batches(store: Transport, monkeypatch: pytest
     assert await _apply(store, 1, {"INBOX": 1.0}, 1) == RetentionResult(10, 5)
 
 
-async def test_a_renamed_folder_keeps_the_expiry_of_its_use(store: Transport) -> None:
+async def test_renamed_folder_keeps_the_expiry_of_its_special_use(store: Transport) -> None:
     store.run(op.RenameFolder(ADA, "Trash", "Bin"))
     deliver(store, ADA)
     _move(store, 1, "Bin")
@@ -127,7 +127,7 @@ async def test_one_process_at_a_time_applies_the_rules(store: Transport) -> None
         assert connection.execute("SELECT count(*) FROM messages WHERE file_sha256 <> ''").fetchone() == (1,)
 
 
-async def test_the_job_erases_and_ends_when_it_is_stopped(store: Transport) -> None:
+async def test_retention_job_erases_content_until_it_is_stopped(store: Transport) -> None:
     deleted = _delete(store)
     stop = asyncio.Event()
     rules = RetentionRules(1e-9, {})

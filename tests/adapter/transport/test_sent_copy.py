@@ -1,4 +1,4 @@
-"""The copy in Sent: once, and with everything the mail client's version has, in whatever order both arrive."""
+"""The copy in Sent: stored once, with all fields of the client's version, whichever copy arrives first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_bcc(octets: bytes) -> bytes:
     return octets.replace(b"Subject:", b"Bcc: carol@example.test\r\nSubject:", 1)
 
 
-#: What the client submits, what it appends, and whether its version has more than the server's.
+#: Submitted message, appended copy, and True if the copy has fields that the server's lacks.
 CLIENTS = [
     *(
         pytest.param(
@@ -73,7 +73,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 def owned_by_ada(octets: bytes) -> bytes:
-    """Some recordings were made with bob's account: make ada the sender."""
+    """Make ada the sender: some recordings were made with bob's account."""
     if re.search(rb"^From: .*ada@", octets, re.MULTILINE):
         return octets
     return octets.replace(BOB.encode(), b"x@x").replace(ADA.encode(), BOB.encode()).replace(b"x@x", ADA.encode())
@@ -102,7 +102,7 @@ async def append(running: Running, octets: bytes, options: str = "(\\Seen)") -> 
 
 
 def content_lines(octets: bytes) -> list[bytes]:
-    """Everything but trace fields and the final CRLF."""
+    """All lines except trace fields and the final CRLF."""
     head, _, body = octets.partition(b"\r\n\r\n")
     fields = [
         field for field in re.split(rb"\r\n(?![ \t])", head) if not field.startswith((b"Received:", b"Return-Path:"))
@@ -112,7 +112,7 @@ def content_lines(octets: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("client_first", [False, True], ids=["server first", "client first"])
 @pytest.mark.parametrize(("submitted", "copy", "has_more"), CLIENTS)
-async def test_sent_has_one_copy_with_everything_of_the_clients(
+async def test_sent_has_one_copy_with_all_fields_of_the_clients_version(
     server: Running, submitted: bytes, copy: bytes, has_more: bool, client_first: bool
 ) -> None:
     submitted, copy = owned_by_ada(submitted), owned_by_ada(copy)
@@ -148,7 +148,7 @@ async def test_sent_has_one_copy_with_everything_of_the_clients(
         message(),
     ],
 )
-async def test_another_message_never_replaces_the_record_of_what_was_sent(server: Running, other: bytes) -> None:
+async def test_different_message_never_replaces_the_sent_copy(server: Running, other: bytes) -> None:
     await submit(server, SUBMITTED)
     await append(server, other)
     assert [row.uid for row in rows(server.transport, "Sent", ADA)] == [1, 2]
@@ -161,7 +161,7 @@ async def test_copies_with_different_extra_fields_are_both_kept(server: Running)
     assert len(rows(server.transport, "Sent", ADA)) == 2
 
 
-async def test_a_copy_marked_as_deleted_does_not_count(server: Running) -> None:
+async def test_copy_marked_as_deleted_is_ignored(server: Running) -> None:
     await submit(server, SUBMITTED)
     change = op.ChangeFlags(ADA, folder(server.transport, "Sent", ADA).id, [1], "add", int(Flag.DELETED))
     await asyncio.to_thread(server.transport.run, change)
@@ -179,11 +179,11 @@ async def test_flags_and_keywords_of_both_copies_are_kept(server: Running) -> No
     assert row.keywords == "last other todo"
 
 
-async def test_an_append_repeated_after_a_lost_answer_adds_nothing(server: Running) -> None:
+async def test_append_repeated_after_a_lost_response_adds_nothing(server: Running) -> None:
     await submit(server, SUBMITTED)
     assert await append(server, with_bcc(SUBMITTED)) == 2
     assert await append(server, with_bcc(SUBMITTED)) == 2
-    assert await append(server, SUBMITTED) == 2  # and the poorer version does not come back
+    assert await append(server, SUBMITTED) == 2  # the version with fewer fields is not stored again
 
 
 async def test_other_folders_and_multiappend_keep_every_message(server: Running) -> None:
@@ -196,7 +196,7 @@ async def test_other_folders_and_multiappend_keep_every_message(server: Running)
     assert len(rows(server.transport, "Drafts", ADA)) == 2
 
 
-async def test_copies_at_the_same_moment_end_as_one(server: Running) -> None:
+async def test_concurrent_copies_are_merged_into_one(server: Running) -> None:
     clients = [await imap(server) for _ in range(4)]
     sender = await server.hello("submission")
     assert (await sender.login()).code == 235
@@ -211,7 +211,7 @@ async def test_copies_at_the_same_moment_end_as_one(server: Running) -> None:
     assert all(b"Bcc: carol" in each for each in kept)
 
 
-async def test_copies_planned_in_one_batch_end_as_one(server: Running) -> None:
+async def test_copies_in_one_batch_are_merged_into_one(server: Running) -> None:
     """The files of the first are not in place when the second is planned."""
     transport = server.transport
     assert server.services.store is not None
@@ -267,7 +267,7 @@ async def test_other_sessions_and_the_api_see_one_copy_throughout(server: Runnin
     assert b"carol" in only
 
 
-async def test_a_copy_needs_no_room_of_its_own(server: Running) -> None:
+async def test_replacing_the_copy_needs_no_extra_quota(server: Running) -> None:
     await submit(server, ATTACHED)
     assert server.services.store is not None
     octets = with_bcc(ATTACHED)
@@ -293,7 +293,7 @@ MARKDOWN = "Message-ID: <4@example.test>\r\nContent-Type: text/markdown; charset
     ],
     ids=["bare", "eight bit", "encoded", "empty"],
 )
-async def test_an_html_alternative_does_not_make_another_message(
+async def test_html_alternative_does_not_make_the_copy_a_different_message(
     tmp_path: Path, extra: str, body: str, client_first: bool
 ) -> None:
     make_store(tmp_path / "store")
@@ -315,7 +315,7 @@ async def test_an_html_alternative_does_not_make_another_message(
         assert len(rows(running.transport, "Sent", ADA)) == 3
 
 
-def test_only_what_submission_made_counts_as_markdown_with_html() -> None:
+def test_only_html_added_by_submission_is_removed_for_comparison() -> None:
     header, _, body = from_ada(extra=MARKDOWN, body="# Hello\r\n").partition(b"\r\n\r\n")
     made = add_html(header + b"\r\n\r\n", body, b"=_" + b"0" * 32)
     plain = remove_html(made)

@@ -1,7 +1,7 @@
-"""The store against a plain model, over long random sequences of everything it can do.
+"""The store compared with a plain model over long random sequences of all operations.
 
-Two open stores share one root and take turns; operations come alone or in bursts that are committed together. After
-every step all that a reader can see is compared; every few steps all layers are, and the journal is replayed.
+Two open stores share one root and take turns; operations are submitted alone or in bursts that are committed together.
+Every step compares the whole state visible to readers; every few steps compare all layers and replay the journal.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ keyword_lists = st.sets(st.sampled_from(KEYWORDS), max_size=2).map(
 
 
 class Step(NamedTuple):
-    """An operation, what the model says of it, and how the two answers are compared."""
+    """An operation, the model's expected result, and how the two results are compared."""
 
     operation: op.Operation[Any]
     expect: Callable[[], Any]
@@ -75,11 +75,11 @@ class StoreMachine(RuleBasedStateMachine):
         create_store(str(self.root))
         self.model = Model()
         self.stores: list[Transport] = []
-        self.heard: list[int] = []
+        self.announced_seqs: list[int] = []
         self.octets: dict[str, bytes] = {}
         self.header_ids = ["<unknown@x>"]
         self.thread_ids: dict[str, str] = {}
-        self.folders: list[Folder] = []  # every one there ever was
+        self.folders: list[Folder] = []  # including deleted ones
         self.greatest_uidvalidity = 0
         self.saved_index: tuple[int, bytes] | None = None
         self.steps = 0
@@ -88,16 +88,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.stores = [Transport.open(self.root), Transport.open(self.root)]
-        self.heard = [self.stores[0].index.applied_seq()]
-        self.stores[0].changes.subscribe(self.hear)
+        self.announced_seqs = [self.stores[0].index.applied_seq()]
+        self.stores[0].changes.subscribe(self.collect_seqs)
 
-    def hear(self, records: list[Record]) -> None:
-        self.heard += [record.seq for record in records]
+    def collect_seqs(self, records: list[Record]) -> None:
+        self.announced_seqs += [record.seq for record in records]
 
     def close(self) -> None:
         applied = self.stores[0].index.applied_seq()
-        wait_until(lambda: self.heard[-1] >= applied)
-        assert self.heard == list(range(self.heard[0], applied + 1))
+        wait_until(lambda: self.announced_seqs[-1] >= applied)
+        assert self.announced_seqs == list(range(self.announced_seqs[0], applied + 1))
         for store in self.stores:
             store.close()
 
@@ -202,8 +202,8 @@ class StoreMachine(RuleBasedStateMachine):
             return (placed.folder_name, placed.uid, placed.modseq)
 
         def same(expected: Any, delivery: op.Delivery) -> bool:
-            found = {address: where(outcome) for address, outcome in delivery.recipients.items()}
-            return (found, where(delivery.sent)) == expected and delivery.message_id == letter.id
+            outcomes = {address: where(outcome) for address, outcome in delivery.recipients.items()}
+            return (outcomes, where(delivery.sent)) == expected and delivery.message_id == letter.id
 
         return Step(
             op.Deliver(staged, sender, to, filed, keep_sent=keep),
@@ -232,14 +232,14 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def draw_name(self, address: str, data: st.DataObject) -> str:
-        """Mostly a folder there is, and then rather one the user made."""
+        """Draw an existing folder in most cases, preferably one the user created."""
         account = self.model.current(address)
-        known = sorted(account.folders) if account is not None else []
-        made = [name for name in known if name not in STANDARD]
+        existing = sorted(account.folders) if account is not None else []
+        made = [name for name in existing if name not in STANDARD]
         if len(made) > 0 and data.draw(st.booleans(), label="made"):
-            known = made
-        if len(known) > 0 and data.draw(st.integers(0, 3), label="known"):
-            return known[data.draw(st.integers(0, len(known) - 1), label="name")]
+            existing = made
+        if len(existing) > 0 and data.draw(st.integers(0, 3), label="existing"):
+            return existing[data.draw(st.integers(0, len(existing) - 1), label="name")]
         return data.draw(odd_names, label="name")
 
     def draw_uids(self, folder: Folder, data: st.DataObject) -> list[int]:
@@ -248,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
         return uids
 
     def draw_place(self, data: st.DataObject) -> tuple[str, Folder]:
-        """Mostly a folder and its owner; sometimes a folder that is gone, or somebody else's."""
+        """Draw a folder and its owner; sometimes a deleted folder, or one of another account."""
         busy = [folder for folder in self.folders if folder.exists and folder.entries]
         choice = busy if len(busy) > 0 and data.draw(st.integers(0, 5)) else self.folders
         folder = choice[data.draw(st.integers(0, len(choice) - 1), label="folder")]
@@ -263,16 +263,19 @@ class StoreMachine(RuleBasedStateMachine):
         return Step(
             op.ChangeFlags(address, folder.id, uids, how, flags, words, since),
             lambda: self.model.change_flags(address, folder, uids, how, flags, words, since),
-            lambda expected, found: (found.modseq, found.changed, found.unchanged, found.modified) == expected,
+            lambda expected, actual: (actual.modseq, actual.changed, actual.unchanged, actual.modified) == expected,
         )
 
     def draw_copy(self, store: Transport, data: st.DataObject) -> Step:
         address, folder = self.draw_place(data)
         uids, to, move = self.draw_uids(folder, data), self.draw_name(address, data), data.draw(st.booleans())
 
-        def same(expected: Any, found: op.Copied) -> bool:
-            known = expected.target.id in (0, found.folder)  # made in this burst: not seen yet
-            return known and (found.uids, found.modseq, found.expunged_modseq) == (
+        def same(expected: Any, actual: op.Copied) -> bool:
+            is_same_target = expected.target.id in (
+                0,
+                actual.folder,
+            )  # created in this burst: its id is not known to the model yet
+            return is_same_target and (actual.uids, actual.modseq, actual.expunged_modseq) == (
                 expected.uids,
                 expected.modseq,
                 expected.expunged_modseq,
@@ -290,7 +293,7 @@ class StoreMachine(RuleBasedStateMachine):
         return Step(
             op.Expunge(address, folder.id, uids),
             lambda: (self.model.expunge(address, folder, uids), folder.modseq),
-            lambda expected, found: (found.uids, found.modseq) == expected,
+            lambda expected, actual: (actual.uids, actual.modseq) == expected,
         )
 
     def draw_folder(self, store: Transport, data: st.DataObject) -> Step:
@@ -350,12 +353,12 @@ class StoreMachine(RuleBasedStateMachine):
         mark = Step(
             op.ChangeFlags(address, folder.id, uids, "add", 8),
             lambda: self.model.change_flags(address, folder, uids, "add", 8, (), None),
-            lambda expected, found: (found.modseq, found.changed) == expected[:2],
+            lambda expected, actual: (actual.modseq, actual.changed) == expected[:2],
         )
         sweep = Step(
             op.Expunge(address, folder.id),
             lambda: self.model.expunge(address, folder, None),
-            lambda expected, found: found.uids == expected,
+            lambda expected, actual: actual.uids == expected,
         )
         self.run(self.stores[which], [mark, sweep])
 
@@ -365,7 +368,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), which=st.integers(0, 1), count=st.integers(2, 6))
     def burst(self, data: st.DataObject, which: int, count: int) -> None:
-        """All are prepared before any is submitted; they are carried out in order."""
+        """Prepare all operations before submitting any; they are applied in order."""
         self.run(self.stores[which], [self.draw_step(self.stores[which], data) for _ in range(count)])
 
     @rule(data=st.data(), which=st.integers(0, 1), count=st.integers(2, 6))
@@ -378,7 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.stores[which], [draw(self.stores[which], data)])
 
     @rule(kind=st.sampled_from(["reopen", "snapshot", "snapshot", "forget caches", "save index", "save index"]))
-    def look_after_the_store(self, kind: str) -> None:
+    def maintain_the_store(self, kind: str) -> None:
         if kind == "reopen":
             self.close()
             self.open()
@@ -394,7 +397,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.saved_index = (self.stores[0].index.applied_seq(), (self.root / "index.sqlite").read_bytes())
 
     @rule()
-    def lose_the_index_or_what_it_learned_since(self) -> None:
+    def restore_an_old_index_or_lose_it(self) -> None:
         applied = self.stores[0].index.applied_seq()
         self.close()
         if self.saved_index is not None:
@@ -402,19 +405,19 @@ class StoreMachine(RuleBasedStateMachine):
             (self.root / "index.sqlite").write_bytes(old)
             self.open()
             assert [store.recovered for store in self.stores] == [applied - seq, 0]
-        else:  # as after a power loss: no checkpoint is to be trusted, and the index is torn
+        else:  # as after a power loss: no valid checkpoint, and a torn index
             (self.root / "journal" / "checkpoint.json").unlink()
             (self.root / "index.sqlite").write_bytes(b"torn")
             self.open()
 
-    # --- what must hold --------------------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------------------------
 
     @invariant()
-    def looks_the_same(self) -> None:
+    def store_equals_the_model(self) -> None:
         self.is_sound = False
         with self.stores[self.steps % 2].reading() as connection:
-            found = sorted((r.address, r.status) for r in mailboxes.registrations(connection))
-            assert found == sorted((account.address, account.status) for account in self.model.accounts)
+            registrations = sorted((r.address, r.status) for r in mailboxes.registrations(connection))
+            assert registrations == sorted((account.address, account.status) for account in self.model.accounts)
             for account in self.model.accounts:
                 if account.status != "purged":
                     self.compare_account(connection, account)
@@ -425,24 +428,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.is_sound = True
 
     def compare_account(self, connection: sqlite3.Connection, account: Account) -> None:
-        found = {folder.name: folder for folder in mailboxes.folders(connection, account.registration)}
-        assert found.keys() == account.folders.keys()
+        stored = {folder.name: folder for folder in mailboxes.folders(connection, account.registration)}
+        assert stored.keys() == account.folders.keys()
         for name, folder in account.folders.items():
             if not folder.id:
-                folder.id, folder.uidvalidity = found[name].id, found[name].uidvalidity
+                folder.id, folder.uidvalidity = stored[name].id, stored[name].uidvalidity
                 assert folder.id not in {other.id for other in self.folders}
                 assert folder.uidvalidity > self.greatest_uidvalidity
                 self.folders.append(folder)
-            self.compare_folder(connection, folder, found[name])
+            self.compare_folder(connection, folder, stored[name])
         assert set(mailboxes.subscriptions(connection, account.registration)) == account.subscriptions
         self.compare_threads(connection, account)
 
-    def compare_folder(self, connection: sqlite3.Connection, folder: Folder, found: mailboxes.Folder) -> None:
+    def compare_folder(self, connection: sqlite3.Connection, folder: Folder, stored: mailboxes.Folder) -> None:
         entries = folder.entries
-        assert found == mailboxes.Folder(
+        assert stored == mailboxes.Folder(
             folder.id,
             folder.owner.registration,
-            found.directory,
+            stored.directory,
             folder.name,
             folder.special_use,
             folder.uidvalidity,
@@ -474,15 +477,15 @@ class StoreMachine(RuleBasedStateMachine):
         assert [[uid for a, b in spans for uid in range(a, b + 1)] for spans in ranges] == folder.expunged
 
     def compare_threads(self, connection: sqlite3.Connection, account: Account) -> None:
-        wanted: dict[str, list[Any]] = {}
+        expected: dict[str, list[Any]] = {}
         for folder in account.folders.values():
             for entry in folder.entries.values():
-                summary = wanted.setdefault(self.thread_ids[entry.letter.thread], [0, 0, ""])
+                summary = expected.setdefault(self.thread_ids[entry.letter.thread], [0, 0, ""])
                 summary[0] += 1
                 summary[1] += not entry.flags & 1
                 summary[2] = max(summary[2], entry.letter.id)
-        found = mailboxes.threads(connection, account.registration, 1000)
-        assert {thread.thread_id: [*thread[1:4]] for thread in found} == wanted
+        stored = mailboxes.threads(connection, account.registration, 1000)
+        assert {thread.thread_id: [*thread[1:4]] for thread in stored} == expected
         assert len(set(self.thread_ids.values())) == len(self.thread_ids)
 
     def compare_messages(self, connection: sqlite3.Connection) -> None:
@@ -502,7 +505,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert history == self.model.recipients
 
     @invariant()
-    def octets_come_back(self) -> None:
+    def octets_are_unchanged(self) -> None:
         whole = [letter.id for letter in self.model.letters.values() if letter.has_content]
         for message_id in whole[self.steps % 7 :: 7]:
             assert self.stores[self.steps % 2].content.octets(message_id) == self.octets[message_id]

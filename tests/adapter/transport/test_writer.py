@@ -1,4 +1,4 @@
-"""Group commit: many submitters, one that fails, callers that go away, disks that fill up."""
+"""Group commit: many submitters, failing operations, cancelled callers, full disks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from filelock import FileLock
 
 from adapter.store import disk
+from adapter.store.disk import Directories
 from adapter.store.flags import Flag
-from adapter.store.journal import without_aborted
+from adapter.store.journal import Journal, without_aborted
 from adapter.transport import operations as op
 from adapter.transport import writer
 from adapter.transport.operations.base import Plan
@@ -25,31 +27,32 @@ from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.store.journals import reopened
 from tests.support.stores import ADA, BOB, append, deliver, folder, folder_names, new_store, rows, subscriptions
 from tests.support.waiting import PATIENCE
 
 
 class Batches:
-    """Notes how many records each journal append carries."""
+    """Count the records of each journal append."""
 
-    def __init__(self, store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        append_records = store._journal.append
+        append_records = Journal.append
 
-        def noting(records: list[Any]) -> None:
+        def counting(journal: Journal, records: list[Any]) -> None:
             self.sizes.append(len(records))
-            append_records(records)
+            append_records(journal, records)
 
-        monkeypatch.setattr(store._journal, "append", noting)
+        monkeypatch.setattr(Journal, "append", counting)
 
 
 def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[Any]]:
-    """Submit operations so that they wait together, as one batch."""
+    """Submit operations while the writer is busy, so that they form one batch."""
     entered, go_on = threading.Event(), threading.Event()
 
     @dataclass(frozen=True)
     class Plug(op.Operation[None]):
-        """Keeps the writer busy before it has taken a lock or touched anything."""
+        """Keep the writer busy before it takes a lock or changes anything."""
 
         name = "plug"
 
@@ -69,7 +72,7 @@ def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[An
 
 @dataclass(frozen=True)
 class Failing(op.Operation[None]):
-    """Fails with this error, after it has made a folder (``half``) or before."""
+    """Fail with this error, before or (``half``) after creating a folder."""
 
     error: Exception
     half: bool = False
@@ -86,32 +89,32 @@ class Failing(op.Operation[None]):
 
 
 def outcomes(futures: list[Future[Any]]) -> list[str]:
-    found = []
+    names = []
     for future in futures:
         error = future.exception(timeout=PATIENCE)
         assert error is None or isinstance(error, MailError)
-        found.append("done" if error is None else error.reason.name)
-    return found
+        names.append("done" if error is None else error.reason.name)
+    return names
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_together_shares_one_append(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = Batches(store, monkeypatch)
+def test_waiting_operations_share_one_journal_append(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch)
     assert outcomes(together(store, *[op.Subscribe(ADA, f"f{n}") for n in range(50)])) == ["done"] * 50
     assert batches.sizes == [50]
 
 
-def test_a_batch_has_a_limit(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = Batches(store, monkeypatch)
+def test_batch_size_is_limited(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch)
     futures = together(store, *[op.Subscribe(ADA, f"f{n}") for n in range(300)])
     assert outcomes(futures) == ["done"] * 300
     assert batches.sizes == [writer._BATCH_OPERATIONS, 300 - writer._BATCH_OPERATIONS]
 
 
-def test_sixty_four_threads(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = Batches(store, monkeypatch)
+def test_commits_of_many_threads_share_journal_appends(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch)
     barrier = threading.Barrier(64)
     failures: list[BaseException] = []
     uids: list[int] = []
@@ -132,11 +135,11 @@ def test_sixty_four_threads(store: Transport, monkeypatch: pytest.MonkeyPatch) -
         thread.join()
     assert failures == []
     assert sorted(uids) == list(range(1, 321))
-    assert len(batches.sizes) < 160  # they did share
+    assert len(batches.sizes) < 160  # far fewer appends than operations
     assert len({row.message_id for row in rows(store)}) == 320
 
 
-def test_operations_of_one_thread_happen_in_order(store: Transport) -> None:
+def test_operations_of_one_thread_are_applied_in_order(store: Transport) -> None:
     futures = together(
         store,
         op.CreateFolder(ADA, "a"),
@@ -151,7 +154,7 @@ def test_operations_of_one_thread_happen_in_order(store: Transport) -> None:
     assert "b" not in folder_names(store)
 
 
-# --- neighbours ------------------------------------------------------------------------------------------------------
+# --- other operations of a batch -------------------------------------------------------------------------------------
 
 FAILURES: list[tuple[op.Operation[Any], str]] = [
     (op.DeleteFolder(ADA, "nowhere"), "NO_SUCH_FOLDER"),
@@ -166,7 +169,9 @@ FAILURES: list[tuple[op.Operation[Any], str]] = [
 
 
 @pytest.mark.parametrize(("failing", "reason"), FAILURES)
-def test_one_that_fails_harms_no_neighbour(store: Transport, failing: op.Operation[Any], reason: str) -> None:
+def test_failed_operation_does_not_affect_others_in_batch(
+    store: Transport, failing: op.Operation[Any], reason: str
+) -> None:
     futures = together(
         store, op.Subscribe(ADA, "a"), failing, op.CreateFolder(BOB, "b"), failing, op.Subscribe(ADA, "c")
     )
@@ -176,7 +181,7 @@ def test_one_that_fails_harms_no_neighbour(store: Transport, failing: op.Operati
     assert "half made" not in folder_names(store)
 
 
-def test_one_that_cannot_be_locked_harms_no_neighbour(tmp_path: Path) -> None:
+def test_operation_that_times_out_on_a_lock_does_not_affect_others_in_batch(tmp_path: Path) -> None:
     with new_store(tmp_path / "store", ADA, BOB):
         pass
     with (
@@ -190,7 +195,7 @@ def test_one_that_cannot_be_locked_harms_no_neighbour(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["rename", "symlink", "mkdir", "index-commit", "append", "fsync"])
 @pytest.mark.parametrize("once", [True, False])
-def test_a_disk_that_fills_up_takes_back_all_and_goes_on_later(
+def test_batch_is_rolled_back_on_a_full_disk_and_later_commits_succeed(
     store: Transport, monkeypatch: pytest.MonkeyPatch, step: str, once: bool
 ) -> None:
     append(store, "INBOX", message())
@@ -203,25 +208,23 @@ def test_a_disk_that_fills_up_takes_back_all_and_goes_on_later(
             failed.append(action)
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    plug: list[op.Operation[Any]] = [op.Deliver(staged, "x@y.test", [ADA, BOB]), op.CreateFolder(ADA, "Work")]
+    batch: list[op.Operation[Any]] = [op.Deliver(staged, "x@y.test", [ADA, BOB]), op.CreateFolder(ADA, "Work")]
     monkeypatch.setattr(disk, "on_step", fail)
-    found = outcomes(together(store, *plug))
+    results = outcomes(together(store, *batch))
     monkeypatch.setattr(disk, "on_step", None)
     assert failed
-    if once:  # each was tried again by itself
-        assert found == ["done", "done"]
+    if once:  # each was retried alone
+        assert results == ["done", "done"]
         assert folder(store).messages == 2
     else:
-        assert set(found) <= {"DISK_FULL", "done"}
-        assert "DISK_FULL" in found
-        if found == ["DISK_FULL", "DISK_FULL"]:
+        assert set(results) <= {"DISK_FULL", "done"}
+        assert "DISK_FULL" in results
+        if results == ["DISK_FULL", "DISK_FULL"]:
             assert (folder_names(store), rows(store), folder(store)) == before
     deliver(store, ADA)
 
 
-def test_a_staged_file_that_cannot_be_removed_does_not_stop_the_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_continues_if_a_staged_file_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(action: str, fd: int, name: str) -> None:
         if action == "unlink":
             raise OSError(errno.EIO, "Input/output error")
@@ -236,9 +239,7 @@ def test_a_staged_file_that_cannot_be_removed_does_not_stop_the_writer(
         assert folder(store).messages == 1
 
 
-def test_a_batch_that_is_taken_back_leaves_an_abort_and_no_trace(
-    store: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rolled_back_batch_leaves_only_an_abort_record(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     inbox = append(store, "INBOX", message(), flags=Flag.DELETED)[0].folder
     before = folder(store)
 
@@ -259,15 +260,16 @@ def test_a_batch_that_is_taken_back_leaves_an_abort_and_no_trace(
     monkeypatch.setattr(disk, "on_step", None)
     assert folder(store) == before
     assert append(store, "INBOX", message())[0].uid == 2
-    records = list(store._journal.records(0))
+    with closing(Directories(store.root)) as directories, closing(reopened(directories)) as journal:
+        records = list(journal.records(0))
     assert "abort" in [record.op for record in records]
     assert [record.op for record in without_aborted(iter(records))] == ["register", "register", "append", "append"]
 
 
-# --- callers that go away --------------------------------------------------------------------------------------------
+# --- cancelled callers -----------------------------------------------------------------------------------------------
 
 
-def test_a_caller_that_goes_away_cancels_nothing(store: Transport) -> None:
+def test_submitted_operation_cannot_be_cancelled(store: Transport) -> None:
     (future,) = together(store, op.Subscribe(ADA, "a"))
     assert not future.cancel()
     future.result()
@@ -278,9 +280,9 @@ def test_a_caller_that_goes_away_cancels_nothing(store: Transport) -> None:
     assert {"a", "b", "c"} <= set(subscriptions(store))
 
 
-async def test_commits_from_asyncio(store: Transport) -> None:
-    found = await asyncio.gather(*[store.commit(op.Subscribe(ADA, f"f{n}")) for n in range(40)])
-    assert found == [True] * 40
+async def test_commits_can_be_awaited_from_asyncio(store: Transport) -> None:
+    results = await asyncio.gather(*[store.commit(op.Subscribe(ADA, f"f{n}")) for n in range(40)])
+    assert results == [True] * 40
     with pytest.raises(MailError):
         await store.commit(op.DeleteFolder(ADA, "nowhere"))
 
@@ -304,7 +306,7 @@ async def test_a_time_limit_does_not_cancel_its_commit(store: Transport) -> None
     assert "a" in folder_names(store)
 
 
-def test_an_event_loop_that_ends_does_not_harm_the_writer(store: Transport) -> None:
+def test_writer_survives_the_end_of_an_event_loop(store: Transport) -> None:
     async def leave() -> None:
         _task = asyncio.create_task(store.commit(op.Subscribe(ADA, "a")))
         await asyncio.sleep(0)
@@ -316,8 +318,8 @@ def test_an_event_loop_that_ends_does_not_harm_the_writer(store: Transport) -> N
     assert {"a", "b"} <= set(subscriptions(store))
 
 
-def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
-    store = Transport.open(_made(tmp_path))
+def test_closing_completes_queued_operations(tmp_path: Path) -> None:
+    store = Transport.open(_empty_store(tmp_path))
     futures = together(store, *[op.Subscribe(ADA, f"f{n}") for n in range(100)])
     store.close()
     assert outcomes(futures) == ["done"] * 100
@@ -326,29 +328,29 @@ def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
     assert caught.value.reason is Reason.MAINTENANCE
 
 
-def _made(tmp_path: Path) -> Path:
+def _empty_store(tmp_path: Path) -> Path:
     with new_store(tmp_path / "store", ADA):
         pass
     return tmp_path / "store"
 
 
-def test_no_answer_before_the_locks_are_free(store: Transport) -> None:
-    """Whoever hears that it is done can take the locks at once."""
-    free: list[bool] = []
+def test_operation_completes_only_after_its_locks_are_released(store: Transport) -> None:
+    """A completion callback can take the locks at once."""
+    was_free: list[bool] = []
 
-    def look(future: Future[Any]) -> None:
-        free.append(store._locks._round.acquire(blocking=False))
+    def try_lock(future: Future[Any]) -> None:
+        was_free.append(store._locks._round.acquire(blocking=False))
         store._locks._round.release()
 
     future = store.submit(op.Subscribe(ADA, "a"))
-    future.add_done_callback(look)
+    future.add_done_callback(try_lock)
     future.result()
     store.run(op.Subscribe(ADA, "b"))
-    assert free == [True]
+    assert was_free == [True]
 
 
 @pytest.fixture(autouse=True)
-def _quick_to_fail() -> Iterator[None]:
+def _within_time_limit() -> Iterator[None]:
     started = time.monotonic()
     yield
     assert time.monotonic() - started < 60

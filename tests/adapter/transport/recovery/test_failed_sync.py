@@ -1,4 +1,4 @@
-"""A sync that failed: what it may have lost is written again before anything says that it is durable."""
+"""Failed sync: content that may be lost is written again before a checkpoint reports it as durable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.stores import ADA, deliver, new_store, rows
 
 @pytest.fixture
 def failing_syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Switches failures of syncfs on and off."""
+    """Switch failures of syncfs on and off."""
 
     def fail(action: str, fd: int, name: str) -> None:
         if action == "syncfs":
@@ -31,18 +31,18 @@ def failing_syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 def _inode(root: Path, message_id: str) -> int:
-    (found,) = root.glob(f"messages/*/{message_id}.md")
-    return found.stat().st_ino
+    (file,) = root.glob(f"messages/*/{message_id}.md")
+    return file.stat().st_ino
 
 
 def _last_checkpoint(root: Path) -> checkpoint.Checkpoint:
     with closing(Directories(str(root))) as directories:
-        found = checkpoint.read(directories)
-    assert found is not None
-    return found
+        latest = checkpoint.read(directories)
+    assert latest is not None
+    return latest
 
 
-def test_after_a_failed_sync_content_is_written_again_before_a_checkpoint_says_it_is_durable(
+def test_after_a_failed_sync_content_is_rewritten_before_a_checkpoint_reports_it_durable(
     tmp_path: Path, failing_syncs: Callable[[bool], None]
 ) -> None:
     root = tmp_path / "store"
@@ -68,10 +68,10 @@ def test_after_a_failed_sync_content_is_written_again_before_a_checkpoint_says_i
     assert_layers_agree(root, tmp_path / "scratch")
 
 
-def test_after_a_failed_sync_a_store_that_others_use_is_opened_as_it_is(
+def test_after_a_failed_sync_a_store_in_use_is_opened_without_rewriting(
     tmp_path: Path, failing_syncs: Callable[[bool], None]
 ) -> None:
-    """What is open elsewhere cannot be replaced; and what is needed to write content again must stay."""
+    """Files open in another process cannot be replaced; staged content needed for the rewrite is kept."""
     root = tmp_path / "store"
     large = message(attachments=[os.urandom(400_000)])
     with new_store(root, ADA) as first:
@@ -89,14 +89,14 @@ def test_after_a_failed_sync_a_store_that_others_use_is_opened_as_it_is(
             pass
         assert _last_checkpoint(root).suspect
         kept = [path for path in (root / "staging").rglob("*") if path.is_file()]
-        assert kept  # the attachment, which the journal does not hold
+        assert kept  # the attachment, which is not in the journal
     with Transport.open(root) as store:
         assert not _last_checkpoint(root).suspect
         assert store.content.octets(rows(store)[0].message_id) == large
     assert_layers_agree(root, tmp_path / "scratch")
 
 
-def test_a_failed_sync_that_cannot_be_noted_is_not_forgotten(
+def test_failed_sync_that_could_not_be_recorded_is_recorded_later(
     tmp_path: Path, failing_syncs: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -117,7 +117,7 @@ def test_a_failed_sync_that_cannot_be_noted_is_not_forgotten(
         assert _last_checkpoint(root).suspect
 
 
-def test_repair_writes_again_what_a_failed_sync_may_have_lost(
+def test_repair_rewrites_content_that_a_failed_sync_may_have_lost(
     tmp_path: Path, failing_syncs: Callable[[bool], None]
 ) -> None:
     root = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Whose store it is, and which history: what is refused when it is opened, and what the folders' UID marks promise."""
+"""Store identity and history: checks when a store is opened, and the UID marks of folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _store(root: Path) -> Path:
 
 @contextmanager
 def _refused(root: Path, what: str) -> Iterator[None]:
-    """One line that names what to do, and nothing is touched."""
+    """Opening fails with one line that names the command to run, and changes nothing."""
     before = tree(root)
     with pytest.raises(MailError, match=what) as caught:
         Transport.open(root)
@@ -52,13 +52,13 @@ def _refused(root: Path, what: str) -> Iterator[None]:
     yield
 
 
-def test_every_store_has_an_id_of_its_own(root: Path, other: Path) -> None:
+def test_every_store_has_its_own_id(root: Path, other: Path) -> None:
     assert id_of(root) != id_of(other)
     assert store_id.FORM.match(id_of(root))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"store: x\n", store_id.encode(STORE)[:-2] + b"!\n"])
-def test_a_store_whose_id_is_lost_is_refused(root: Path, content: bytes | None) -> None:
+def test_store_with_a_missing_or_damaged_id_is_refused(root: Path, content: bytes | None) -> None:
     (root / layout.STORE_ID_FILE).unlink()
     if content is not None:
         (root / layout.STORE_ID_FILE).write_bytes(content)
@@ -86,8 +86,8 @@ def test_one_old_segment_of_another_store_is_refused(root: Path, other: Path) ->
         pass
 
 
-def test_an_index_that_went_its_own_way_is_refused(root: Path, tmp_path: Path) -> None:
-    """Two copies of one store that both got mail: same id, same numbers, other records."""
+def test_index_of_another_history_is_refused(root: Path, tmp_path: Path) -> None:
+    """Two copies of one store both got mail: same id, same sequence numbers, different records."""
     copy = tmp_path / "copy"
     shutil.copytree(root, copy, symlinks=True)
     for place in (root, copy):
@@ -98,7 +98,7 @@ def test_an_index_that_went_its_own_way_is_refused(root: Path, tmp_path: Path) -
         pass
 
 
-def test_an_index_that_went_its_own_way_and_then_lagged_is_refused(root: Path, tmp_path: Path) -> None:
+def test_older_index_of_another_history_is_refused(root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(root, copy, symlinks=True)
     for place, letters in ((root, 4), (copy, 2)):
@@ -110,8 +110,8 @@ def test_an_index_that_went_its_own_way_and_then_lagged_is_refused(root: Path, t
         pass
 
 
-def test_a_snapshot_of_another_store_decides_nothing(root: Path, other: Path) -> None:
-    """Its number is higher: nobody takes it for a repair that died, and no own snapshot goes for it."""
+def test_snapshot_of_another_store_is_ignored(root: Path, other: Path) -> None:
+    """Its higher number is not mistaken for an interrupted repair and evicts no snapshot of this store."""
     with (
         closing(Directories(str(root))) as directories,
         closing(index.connect(str(other / layout.INDEX_FILE), "ro")) as connection,
@@ -126,15 +126,14 @@ def test_a_snapshot_of_another_store_decides_nothing(root: Path, other: Path) ->
         assert snapshots.everything(directories) == [*own, taken, 5000]
 
 
-def test_a_restored_store_keeps_the_id(root: Path, tmp_path: Path) -> None:
+def test_restored_store_keeps_its_id(root: Path, tmp_path: Path) -> None:
     taken = create.create_backup(str(root), str(tmp_path / "backups"), credentials=False)
     restored = tmp_path / "restored"
     restore.restore_backup(taken.path, str(restored))
     assert id_of(restored) == id_of(root)
     with Transport.open(restored) as store:
         deliver(store, ADA)
-        known = _identity(store)
-        assert known.store == id_of(root)
+        assert _identity(store).store == id_of(root)
     assert_layers_agree(restored, tmp_path / "scratch")
 
 
@@ -142,16 +141,16 @@ def test_a_restored_store_keeps_the_id(root: Path, tmp_path: Path) -> None:
 
 
 def _identity(store: Transport, name: str = "inbox") -> folder_identity.Identity:
-    found = folder_identity.decode(_file(store, name).read_bytes())
-    assert found is not None
-    return found
+    identity = folder_identity.decode(_file(store, name).read_bytes())
+    assert identity is not None
+    return identity
 
 
 def _file(store: Transport, name: str = "inbox") -> Path:
     return Path(store.root, "mailboxes", ADA, name, layout.IDENTITY_FILE)
 
 
-def test_the_mark_is_raised_in_steps_ahead_of_uidnext(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uid_mark_is_raised_in_steps_ahead_of_uidnext(store: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_identity, "UID_STEP", 4)
     made = store.run(op.CreateFolder(ADA, "Small"))
     marks, files = [], set()
@@ -161,16 +160,14 @@ def test_the_mark_is_raised_in_steps_ahead_of_uidnext(store: Transport, monkeypa
         assert folder(store, "Small").uidnext <= marks[-1]
         files.add(os.stat(_file(store, "Small")).st_ino)
     assert marks == [5, 5, 5, 9, 9, 9]
-    assert len(files) == 2, "it costs nothing for each message"
+    assert len(files) == 2, "the file is not rewritten for each message"
     store.run(op.Copy(ADA, made.id, range(1, 7), "Small"))
     assert _identity(store, "Small").uids_below == 17
     assert _file(store, "Small").stat().st_mode & 0o777 == 0o444
     assert not list(_file(store, "Small").parent.glob(f"{layout.IDENTITY_FILE}.*"))
 
 
-def test_a_mark_that_was_not_raised_in_time_is_raised_by_recovery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_raises_an_outdated_uid_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_identity, "UID_STEP", 4)
     root = tmp_path / "store"
     with new_store(root, ADA) as store:
@@ -191,7 +188,7 @@ def test_a_mark_that_was_not_raised_in_time_is_raised_by_recovery(
     assert_layers_agree(root, tmp_path / "scratch")
 
 
-def test_mail_goes_on_if_the_identity_of_a_folder_is_damaged(
+def test_delivery_continues_if_the_identity_of_a_folder_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(folder_identity, "UID_STEP", 2)
@@ -201,5 +198,5 @@ def test_mail_goes_on_if_the_identity_of_a_folder_is_damaged(
         _file(store, "Small").write_bytes(b"torn")
         append(store, "Small", *(message() for _ in range(5)))
         assert folder(store, "Small").messages == 5
-        assert _file(store, "Small").read_bytes() == b"torn", "it is repair's to mend"
+        assert _file(store, "Small").read_bytes() == b"torn", "only repair rewrites it"
     assert "run markpost repair" in caplog.text

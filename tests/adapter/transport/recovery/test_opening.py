@@ -1,4 +1,4 @@
-"""Opening: what is refused, with one clear line, and what is left untouched."""
+"""Opening a store: refusals with one clear line, and files left untouched."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError, Reason
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.store.journals import reopened
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows, tree
 
 
@@ -36,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def refusal(root: Path, lock_timeout: float = 30.0) -> MailError:
-    """One line that says what is wrong."""
+    """Open the store, and return the error: one line that says what is wrong."""
     with pytest.raises(MailError) as caught:
         Transport.open(root, lock_timeout=lock_timeout)
     assert "\n" not in str(caught.value)
@@ -51,20 +52,20 @@ def untouched(root: Path) -> Iterator[None]:
     assert tree(root) == before
 
 
-# --- what is no store ------------------------------------------------------------------------------------------------
+# --- not a store ----------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     assert "markpost init" in str(refusal(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_file_in_place_of_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert "not a store" in str(refusal(tmp_path / "file"))
 
 
-def test_a_directory_with_something_else(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_text("x")
     with untouched(tmp_path / "photos"):
@@ -74,15 +75,15 @@ def test_a_directory_with_something_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2", "0", "", "1.0", "x" * 1000, "١"])
-def test_an_unknown_version_touches_nothing(root: Path, version: str) -> None:
+def test_unknown_version_is_refused_and_nothing_is_changed(root: Path, version: str) -> None:
     (root / "protocol-version.txt").chmod(0o644)
     (root / "protocol-version.txt").write_text(version)
-    shutil.rmtree(root / "snapshots")  # would be made again
+    shutil.rmtree(root / "snapshots")  # opening would recreate it
     with untouched(root):
         assert "this program knows version 1" in str(refusal(root))
 
 
-def test_a_version_file_that_cannot_be_read(root: Path) -> None:
+def test_unreadable_version_file_is_refused(root: Path) -> None:
     (root / "protocol-version.txt").unlink()
     (root / "protocol-version.txt").symlink_to("/etc/hostname")
     with untouched(root):
@@ -100,7 +101,7 @@ def test_a_store_can_be_moved(root: Path, tmp_path: Path) -> None:
 # --- other users of the machine --------------------------------------------------------------------------------------
 
 
-def test_nobody_else_can_read_a_store_in_a_directory_that_was_there_before(tmp_path: Path) -> None:
+def test_store_in_an_existing_directory_is_private_to_its_user(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir(mode=0o755)
     before = os.umask(0o022)
@@ -122,7 +123,7 @@ def test_nobody_else_can_read_a_store_in_a_directory_that_was_there_before(tmp_p
 # --- the index -------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_index_is_not_made_again(root: Path) -> None:
+def test_missing_index_is_refused_and_not_recreated(root: Path) -> None:
     (root / "index.sqlite").unlink()
     with untouched(root):
         error = refusal(root)
@@ -131,14 +132,14 @@ def test_a_missing_index_is_not_made_again(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 100, b"SQLite format 3\x00" + bytes(4000)])
-def test_an_unreadable_index_is_left_as_it_is(root: Path, content: bytes) -> None:
+def test_unreadable_index_is_refused_and_left_unchanged(root: Path, content: bytes) -> None:
     (root / "index.sqlite").write_bytes(content)
     with untouched(root):
         error = refusal(root)
     assert "markpost repair" in str(error)
 
 
-def test_an_index_of_another_schema(root: Path) -> None:
+def test_index_of_another_schema_is_refused(root: Path) -> None:
     with closing(sqlite3.connect(root / "index.sqlite")) as index:
         index.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
         index.commit()
@@ -148,13 +149,13 @@ def test_an_index_of_another_schema(root: Path) -> None:
         assert "markpost repair" in error
 
 
-def test_an_index_that_is_a_symbolic_link(root: Path, tmp_path: Path) -> None:
+def test_index_that_is_a_symbolic_link_is_refused(root: Path, tmp_path: Path) -> None:
     shutil.move(root / "index.sqlite", tmp_path / "index.sqlite")
     (root / "index.sqlite").symlink_to(tmp_path / "index.sqlite")
     assert "not a regular file" in str(refusal(root))
 
 
-def test_a_text_index_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path) -> None:
+def test_text_index_is_not_opened_through_a_symbolic_link(root: Path, tmp_path: Path) -> None:
     (root / "cache-text.sqlite").symlink_to(tmp_path / "outside.sqlite")
     with pytest.raises(sqlite3.DatabaseError, match="not a regular file"):
         text_index.connect(str(root))
@@ -163,7 +164,7 @@ def test_a_text_index_that_leads_elsewhere_is_not_followed(root: Path, tmp_path:
     assert not (tmp_path / "outside.sqlite").exists()
 
 
-def test_a_journal_that_is_damaged(root: Path) -> None:
+def test_damaged_journal_is_refused(root: Path) -> None:
     segment = root / "journal" / "0000000000000001.jsonl"
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
@@ -174,8 +175,8 @@ def test_a_journal_that_is_damaged(root: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["the last records", "the newest file", "all of it", "all, and the index is old"])
-def test_a_journal_that_lost_its_end(root: Path, lost: str) -> None:
-    """To go on would use the numbers of lost records again: a repair would then take what they led to for damage."""
+def test_journal_without_its_last_records_is_refused(root: Path, lost: str) -> None:
+    """Reusing the numbers of the lost records would make repair report their effects as damage."""
     segment = root / "journal" / "0000000000000001.jsonl"
     if lost == "the last records":
         segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:2]))
@@ -192,7 +193,7 @@ def test_a_journal_that_lost_its_end(root: Path, lost: str) -> None:
     assert "to 4 are missing): run markpost repair" in str(error)
 
 
-def test_a_journal_that_is_lost_while_the_store_is_open(root: Path) -> None:
+def test_journal_lost_while_the_store_is_open_stops_writes(root: Path) -> None:
     with Transport.open(root) as store:
         (root / "journal" / "0000000000000001.jsonl").unlink()
         with pytest.raises(MailError, match="records 1 to 4 are missing") as caught:
@@ -201,7 +202,7 @@ def test_a_journal_that_is_lost_while_the_store_is_open(root: Path) -> None:
         with pytest.raises(MailError, match="are missing"):
             store.snapshot()
         with pytest.raises(MailError, match="are missing"), store.quiesced():
-            pytest.fail("nobody knows where the journal ends")
+            pytest.fail("the end of the journal is unknown")
         assert [row.uid for row in rows(store)] == [1]
     refusal_of_journal(root)
 
@@ -212,24 +213,26 @@ def refusal_of_journal(root: Path) -> MailError:
     return caught.value
 
 
-# --- beside others ---------------------------------------------------------------------------------------------------
+# --- concurrent processes --------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_somebody_looks_at_while_it_is_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As check does, which takes no lock and wants to know whether somebody lives there."""
+def test_session_directory_locked_by_a_check_at_its_creation_is_claimed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check takes no store lock: it probes the lock of each session directory for a live process."""
     real = disk.make_directory
-    looked_at: list[str] = []
+    probed: list[str] = []
 
-    def looking(directory: int, name: str) -> None:
+    def probe_new_directory(directory: int, name: str) -> None:
         real(directory, name)
         fd = os.open(name, os.O_RDONLY, dir_fd=directory)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        looked_at.append(name)
+        probed.append(name)
         threading.Timer(0.05, os.close, [fd]).start()
 
-    monkeypatch.setattr(disk, "make_directory", looking)
+    monkeypatch.setattr(disk, "make_directory", probe_new_directory)
     with Transport.open(root):
-        assert looked_at == os.listdir(root / "staging")
+        assert probed == os.listdir(root / "staging")
 
 
 # --- links planted in the store --------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def test_directories_that_are_symbolic_links_are_refused(root: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["mailboxes/ada@example.test", "mailboxes/ada@example.test/inbox"])
-def test_a_mailbox_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path, place: str) -> None:
+def test_mailbox_is_not_followed_through_a_symbolic_link(root: Path, tmp_path: Path, place: str) -> None:
     outside = tmp_path / "outside"
     shutil.move(root / place, outside)
     (root / place).symlink_to(outside)
@@ -259,11 +262,11 @@ def test_a_mailbox_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Pa
             with pytest.raises(MailError) as caught:
                 attempt()
             assert caught.value.temporary
-        deliver(store, BOB)  # one bad directory stops nothing but itself
+        deliver(store, BOB)  # one bad directory does not affect the others
         assert folder(store, address=BOB).messages == 2
 
 
-def test_a_day_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path) -> None:
+def test_message_directory_is_not_followed_through_a_symbolic_link(root: Path, tmp_path: Path) -> None:
     (day,) = (root / "messages").iterdir()
     outside = tmp_path / "outside"
     shutil.move(day, outside)
@@ -274,14 +277,14 @@ def test_a_day_that_leads_elsewhere_is_not_followed(root: Path, tmp_path: Path) 
         with pytest.raises(MailError) as caught:
             deliver(store, ADA)
         assert caught.value.temporary
-        store.run(op.ChangeFlags(ADA, folder(store).id, [1], "add", 1))  # the rest of the store goes on
+        store.run(op.ChangeFlags(ADA, folder(store).id, [1], "add", 1))  # the rest of the store still works
 
 
 # --- maintenance -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "shown"), [("repair since 12:00\n", "repair since 12:00"), ("", "offline")])
-def test_the_maintenance_marker(root: Path, text: str, shown: str) -> None:
+def test_maintenance_marker_refuses_opening(root: Path, text: str, shown: str) -> None:
     (root / "maintenance" / "offline").write_text(text)
     error = refusal(root)
     assert error.reason is Reason.MAINTENANCE
@@ -290,7 +293,7 @@ def test_the_maintenance_marker(root: Path, text: str, shown: str) -> None:
     Transport.open(root).close()
 
 
-def test_the_service_lock_held_alone(root: Path) -> None:
+def test_exclusive_service_lock_refuses_opening(root: Path) -> None:
     with open(root / "locks" / "service.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         error = refusal(root)
@@ -308,13 +311,13 @@ def test_an_open_store_holds_the_service_lock(root: Path) -> None:
 # --- the file system -------------------------------------------------------------------------------------------------
 
 
-def test_a_root_that_is_not_writable(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_write_permission_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with untouched(root):
         assert "not writable" in str(refusal(root))
 
 
-def test_a_file_system_that_ignores_case(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_insensitive_file_system_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exists = disk.exists
 
     def ignoring_case(directory: int, name: str) -> bool:
@@ -324,16 +327,18 @@ def test_a_file_system_that_ignores_case(root: Path, monkeypatch: pytest.MonkeyP
     assert "ignores case" in str(refusal(root))
 
 
-def test_a_file_system_whose_locks_do_not_exclude(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_working_locks_is_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locks, "lock_descriptor", lambda fd, blocking: True)
     with pytest.raises(MailError, match="locks do not exclude"):
         Transport.open(root)
     with pytest.raises(MailError, match="locks do not exclude"):
         create_store(str(tmp_path / "new"))
-    assert not (tmp_path / "new" / "protocol-version.txt").exists()  # so it is no store
+    assert not (tmp_path / "new" / "protocol-version.txt").exists()  # so it is not a store
 
 
-def test_somebody_holds_the_index_lock(root: Path) -> None:
+def test_opening_times_out_if_another_process_holds_the_index_lock(root: Path) -> None:
     with (
         closing(Directories(str(root))) as directories,
         closing(locks.Locks(directories, 1.0)) as held,
@@ -348,7 +353,7 @@ def test_somebody_holds_the_index_lock(root: Path) -> None:
 # --- staging, closing ------------------------------------------------------------------------------------------------
 
 
-def test_what_a_dead_process_left_in_staging_goes_and_the_living_keep_theirs(root: Path) -> None:
+def test_staging_of_a_dead_process_is_removed_and_that_of_a_live_one_is_kept(root: Path) -> None:
     left = root / "staging" / "4711-0123456789ab"
     left.mkdir()
     (left / "00000001").write_text("x")
@@ -360,7 +365,7 @@ def test_what_a_dead_process_left_in_staging_goes_and_the_living_keep_theirs(roo
     assert os.listdir(root / "staging") == []
 
 
-def test_something_odd_in_staging_does_not_keep_a_store_from_opening(root: Path, tmp_path: Path) -> None:
+def test_unexpected_entries_in_staging_do_not_prevent_opening(root: Path, tmp_path: Path) -> None:
     odd = root / "staging" / "4711-0123456789ab"
     (odd / "a directory").mkdir(parents=True)
     (root / "staging" / "a file").write_text("x")
@@ -370,7 +375,7 @@ def test_something_odd_in_staging_does_not_keep_a_store_from_opening(root: Path,
     assert tmp_path.exists()
 
 
-def test_closing_twice_is_no_mistake(root: Path) -> None:
+def test_closing_twice_is_allowed(root: Path) -> None:
     store = Transport.open(root)
     store.close()
     store.close()
@@ -379,7 +384,7 @@ def test_closing_twice_is_no_mistake(root: Path) -> None:
     assert caught.value.temporary
 
 
-def test_no_descriptor_and_no_thread_is_left(root: Path) -> None:
+def test_closing_leaves_no_descriptor_and_no_thread(root: Path) -> None:
     import threading
 
     def use() -> None:
@@ -399,4 +404,5 @@ def test_no_descriptor_and_no_thread_is_left(root: Path) -> None:
 def test_a_clean_store_has_nothing_to_recover(root: Path) -> None:
     with Transport.open(root) as store:
         assert store.recovered == 0
-        assert roll_forward.find_suspect(store._directories, store._journal) is None
+        with closing(Directories(str(root))) as directories, closing(reopened(directories)) as journal:
+            assert roll_forward.find_suspect(directories, journal) is None

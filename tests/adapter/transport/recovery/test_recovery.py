@@ -1,4 +1,4 @@
-"""Recovery: the journal is ahead of the index, of the files, or of both; and the machine may have stopped."""
+"""Recovery: the journal is ahead of the index, the files, or both, after a crash or a power loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.stores import ADA, BOB, deliver, new_store, rows
 
 
 class Story:
-    """A store with one of every operation behind it, and a copy of it from before each."""
+    """A store after one of every operation, and a copy taken before each."""
 
     def __init__(self, base: Path) -> None:
         self.copies: list[Path] = []
@@ -51,7 +51,7 @@ class Story:
         shutil.copy(copy / "index.sqlite", place / "index.sqlite")
         return place
 
-    def with_nothing_but_the_journal_new(self, place: Path, copy: Path) -> Path:
+    def with_only_the_journal_new(self, place: Path, copy: Path) -> Path:
         shutil.copytree(copy, place, symlinks=True)
         for segment in (self.root / "journal").glob("*.jsonl"):
             shutil.copy(segment, place / "journal" / segment.name)
@@ -64,10 +64,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def reopened(root: Path, scratch: Path) -> tuple[int, Tables]:
-    """How many operations were rolled forward, and what the index then holds; all layers agree."""
+    """Reopen the store: return the number of operations rolled forward and the tables of the index."""
     with Transport.open(root) as store:
         recovered = store.recovered
-        assert deliver(store, "nobody@example.test")  # it goes on
+        assert deliver(store, "nobody@example.test")  # the store accepts operations
     assert_layers_agree(root, scratch)
     with Transport.open(root) as store:
         assert store.recovered == 0
@@ -78,29 +78,27 @@ def test_an_old_index_is_rolled_forward(story: Story, tmp_path: Path) -> None:
     """Every file was changed before the process died."""
     for number, copy in enumerate(story.copies):
         root = story.with_old_index(tmp_path / str(number), copy)
-        recovered, found = reopened(root, tmp_path / "scratch")
+        recovered, recovered_tables = reopened(root, tmp_path / "scratch")
         assert recovered == story.last_seq - story.seqs[number]
-        assert found == story.tables, story.names[number]
+        assert recovered_tables == story.tables, story.names[number]
 
 
 def test_old_files_and_an_old_index_are_rolled_forward(story: Story, tmp_path: Path) -> None:
     """No file was changed before the process died."""
     for number, copy in enumerate(story.copies):
-        root = story.with_nothing_but_the_journal_new(tmp_path / str(number), copy)
-        recovered, found = reopened(root, tmp_path / "scratch")
+        root = story.with_only_the_journal_new(tmp_path / str(number), copy)
+        recovered, recovered_tables = reopened(root, tmp_path / "scratch")
         assert recovered == story.last_seq - story.seqs[number]
-        assert found == story.tables, story.names[number]
+        assert recovered_tables == story.tables, story.names[number]
 
 
-def test_after_a_power_loss_the_index_is_built_anew(
-    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_power_loss_the_index_is_rebuilt(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "boot_id", lambda: "another boot")
     for number, copy in enumerate(story.copies):
-        root = story.with_nothing_but_the_journal_new(tmp_path / str(number), copy)
+        root = story.with_only_the_journal_new(tmp_path / str(number), copy)
         (root / "index.sqlite").write_bytes(b"torn" * 1000)
-        _, found = reopened(root, tmp_path / "scratch")
-        assert found == story.tables, story.names[number]
+        _, recovered_tables = reopened(root, tmp_path / "scratch")
+        assert recovered_tables == story.tables, story.names[number]
         (kept,) = (root / "maintenance" / "index-backups").iterdir()
         assert kept.read_bytes() == b"torn" * 1000
 
@@ -116,14 +114,14 @@ def test_after_a_power_loss_damaged_content_is_restored(
             path.chmod(0o644)
             path.write_bytes(path.read_bytes()[:100] + b"\0" * 50)
     monkeypatch.setattr(disk, "boot_id", lambda: "another boot")
-    _, found = reopened(root, tmp_path / "scratch")
-    assert found == story.tables
+    _, recovered_tables = reopened(root, tmp_path / "scratch")
+    assert recovered_tables == story.tables
 
 
-def test_a_blob_whose_first_message_was_purged_survives_a_power_loss(
+def test_shared_blob_survives_the_purge_of_its_first_message_and_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the record of the first message carries it; the second one counts on it."""
+    """Only the journal record of the first message contains the blob; the second refers to it."""
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as store:
         store.checkpoint()
@@ -154,9 +152,7 @@ def test_nothing_is_rebuilt_when_the_journal_ends_at_the_checkpoint(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"seq":"x","boot":1}', None])
-def test_a_checkpoint_that_cannot_be_read_means_trust_nothing(
-    story: Story, tmp_path: Path, content: bytes | None
-) -> None:
+def test_unreadable_checkpoint_causes_a_full_rebuild(story: Story, tmp_path: Path, content: bytes | None) -> None:
     root = tmp_path / "store"
     shutil.copytree(story.root, root, symlinks=True)
     (root / "journal" / "checkpoint.json").unlink()
@@ -169,7 +165,7 @@ def test_a_checkpoint_that_cannot_be_read_means_trust_nothing(
     assert tables(root / "index.sqlite") == story.tables
 
 
-def test_a_lost_checkpoint_of_a_compacted_journal(tmp_path: Path) -> None:
+def test_compacted_journal_without_a_checkpoint_is_recovered(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as store:
         for number in range(3):
@@ -181,7 +177,7 @@ def test_a_lost_checkpoint_of_a_compacted_journal(tmp_path: Path) -> None:
     assert reopened(root, tmp_path / "scratch") == (0, before)
 
 
-def test_an_index_made_anew_is_the_index(story: Story, tmp_path: Path) -> None:
+def test_rebuilt_index_equals_the_live_index(story: Story, tmp_path: Path) -> None:
     with closing(Directories(str(story.root))) as directories, closing(Journal(directories)) as journal:
         journal.refresh()
         assert rebuild.build(directories, journal, str(tmp_path / "new.sqlite")) == story.last_seq
@@ -205,13 +201,13 @@ def test_aborted_records_are_not_rolled_forward(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(disk, "on_step", None)
         store.run(op.Subscribe(ADA, "x"))
     shutil.copy(tmp_path / "old.sqlite", root / "index.sqlite")
-    recovered, found = reopened(root, tmp_path / "scratch")
+    recovered, recovered_tables = reopened(root, tmp_path / "scratch")
     assert recovered == 1
-    assert found["mailbox_projections"] == before["mailbox_projections"]
+    assert recovered_tables["mailbox_projections"] == before["mailbox_projections"]
 
 
-def test_another_process_is_caught_up_with_before_anything_is_written(tmp_path: Path) -> None:
-    """A process that died left records; one that is already open applies them before its own."""
+def test_records_of_another_process_are_applied_before_a_commit(tmp_path: Path) -> None:
+    """A crashed process left records; an open store applies them before its own."""
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as store:
         deliver(store, ADA, octets=message("first"))
@@ -228,10 +224,10 @@ def test_another_process_is_caught_up_with_before_anything_is_written(tmp_path: 
     assert_layers_agree(root, tmp_path / "scratch")
 
 
-def test_what_failed_and_could_not_be_taken_back_is_written_again_and_counts(
+def test_operation_that_failed_and_could_not_be_rolled_back_is_synced_and_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal's sync failed, and its truncation too: the caller hears of trouble, but the message may come."""
+    """The journal's sync and its truncation failed: the caller gets an error, but the message may still appear."""
     root = tmp_path / "store"
     with new_store(root, ADA) as store:
         deliver(store, ADA, octets=message("first"))
@@ -241,15 +237,15 @@ def test_what_failed_and_could_not_be_taken_back_is_written_again_and_counts(
                 raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(disk, "on_step", fail)
-        with pytest.raises(MailError) as told:
+        with pytest.raises(MailError) as caught:
             deliver(store, ADA, octets=message("second"))
-        assert told.value.temporary
+        assert caught.value.temporary
         done: list[str] = []
         monkeypatch.setattr(disk, "on_step", lambda action, fd, name: done.append(action))
         store.run(op.Subscribe(ADA, "x"))
         monkeypatch.setattr(disk, "on_step", None)
         journaled = [action for action in done if action in ("append", "fsync")]
-        assert journaled[:3] == ["append", "fsync", "append"], "else a page that was not synced is lost"
+        assert journaled[:3] == ["append", "fsync", "append"], "otherwise the unsynced page would be lost"
         assert [row.uid for row in rows(store)] == [1, 2]
     assert_layers_agree(root, tmp_path / "scratch")
 
@@ -257,23 +253,23 @@ def test_what_failed_and_could_not_be_taken_back_is_written_again_and_counts(
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_says_how_far_and_under_which_boot(tmp_path: Path) -> None:
-    with new_store(tmp_path / "store", ADA) as store:
+def test_checkpoint_records_the_last_sequence_number_and_the_boot_id(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store", ADA) as store, closing(Directories(store.root)) as directories:
         deliver(store, ADA)
         store.checkpoint()
-        found = checkpoint.read(store._directories)
-        assert found == checkpoint.Checkpoint(store.index.applied_seq(), disk.boot_id())
+        latest = checkpoint.read(directories)
+        assert latest == checkpoint.Checkpoint(store.index.applied_seq(), disk.boot_id())
         deliver(store, ADA)
-        assert checkpoint.read(store._directories) == found
+        assert checkpoint.read(directories) == latest
         last = store.index.applied_seq()
     with closing(Directories(str(tmp_path / "store"))) as directories:
         assert checkpoint.read(directories) == checkpoint.Checkpoint(last, disk.boot_id())
 
 
-def test_closing_makes_a_last_checkpoint_even_if_one_is_under_way(
+def test_closing_writes_a_final_checkpoint_even_if_one_is_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one under way began before the last commit."""
+    """The checkpoint in progress began before the last commit."""
     import threading
 
     from adapter.transport import transport as module
@@ -299,12 +295,12 @@ def test_closing_makes_a_last_checkpoint_even_if_one_is_under_way(
         go_on.set()
         closer.join()
     with closing(Directories(str(tmp_path / "store"))) as directories:
-        found = checkpoint.read(directories)
-    assert found is not None
-    assert found.seq == last
+        latest = checkpoint.read(directories)
+    assert latest is not None
+    assert latest.seq == last
 
 
-def test_what_is_not_in_the_journal_stays_in_staging_when_no_checkpoint_succeeds(
+def test_content_outside_the_journal_stays_in_staging_until_a_checkpoint_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "store"
