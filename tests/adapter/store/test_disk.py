@@ -1,4 +1,4 @@
-"""Directories that are never left through a symbolic link, and the primitives that change files."""
+"""Directories that never follow symbolic links, and the primitives that change files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def directories(tmp_path: Path) -> Iterator[Directories]:
 
 @pytest.mark.parametrize("planted", ["a", "a/b", "a/b/c"])
 @pytest.mark.parametrize("create", [False, True])
-def test_no_level_is_followed_through_a_link(directories: Directories, planted: str, create: bool) -> None:
+def test_directories_are_not_opened_through_a_symbolic_link(
+    directories: Directories, planted: str, create: bool
+) -> None:
     outside = Path(directories.root).parent / "outside"
     (outside / "b" / "c").mkdir(parents=True)
     (outside / "c").mkdir()
@@ -37,7 +39,7 @@ def test_no_level_is_followed_through_a_link(directories: Directories, planted: 
     assert sorted(path.name for path in outside.rglob("*")) == ["b", "c", "c"]
 
 
-def test_files_are_not_followed_through_a_link(directories: Directories, tmp_path: Path) -> None:
+def test_files_are_not_opened_through_a_symbolic_link(directories: Directories, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     Path(directories.root, "link").symlink_to(secret)
@@ -52,15 +54,15 @@ def test_files_are_not_followed_through_a_link(directories: Directories, tmp_pat
     assert Path(directories.root, "link").read_bytes() == b"mine"
 
 
-def test_a_pipe_in_the_place_of_a_file_makes_no_reader_wait(directories: Directories) -> None:
+def test_pipe_in_place_of_a_file_does_not_block_readers(directories: Directories) -> None:
     os.mkfifo(Path(directories.root, "pipe"))
     assert disk.read_file(directories.root_fd, "pipe") == b""
     os.close(disk.open_read(directories.root_fd, "pipe"))
 
 
-def test_a_directory_is_made_level_by_level(directories: Directories) -> None:
+def test_directory_is_created_with_its_parents(directories: Directories) -> None:
     with pytest.raises(FileNotFoundError), directories.open(("a", "b")):
-        pytest.fail("it is not there")
+        pytest.fail("opened a missing directory")
     with directories.open(("a", "b"), create=True) as fd:
         disk.write_new(fd, "file", b"x")
     assert Path(directories.root, "a", "b", "file").read_bytes() == b"x"
@@ -68,7 +70,7 @@ def test_a_directory_is_made_level_by_level(directories: Directories) -> None:
     assert Path(directories.root, "a", "b", "file").stat().st_mode & 0o777 == 0o444
 
 
-def test_descriptors_are_kept_only_up_to_a_limit(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_descriptors_is_limited(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Directories, "_KEEP", 4)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(20):
@@ -80,7 +82,7 @@ def test_descriptors_are_kept_only_up_to_a_limit(directories: Directories, monke
             assert os.listdir(fd) == []
 
 
-def test_a_new_file_must_not_exist(directories: Directories) -> None:
+def test_write_new_refuses_an_existing_file(directories: Directories) -> None:
     disk.write_new(directories.root_fd, "file", b"one")
     with pytest.raises(FileExistsError):
         disk.write_new(directories.root_fd, "file", b"two")
@@ -105,7 +107,7 @@ def test_a_short_write_is_continued(directories: Directories, monkeypatch: pytes
     assert disk.read_file(directories.root_fd, "file") == b"0123456789" * 10
 
 
-def test_a_file_replaced_by_several_threads_is_always_whole(directories: Directories) -> None:
+def test_file_replaced_by_several_threads_is_never_torn(directories: Directories) -> None:
     disk.replace_file(directories.root_fd, "file", b"0" * 1000)
     failures: list[BaseException] = []
 
@@ -113,9 +115,9 @@ def test_a_file_replaced_by_several_threads_is_always_whole(directories: Directo
         try:
             for _ in range(60):
                 disk.replace_file(directories.root_fd, "file", digit * 1000)
-                found = disk.read_file(directories.root_fd, "file")
-                assert len(found) == 1000
-                assert len(set(found)) == 1
+                data = disk.read_file(directories.root_fd, "file")
+                assert len(data) == 1000
+                assert len(set(data)) == 1
         except BaseException as error:
             failures.append(error)
 
@@ -128,27 +130,25 @@ def test_a_file_replaced_by_several_threads_is_always_whole(directories: Directo
     assert os.listdir(directories.root) == ["file"]
 
 
-def test_what_is_written_at_a_place_is_whole_however_little_the_system_takes(
-    directories: Directories, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_at_completes_short_writes(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwritev
 
-    def little(fd: int, pieces: list[bytes], offset: int) -> int:
-        assert whole(fd, pieces, offset) > 0  # the system takes so many pieces in one call
+    def write_short(fd: int, pieces: list[bytes], offset: int) -> int:
+        assert whole(fd, pieces, offset) > 0  # the number of pieces is within the system's limit
         os.ftruncate(fd, offset)
         return os.pwrite(fd, b"".join(pieces)[:taken], offset)
 
-    monkeypatch.setattr(os, "pwritev", little)
+    monkeypatch.setattr(os, "pwritev", write_short)
     for taken, spaces in ((1, 300), (9, 300), (10, 300), (11, 300), (70_000, 150_000), (200_000, 150_000)):
         fd = disk.open_log(directories.root_fd, f"log-{taken}", create=True)
         disk.write_at(fd, [b"before"], 0)
         disk.write_at(fd, [b"01234", memoryview(b"56789"), *[b"x"] * 1500], 6, spaces=spaces)
         os.close(fd)
-        found = Path(directories.root, f"log-{taken}").read_bytes()
-        assert found == b"before0123456789" + b"x" * 1500 + b" " * spaces
+        data = Path(directories.root, f"log-{taken}").read_bytes()
+        assert data == b"before0123456789" + b"x" * 1500 + b" " * spaces
 
 
-def test_every_primitive_announces_itself(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_primitive_reports_its_step(directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     monkeypatch.setattr(disk, "on_step", lambda action, fd, name: steps.append(action))
     root = directories.root_fd
@@ -174,7 +174,7 @@ def test_every_primitive_announces_itself(directories: Directories, monkeypatch:
     ]  # fmt: skip
 
 
-def test_the_boot_id_stays_within_a_boot() -> None:
+def test_boot_id_is_constant_within_a_boot() -> None:
     assert disk.boot_id() == disk.boot_id() != ""
 
 
@@ -196,17 +196,17 @@ def test_a_directory_is_opened_once_while_it_is_kept_open(directories: Directori
             pass
         with directories.open(("a", "b")) as again:
             assert again == fd
-        for number in range(100):  # but only so many
+        for number in range(100):  # up to a limit
             with directories.open((f"c{number}",), create=True):
                 pass
         assert len(_open_below(directories.root)) == len(before) + Directories._KEEP_A_WHILE
         elsewhere: list[int] = []
 
-        def open_there() -> None:
+        def open_in_thread() -> None:
             with directories.open(("a", "b")) as its_own:
                 elsewhere.append(its_own)
 
-        thread = threading.Thread(target=open_there)
+        thread = threading.Thread(target=open_in_thread)
         thread.start()
         thread.join()
         assert elsewhere != [fd]

@@ -1,4 +1,4 @@
-"""The ``.mailbox`` file: comes back as written, and any change is noticed."""
+"""The ``.mailbox`` file: decoded unchanged, and any change is detected."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ identities = st.builds(
 
 
 @given(identities)
-def test_an_identity_comes_back(identity: Identity) -> None:
+def test_identity_is_decoded_unchanged(identity: Identity) -> None:
     assert decode(identity.encode()) == identity
 
 
 @given(identities, st.data())
-def test_any_changed_octet_is_noticed(identity: Identity, data: st.DataObject) -> None:
+def test_any_changed_octet_of_an_identity_is_detected(identity: Identity, data: st.DataObject) -> None:
     raw = bytearray(identity.encode())
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     assert decode(bytes(raw)) is None
 
 
 @given(identities, st.data())
-def test_a_cut_or_longer_file_is_noticed(identity: Identity, data: st.DataObject) -> None:
+def test_truncated_or_longer_file_is_rejected(identity: Identity, data: st.DataObject) -> None:
     raw = identity.encode()
     assert decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
     assert decode(raw + data.draw(st.binary(min_size=1, max_size=5))) is None
 
 
 @given(st.binary(max_size=200))
-def test_anything_else_is_no_identity(raw: bytes) -> None:
+def test_arbitrary_bytes_are_not_an_identity(raw: bytes) -> None:
     assert decode(raw) is None
 
 
-def test_what_it_looks_like() -> None:
+def test_identity_is_encoded_as_readable_lines() -> None:
     text = Identity(STORE, 0x0F3C9A12BC34, "reg-5c1f0a99d2e4b781", 1794877561, "\\Sent", 2001).encode().decode()
     assert text.splitlines()[:-1] == [
         f"store: {STORE}",
@@ -59,14 +59,14 @@ def test_what_it_looks_like() -> None:
 @pytest.mark.parametrize("uidnext", [1, 2, 999, 1000, 1001, 1002, 2000, 2001, 2**32 - 1, 2**32])
 def test_the_mark_is_beyond_uidnext_by_a_step_at_most(uidnext: int) -> None:
     assert uidnext < mark(uidnext) <= uidnext + UID_STEP
-    assert mark(uidnext) in (mark(uidnext + 1), uidnext + 1)  # it stays for a whole step
+    assert mark(uidnext) in (mark(uidnext + 1), uidnext + 1)  # constant within a step
 
 
 _WRONG = ["store: x", "uidvalidity: 0", "id: mbx-0F3C9A12BC34", "registration: x", "special_use: Sent", "uids_below: 0"]
 
 
 @pytest.mark.parametrize("line", _WRONG)
-def test_a_value_of_the_wrong_form_is_noticed_whatever_its_checksum(line: str) -> None:
+def test_malformed_value_is_rejected_even_with_a_valid_checksum(line: str) -> None:
     good = Identity(STORE, 1, "reg-" + "0" * 16, 5, "\\Sent").encode().decode()
     name = line.partition(":")[0]
     bad = "".join(line + "\n" if old.startswith(name) else old for old in good.splitlines(keepends=True))

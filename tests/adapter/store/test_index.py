@@ -1,4 +1,4 @@
-"""The index: transactions, readers and what keeps them apart."""
+"""The index: transactions, readers and their isolation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def directories(tmp_path: Path) -> Iterator[Directories]:
 
 @pytest.fixture
 def opened(directories: Directories) -> Iterator[Index]:
-    with closing(Index(directories)) as found:
-        yield found
+    with closing(Index(directories)) as store_index:
+        yield store_index
 
 
 def set_seq(connection: sqlite3.Connection, seq: int) -> None:
     connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
 
 
-def test_a_transaction_is_seen_when_it_is_over(opened: Index) -> None:
+def test_transaction_is_visible_after_its_commit(opened: Index) -> None:
     with opened.transaction() as connection:
         set_seq(connection, 5)
         assert opened.applied_seq() == 0
@@ -57,8 +57,8 @@ def test_a_failed_transaction_leaves_nothing(opened: Index) -> None:
     assert opened.applied_seq() == 6
 
 
-def test_it_is_a_rollback_journal_that_goes_with_the_commit(opened: Index, directories: Directories) -> None:
-    """The change feed of other processes is woken by that removal."""
+def test_commit_removes_the_rollback_journal(opened: Index, directories: Directories) -> None:
+    """The removal wakes the change feed of other processes."""
     assert opened.query("PRAGMA journal_mode") == [("delete",)]
     with opened.transaction() as connection:
         set_seq(connection, 1)
@@ -88,7 +88,7 @@ def test_a_reading_block_sees_one_state(opened: Index, directories: Directories)
     assert opened.applied_seq() == 1
 
 
-def test_every_thread_reads_for_itself(opened: Index) -> None:
+def test_threads_read_concurrently(opened: Index) -> None:
     failures: list[BaseException] = []
 
     def read() -> None:
@@ -128,20 +128,20 @@ def test_connections_of_threads_that_ended_are_closed(opened: Index) -> None:
     assert descriptors() <= before + 3
 
 
-def test_no_index(directories: Directories) -> None:
+def test_missing_index_is_reported_and_not_created(directories: Directories) -> None:
     os.unlink(f"{directories.root}/index.sqlite")
     with pytest.raises(IndexMissing):
         Index(directories)
     assert os.listdir(directories.root) == ["store-id.txt"]
 
 
-def test_something_else(directories: Directories) -> None:
+def test_file_that_is_not_a_database_is_unreadable(directories: Directories) -> None:
     Path(directories.root, "index.sqlite").write_bytes(b"x" * 8192)
     with pytest.raises(IndexUnreadable):
         Index(directories)
 
 
-def test_a_name_with_odd_characters(tmp_path: Path) -> None:
+def test_index_can_be_opened_in_a_directory_with_special_characters(tmp_path: Path) -> None:
     root = tmp_path / "a?b#c%20d é"
     root.mkdir()
     index.create(str(root / "index.sqlite"), STORE).close()
@@ -150,7 +150,7 @@ def test_a_name_with_odd_characters(tmp_path: Path) -> None:
         assert opened.applied_seq() == 0
 
 
-def test_a_turn_within_a_turn_is_part_of_it() -> None:
+def test_read_gate_can_be_entered_again_by_its_holder() -> None:
     gate = ReadGate(lambda: True)
     with gate.enter():
         time.sleep(0.01)  # longer than readers may overlap

@@ -23,7 +23,7 @@ from tests.support.stores import STORE
 
 
 @given(records())
-def test_a_record_is_one_line_that_comes_back(written: Record) -> None:
+def test_record_is_encoded_as_one_line_and_decoded_unchanged(written: Record) -> None:
     line = written.encode()
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
@@ -34,7 +34,7 @@ def test_a_record_is_one_line_that_comes_back(written: Record) -> None:
 
 
 @given(records(), st.data())
-def test_any_changed_octet_is_noticed(written: Record, data: st.DataObject) -> None:
+def test_any_changed_octet_of_a_record_is_detected(written: Record, data: st.DataObject) -> None:
     line = bytearray(written.encode())
     position = data.draw(st.integers(0, len(line) - 1))
     line[position] ^= data.draw(st.integers(1, 255))
@@ -43,7 +43,7 @@ def test_any_changed_octet_is_noticed(written: Record, data: st.DataObject) -> N
 
 
 @given(records(), st.data())
-def test_a_cut_line_is_no_record(written: Record, data: st.DataObject) -> None:
+def test_truncated_line_is_damaged(written: Record, data: st.DataObject) -> None:
     line = written.encode()
     with pytest.raises(JournalDamaged):
         decode(line[: data.draw(st.integers(0, len(line) - 1))])
@@ -62,7 +62,7 @@ def test_a_cut_line_is_no_record(written: Record, data: st.DataObject) -> None:
         b'{"seq":1,"at":1,"op":"x","actor":{"account":"","via":"x"},"effects":[{"do":"subscribe","name":"x"}]}',
     ],
 )
-def test_a_line_that_verifies_but_is_no_record(body: bytes) -> None:
+def test_line_with_a_valid_checksum_but_no_record_is_damaged(body: bytes) -> None:
     head = body[:-1]
     with pytest.raises(JournalDamaged):
         decode(b'%b,"crc":"%08x"}\n' % (head, zlib.crc32(head)))
@@ -71,10 +71,10 @@ def test_a_line_that_verifies_but_is_no_record(body: bytes) -> None:
 # --- appending and reading -------------------------------------------------------------------------------------------
 
 
-def test_numbers_have_no_gap(written: Journal, directories: Directories) -> None:
+def test_sequence_numbers_are_contiguous(written: Journal, directories: Directories) -> None:
     written.append([record("a"), record("b")])
     written.append([record("c")])
-    assert [found.seq for found in written.records(0)] == [1, 2, 3]
+    assert [each.seq for each in written.records(0)] == [1, 2, 3]
     assert texts(written.records(1)) == ["b", "c"]
     assert texts(written.records(1, 2)) == ["b"]
     with closing(reopened(directories)) as again:
@@ -85,13 +85,13 @@ def test_numbers_have_no_gap(written: Journal, directories: Directories) -> None
     assert texts(written.records(3)) == ["d"]
 
 
-def test_nothing_is_in_an_empty_journal(written: Journal) -> None:
+def test_empty_journal_has_no_records(written: Journal) -> None:
     assert written.last_seq == 0
     assert list(written.records(0)) == []
     assert list(written.records(0, 0)) == []
 
 
-def test_more_than_there_is_cannot_be_had(written: Journal) -> None:
+def test_reading_past_the_end_is_damage(written: Journal) -> None:
     with pytest.raises(JournalDamaged):
         list(written.records(0, 1))
     written.append([record()])
@@ -99,8 +99,8 @@ def test_more_than_there_is_cannot_be_had(written: Journal) -> None:
         list(written.records(0, 2))
 
 
-def test_a_beginning_that_is_gone_is_not_passed_over(written: Journal) -> None:
-    """A rebuild from a journal whose first records were compacted away would lose mail without a word."""
+def test_reading_before_the_first_kept_record_is_damage(written: Journal) -> None:
+    """A rebuild from a journal without its compacted records would silently lose mail."""
     for text in "abc":
         written.append([record(text)])
         written.rotate()
@@ -114,7 +114,7 @@ def test_a_beginning_that_is_gone_is_not_passed_over(written: Journal) -> None:
             list(written.records(after, 4))
 
 
-def test_a_missing_segment_is_noticed(written: Journal, directories: Directories) -> None:
+def test_missing_segment_is_damage(written: Journal, directories: Directories) -> None:
     for text in "abc":
         written.append([record(text)])
         written.rotate()
@@ -144,7 +144,7 @@ TORN = {
 
 @pytest.mark.parametrize("tail", TORN.values(), ids=TORN.keys())
 @pytest.mark.parametrize("place", ["in the padding", "a page into the padding", "without padding"])
-def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: bytes, place: str) -> None:
+def test_torn_tail_is_truncated(written: Journal, directories: Directories, tail: bytes, place: str) -> None:
     written.append([record("a"), record("b")])
     whole = octets(directories)
     if place == "without padding":
@@ -152,7 +152,7 @@ def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: by
     with segment(directories).open("r+b") as file:
         file.seek(len(whole) + (4096 if place == "a page into the padding" else 0))
         file.write(tail)
-    assert texts(written.records(0)) == ["a", "b"]  # a reader is not disturbed
+    assert texts(written.records(0)) == ["a", "b"]  # readers ignore the tail
     with closing(reopened(directories, durable=2)) as again:
         assert again.last_seq == 2
         assert octets(directories) == whole
@@ -163,7 +163,7 @@ def test_a_torn_tail_is_cut(written: Journal, directories: Directories, tail: by
     assert kept == ([tail] if b"\n" in tail else [])
 
 
-def test_records_are_written_into_padding_that_is_there(written: Journal, directories: Directories) -> None:
+def test_records_are_written_into_existing_padding(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     size = segment(directories).stat().st_size
     for text in "bcd":
@@ -173,7 +173,7 @@ def test_records_are_written_into_padding_that_is_there(written: Journal, direct
     for text in (larger, larger):
         written.append([record(text)])
     size = segment(directories).stat().st_size
-    for text in ("e", larger, larger):  # there is room for others as large
+    for text in ("e", larger, larger):  # the padding has room for records of that size
         written.append([record(text)])
     assert segment(directories).stat().st_size == size > len(octets(directories))
     written.append([record("x" * size)])  # but not for the largest
@@ -183,14 +183,14 @@ def test_records_are_written_into_padding_that_is_there(written: Journal, direct
     assert [each.op for each in written.records(0, 11)] == [record("").op] * 11
 
 
-def test_what_others_append_is_taken_in_without_reading_the_padding(
+def test_refresh_reads_records_of_others_without_reading_the_padding(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    read_sizes: list[int] = []
     pread = os.pread
 
-    def noted(fd: int, size: int, at: int) -> bytes:
-        asked.append(size)
+    def recording(fd: int, size: int, at: int) -> bytes:
+        read_sizes.append(size)
         return pread(fd, size, at)
 
     with closing(reopened(directories)) as other:
@@ -198,15 +198,15 @@ def test_what_others_append_is_taken_in_without_reading_the_padding(
         other.refresh()
         assert segment(directories).stat().st_size > len(octets(directories)) + (128 << 10)
         written.append([record("b")])
-        monkeypatch.setattr(os, "pread", noted)
+        monkeypatch.setattr(os, "pread", recording)
         other.refresh()
         assert other.last_seq == 2
-        assert asked == [1, 1]
+        assert read_sizes == [1, 1]
         other.append([record("c")])
     assert texts(written.records(0, 3)) == ["a", "b", "c"]
 
 
-def test_the_padding_of_a_finished_segment_is_cut(written: Journal, directories: Directories) -> None:
+def test_rotation_truncates_the_padding(written: Journal, directories: Directories) -> None:
     with closing(reopened(directories)) as other:
         written.append([record("a")])
         other.refresh()
@@ -219,7 +219,7 @@ def test_the_padding_of_a_finished_segment_is_cut(written: Journal, directories:
 
 @given(cut=st.integers(0, 400))
 @settings(max_examples=60)
-def test_a_batch_torn_anywhere_leaves_its_whole_records(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_complete_records_of_a_torn_batch_are_kept(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("torn")
     with closing(Directories(str(root))) as directories:
         for parts in layout.DIRECTORIES:
@@ -238,7 +238,7 @@ def test_a_batch_torn_anywhere_leaves_its_whole_records(cut: int, tmp_path_facto
             assert texts(again.records(0)) == list("abcd")[: again.last_seq]
 
 
-def test_damage_before_the_checkpoint_is_reported_and_not_cut(written: Journal, directories: Directories) -> None:
+def test_damage_before_the_checkpoint_is_reported_and_not_truncated(written: Journal, directories: Directories) -> None:
     written.append([record("a"), record("b"), record("c")])
     data = bytearray(octets(directories))
     data[len(data) // 2] ^= 1
@@ -266,7 +266,7 @@ def test_damage_in_an_older_segment_is_reported(written: Journal, directories: D
         assert segment(directories).read_bytes() == bad
 
 
-def test_a_journal_that_became_shorter_is_damage(written: Journal, directories: Directories) -> None:
+def test_shortened_journal_is_damage(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     os.truncate(segment(directories), 5)
     with pytest.raises(JournalDamaged, match="shorter"):

@@ -29,7 +29,7 @@ headers = st.builds(
 
 
 @given(headers, st.data())
-def test_a_header_comes_back_and_any_change_is_noticed(header: Header, data: st.DataObject) -> None:
+def test_header_is_decoded_unchanged_and_any_change_is_detected(header: Header, data: st.DataObject) -> None:
     line = bytearray(header.encode())
     assert segments.decode_header(bytes(line)) == header
     line[data.draw(st.integers(0, len(line) - 1))] ^= data.draw(st.integers(1, 255))
@@ -37,7 +37,7 @@ def test_a_header_comes_back_and_any_change_is_noticed(header: Header, data: st.
         segments.decode_header(bytes(line))
 
 
-def test_a_record_is_no_header() -> None:
+def test_record_is_not_accepted_as_a_header() -> None:
     with pytest.raises(JournalDamaged):
         segments.decode_header(bare(1).encode())
 
@@ -64,7 +64,7 @@ def test_every_segment_names_the_record_before_it(written: Journal, directories:
         assert again.checksum_at(4) == written.last_checksum
 
 
-def test_a_batch_that_is_taken_back_takes_its_checksum_along(written: Journal) -> None:
+def test_removing_the_last_batch_restores_the_previous_checksum(written: Journal) -> None:
     written.append([record("a")])
     first = written.last_checksum
     written.append([record("b")])
@@ -75,7 +75,7 @@ def test_a_batch_that_is_taken_back_takes_its_checksum_along(written: Journal) -
     assert texts(written.records(0, 2)) == ["a", "c"]
 
 
-def test_a_journal_of_another_store_is_not_touched(written: Journal, directories: Directories) -> None:
+def test_journal_of_another_store_is_refused_and_not_changed(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     with segment(directories).open("ab") as file:
         file.write(b"torn")
@@ -90,7 +90,7 @@ def test_a_journal_of_another_store_is_not_touched(written: Journal, directories
     assert segment(directories).read_bytes() == before
 
 
-def test_without_an_id_nothing_is_written(directories: Directories) -> None:
+def test_journal_without_a_store_id_refuses_appends(directories: Directories) -> None:
     Path(directories.root, "store-id.txt").unlink()
     with closing(Journal(directories)) as opened:
         opened.refresh()
@@ -99,8 +99,8 @@ def test_without_an_id_nothing_is_written(directories: Directories) -> None:
     assert opened.segments() == []
 
 
-def test_a_segment_of_another_history_does_not_fit(written: Journal, directories: Directories, tmp_path: Path) -> None:
-    """The same store, copied, and both went on: numbers and id are the same."""
+def test_segment_of_another_history_is_damage(written: Journal, directories: Directories, tmp_path: Path) -> None:
+    """A copied store that went on by itself: sequence numbers and store id are the same."""
     written.append([record("a")])
     copy = tmp_path.parent / "copy"
     shutil.copytree(directories.root, copy)
@@ -122,7 +122,7 @@ def test_a_segment_of_another_history_does_not_fit(written: Journal, directories
         follower.close()
 
 
-def test_a_follower_does_not_go_on_into_another_history(written: Journal, directories: Directories) -> None:
+def test_follower_refuses_a_segment_of_another_history(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     with closing(reopened(directories)) as other:
         segments.begin_segment(directories, Header(STORE, 2, "12345678"))
@@ -133,7 +133,7 @@ def test_a_follower_does_not_go_on_into_another_history(written: Journal, direct
 
 
 @pytest.mark.parametrize("damage", [b"", b"#" * 30 + b"\n", Header(STORE, 7, BEGINNING).encode()])
-def test_a_header_that_is_damaged_is_reported_and_nothing_is_cut(
+def test_damaged_header_is_reported_and_nothing_is_truncated(
     written: Journal, directories: Directories, damage: bytes
 ) -> None:
     written.append([record("a"), record("b")])
@@ -147,7 +147,7 @@ def test_a_header_that_is_damaged_is_reported_and_nothing_is_cut(
     assert segment(directories).read_bytes() == before
 
 
-def test_a_reader_that_knows_a_record_notices_another_one(written: Journal) -> None:
+def test_reader_checks_the_checksum_of_the_preceding_record(written: Journal) -> None:
     written.append([record("a"), record("b"), record("c")])
     second = written.checksum_at(2)
     assert second is not None
@@ -171,11 +171,11 @@ def test_a_tail_reads_across_headers(written: Journal, directories: Directories)
 
 
 @given(st.binary(max_size=150))
-def test_anything_else_is_no_store_id(raw: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_store_id(raw: bytes) -> None:
     assert store_id.decode(raw) is None
 
 
-def test_a_store_id_comes_back(directories: Directories) -> None:
+def test_store_id_is_read_unchanged_and_any_change_is_detected(directories: Directories) -> None:
     assert store_id.read(directories) == STORE
     made = store_id.new()
     store_id.write(directories, made)

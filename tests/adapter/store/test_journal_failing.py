@@ -1,4 +1,4 @@
-"""The journal on a disk that fails: appends that fail leave nothing, aborts take back what they say."""
+"""The journal on a failing disk: failed appends leave no record, aborts roll back the batch they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.store.journals import abort, bare, octets, record, reopened, 
 
 
 @pytest.mark.parametrize("step", ["append", "fsync"])
-def test_an_append_that_fails_leaves_nothing(
+def test_failed_append_leaves_no_record(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     written.append([record("a")])
@@ -46,7 +46,7 @@ def failing(*actions: str) -> Callable[[str, int, str], None]:
     return fail
 
 
-def test_a_disk_that_goes_on_failing_takes_nothing_that_was_there(
+def test_repeated_disk_errors_do_not_lose_earlier_records(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written.append([record("a")])
@@ -60,10 +60,10 @@ def test_a_disk_that_goes_on_failing_takes_nothing_that_was_there(
         written.refresh()
         assert octets(directories).startswith(whole)
     written.append([record("c")])
-    assert texts(written.records(0, written.last_seq)) == ["a", "b", "c"]  # the last "b" could not be taken back
+    assert texts(written.records(0, written.last_seq)) == ["a", "b", "c"]  # the last "b" could not be truncated
 
 
-def test_a_rotation_that_fails_leads_nobody_astray(
+def test_failed_rotation_does_not_break_concurrent_appenders(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(reopened(directories)) as other:
@@ -79,10 +79,10 @@ def test_a_rotation_that_fails_leads_nobody_astray(
         assert texts(written.records(0, 3)) == ["a", "b", "c"]
 
 
-def test_when_nothing_can_be_taken_back_the_file_decides(
+def test_record_that_could_not_be_truncated_counts(
     written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The append reached the disk, its fsync failed, and so did the truncation: the record is there."""
+    """The append reached the disk, but its fsync and the truncation failed: the record stays in the file."""
     written.append([record("a")])
     monkeypatch.setattr(disk, "on_step", failing("fsync", "truncate"))
     with pytest.raises(OSError, match="Input/output"):
@@ -94,7 +94,7 @@ def test_when_nothing_can_be_taken_back_the_file_decides(
     assert texts(written.records(0, 3)) == ["a", "b", "c"]
 
 
-def test_the_last_batch_can_be_forgotten(written: Journal, directories: Directories) -> None:
+def test_last_batch_can_be_removed(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     written.append([record("b"), record("c")])
     written.forget_last_batch()
@@ -108,7 +108,7 @@ def test_the_last_batch_can_be_forgotten(written: Journal, directories: Director
 # --- aborts ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_abort_takes_back_its_batch_and_no_more(written: Journal) -> None:
+def test_abort_rolls_back_only_its_batch(written: Journal) -> None:
     written.append([record("a")])
     written.append([record("b"), record("c")])
     written.append([abort(2, 3)])
@@ -129,8 +129,8 @@ def test_an_abort_stays_in_the_segment_of_its_batch(
 
 
 @given(st.lists(st.tuples(st.integers(1, journal.MAX_BATCH // 2), st.booleans()), max_size=12))
-def test_what_counts_after_aborts(batches: list[tuple[int, bool]]) -> None:
-    """Against the plain reading: collect everything, then leave out what an abort names."""
+def test_without_aborted_equals_a_plain_two_pass_filter(batches: list[tuple[int, bool]]) -> None:
+    """Compare with a two-pass filter: collect all records, then drop those named by an abort."""
     records: list[Record] = []
     for size, aborted in batches:
         first = len(records) + 1
@@ -138,6 +138,6 @@ def test_what_counts_after_aborts(batches: list[tuple[int, bool]]) -> None:
             records.append(bare(len(records) + 1))
         if aborted:
             records.append(abort(first, len(records), len(records) + 1))
-    gone = {seq for found in records if found.aborted for seq in range(found.aborted[0], found.aborted[1] + 1)}
-    wanted = [found.seq for found in records if not found.aborted and found.seq not in gone]
-    assert [found.seq for found in without_aborted(iter(records))] == wanted
+    aborted_seqs = {seq for each in records if each.aborted for seq in range(each.aborted[0], each.aborted[1] + 1)}
+    expected = [each.seq for each in records if not each.aborted and each.seq not in aborted_seqs]
+    assert [each.seq for each in without_aborted(iter(records))] == expected

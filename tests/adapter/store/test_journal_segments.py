@@ -18,7 +18,7 @@ from tests.support.stores import STORE
 # --- rotation, compaction, followers ---------------------------------------------------------------------------------
 
 
-def test_rotation_by_size(written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_rotate_by_size(written: Journal, directories: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 200)
     with closing(reopened(directories)) as other:
         for number in range(20):
@@ -29,7 +29,7 @@ def test_rotation_by_size(written: Journal, directories: Directories, monkeypatc
     assert texts(written.records(0, 20)) == [str(number) for number in range(20)]
 
 
-def test_an_appender_whose_segment_was_compacted_away_goes_on(written: Journal, directories: Directories) -> None:
+def test_appender_continues_after_its_segment_was_compacted(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     with closing(reopened(directories)) as other:
         other.rotate()
@@ -43,13 +43,13 @@ def test_an_appender_whose_segment_was_compacted_away_goes_on(written: Journal, 
     assert texts(written.records(2, 4)) == ["c", "d"]
 
 
-def test_only_whole_segments_below_go(written: Journal) -> None:
+def test_only_complete_older_segments_are_removed(written: Journal) -> None:
     written.append([record("a"), record("b")])
     written.rotate()
     written.append([record("c")])
     assert written.remove_segments_before(1) == []
     assert written.remove_segments_before(2) == [1]
-    assert written.remove_segments_before(99) == []  # the newest always stays: it knows the last number
+    assert written.remove_segments_before(99) == []  # the newest is always kept: it has the last sequence number
     assert texts(written.records(2)) == ["c"]
 
 
@@ -68,7 +68,7 @@ def test_rotating_an_empty_segment_does_nothing(written: Journal) -> None:
     start=st.integers(0, 10),
 )
 @settings(max_examples=40)
-def test_a_tail_hears_everything_once(
+def test_tail_reads_every_record_once(
     steps: list[tuple[int, str]], start: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("tail")
@@ -81,8 +81,8 @@ def test_a_tail_hears_everything_once(
             for number in range(start):
                 written.append([record(f"before {number}")])
             tail = JournalTail(written, directories, start)
-            heard: list[str] = []
-            wanted: list[str] = []
+            read_texts: list[str] = []
+            expected: list[str] = []
             for number, (count, then) in enumerate(steps):
                 batch = [f"{number}.{position}" for position in range(count)]
                 first = written.last_seq + 1
@@ -90,17 +90,17 @@ def test_a_tail_hears_everything_once(
                 if then == "abort":
                     written.append([abort(first, written.last_seq)])
                 else:
-                    wanted += batch
+                    expected += batch
                 if then == "rotate":
                     written.rotate()
                 if then == "read":
-                    heard += texts(tail.advance(written.last_seq))
+                    read_texts += texts(tail.advance(written.last_seq))
                     assert tail.advance(written.last_seq) == []
-            heard += texts(tail.advance(written.last_seq))
-            assert heard == wanted
+            read_texts += texts(tail.advance(written.last_seq))
+            assert read_texts == expected
 
 
-def test_a_tail_that_was_left_behind_says_so(written: Journal, directories: Directories) -> None:
+def test_tail_reports_records_compacted_before_it_read_them(written: Journal, directories: Directories) -> None:
     written.append([record("a")])
     tail = JournalTail(written, directories, 1)
     written.rotate()
@@ -112,7 +112,7 @@ def test_a_tail_that_was_left_behind_says_so(written: Journal, directories: Dire
         tail.advance(3)
 
 
-def test_a_tail_that_could_not_read_on_misses_nothing(written: Journal, directories: Directories) -> None:
+def test_tail_resumes_without_loss_after_a_read_error(written: Journal, directories: Directories) -> None:
     tail = JournalTail(written, directories, 0)
     written.append([record("a"), record("b")])
     written.rotate()
@@ -122,6 +122,3 @@ def test_a_tail_that_could_not_read_on_misses_nothing(written: Journal, director
         tail.advance(3)
     hidden.rename(segment(directories, 3))
     assert texts(tail.advance(3)) == ["a", "b", "c"]
-
-
-# --- several processes -----------------------------------------------------------------------------------------------

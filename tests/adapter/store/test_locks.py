@@ -1,4 +1,4 @@
-"""Kernel locks: who excludes whom, time limits, order, and what a fork or a removed file does."""
+"""Kernel locks: exclusion, time limits, order, removed lock files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_index_lock_excludes_even_different_addresses(held: Locks, directori
         pytest.fail("both hold the index lock")
 
 
-def test_what_is_released_can_be_had(held: Locks, directories: Directories) -> None:
+def test_released_locks_can_be_taken_by_others(held: Locks, directories: Directories) -> None:
     with impatient(directories) as other:
         for _ in range(3):
             with held.hold([BOB, ADA, ADA]):
@@ -68,8 +68,8 @@ def test_what_is_released_can_be_had(held: Locks, directories: Directories) -> N
                 pass
 
 
-def test_a_failed_round_holds_nothing(held: Locks, directories: Directories) -> None:
-    """It got as far as the second address, and lets go of the first."""
+def test_failed_acquisition_releases_all_locks(held: Locks, directories: Directories) -> None:
+    """The second address times out, and the first is released."""
     with impatient(directories) as other:
         with FileLock(lock_file(directories, BOB)), pytest.raises(MailError), other.hold([ADA, BOB]):
             pytest.fail("held by a FileLock")
@@ -79,14 +79,14 @@ def test_a_failed_round_holds_nothing(held: Locks, directories: Directories) -> 
             pass
 
 
-def test_an_exception_inside_releases(held: Locks, directories: Directories) -> None:
+def test_exception_releases_the_locks(held: Locks, directories: Directories) -> None:
     with pytest.raises(ZeroDivisionError), held.hold([ADA]):
         raise ZeroDivisionError
     with impatient(directories) as other, other.hold([ADA]):
         pass
 
 
-def test_one_time_limit_covers_the_round(directories: Directories) -> None:
+def test_one_time_limit_covers_all_locks_of_an_operation(directories: Directories) -> None:
     with (
         closing(Locks(directories, 0.3)) as other,
         FileLock(lock_file(directories, BOB)),
@@ -128,7 +128,7 @@ def test_threads_exclude_each_other(held: Locks) -> None:
     assert most == [1] * 300
 
 
-def test_a_thread_that_waits_too_long_is_told(directories: Directories) -> None:
+def test_waiting_thread_gets_a_lock_timeout(directories: Directories) -> None:
     with closing(Locks(directories, 0.1)) as shared:
         reasons: list[Reason] = []
 
@@ -145,7 +145,7 @@ def test_a_thread_that_waits_too_long_is_told(directories: Directories) -> None:
 
 
 def test_the_kernel_names_the_holder_of_the_index_lock(held: Locks, directories: Directories) -> None:
-    assert not locks.holds_index_lock(directories, os.getpid())  # there is no such file yet
+    assert not locks.holds_index_lock(directories, os.getpid())  # the lock file does not exist yet
     with held.hold(["ada@x"]):
         assert locks.holds_index_lock(directories, os.getpid())
         assert not locks.holds_index_lock(directories, os.getppid())
@@ -174,15 +174,15 @@ def test_taking_a_lock_out_of_order_raises(held: Locks, first: tuple[int, str], 
         pass
 
 
-def test_addresses_are_taken_in_order_whatever_order_they_come_in(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_locks_are_always_taken_in_sorted_order(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
     take = Locks._take
 
-    def noting(self: Locks, rank: int, name: str, deadline: float) -> bool:
+    def recording(self: Locks, rank: int, name: str, deadline: float) -> bool:
         taken.append(name)
         return take(self, rank, name, deadline)
 
-    monkeypatch.setattr(Locks, "_take", noting)
+    monkeypatch.setattr(Locks, "_take", recording)
     with held.hold(["c@x", "a@x", "b@x", "a@x"]):
         pass
     assert taken == ["a@x.lock", "b@x.lock", "c@x.lock", "index.lock"]
@@ -191,7 +191,7 @@ def test_addresses_are_taken_in_order_whatever_order_they_come_in(held: Locks, m
 # --- lock files -----------------------------------------------------------------------------------------------------
 
 
-def test_a_removed_lock_file_is_made_again(held: Locks, directories: Directories) -> None:
+def test_removed_lock_file_is_recreated(held: Locks, directories: Directories) -> None:
     with held.hold([ADA]):
         pass
     os.unlink(lock_file(directories, ADA))
@@ -200,7 +200,7 @@ def test_a_removed_lock_file_is_made_again(held: Locks, directories: Directories
         pytest.fail("both hold it")
 
 
-def test_a_waiter_notices_that_the_file_it_waited_for_was_replaced(directories: Directories) -> None:
+def test_waiter_detects_a_replaced_lock_file(directories: Directories) -> None:
     with closing(Locks(directories, PATIENCE)) as one, closing(Locks(directories, PATIENCE)) as two:
         entered = threading.Event()
         done: list[str] = []
@@ -232,7 +232,7 @@ def test_a_lock_file_that_is_a_symbolic_link_is_refused(held: Locks, directories
     assert not elsewhere.exists()
 
 
-def test_many_addresses_do_not_eat_up_descriptors(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_lock_descriptors_is_limited(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_KEPT_ADDRESS_LOCKS", 8)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(0, 100, 10):
@@ -243,13 +243,10 @@ def test_many_addresses_do_not_eat_up_descriptors(held: Locks, monkeypatch: pyte
     assert len(os.listdir("/proc/self/fd")) <= before + 10
 
 
-# --- after fork -----------------------------------------------------------------------------------------------------
-
-
 # --- the service lock and the probe -----------------------------------------------------------------------------------
 
 
-def test_the_service_lock_is_shared_until_somebody_has_it_alone(held: Locks, directories: Directories) -> None:
+def test_service_lock_is_shared_until_one_process_holds_it_exclusively(held: Locks, directories: Directories) -> None:
     held.share_service()
     with impatient(directories) as other:
         other.share_service()
@@ -264,19 +261,19 @@ def test_the_service_lock_is_shared_until_somebody_has_it_alone(held: Locks, dir
     os.close(alone)
 
 
-def test_the_probe_leaves_nothing(directories: Directories) -> None:
+def test_lock_probe_leaves_no_files(directories: Directories) -> None:
     locks.check_exclusion(directories)
     assert os.listdir(f"{directories.root}/locks") == ["addresses"]
 
 
-@pytest.mark.parametrize("answer", [True, False, OSError(95, "not supported")])
+@pytest.mark.parametrize("result", [True, False, OSError(95, "not supported")])
 def test_locks_that_do_not_exclude_are_refused(
-    directories: Directories, monkeypatch: pytest.MonkeyPatch, answer: bool | OSError
+    directories: Directories, monkeypatch: pytest.MonkeyPatch, result: bool | OSError
 ) -> None:
     def lock(fd: int, *, blocking: bool) -> bool:
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+        if isinstance(result, OSError):
+            raise result
+        return result
 
     monkeypatch.setattr(locks, "lock_descriptor", lock)
     with pytest.raises(MailError, match="locks do not exclude"):
@@ -284,7 +281,7 @@ def test_locks_that_do_not_exclude_are_refused(
     assert os.listdir(f"{directories.root}/locks") == ["addresses"]
 
 
-def test_a_claimed_directory_is_told_from_a_left_one(directories: Directories) -> None:
+def test_claimed_directory_cannot_be_claimed_until_it_is_released(directories: Directories) -> None:
     with directories.open(layout.LOCKS) as one, directories.open(layout.LOCKS) as two:
         with locks.claim_directory(one) as mine, locks.claim_directory(two) as theirs:
             assert (mine, theirs) == (True, False)

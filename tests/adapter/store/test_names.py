@@ -1,4 +1,4 @@
-"""Addresses and folder names, and the file names they become."""
+"""Addresses and folder names, and the file names derived from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _normal_folder(text: str) -> str:
 
 
 @given(st.one_of(addresses, st.text()), st.one_of(folder_names, st.text()))
-def test_nothing_but_a_clear_refusal(address: str, folder: str) -> None:
+def test_invalid_names_are_refused_with_a_mail_error(address: str, folder: str) -> None:
     for normalise, text in ((names.normalise_address, address), (names.normalise_folder, folder)):
         try:
             normalise(text)
@@ -85,7 +85,7 @@ def test_an_address_has_one_spelling(text: str) -> None:
 
 
 @given(addresses)
-def test_an_address_comes_back_from_its_entry(text: str) -> None:
+def test_address_is_restored_from_its_entry(text: str) -> None:
     address = _normal_address(text)
     entry = names.address_entry(address)
     assert names.address_of_entry(entry) == address
@@ -117,7 +117,7 @@ def test_two_addresses_never_share_an_entry(one: str, two: str) -> None:
         ("ada+list@example.test", "ada+list@example.test"),
     ],
 )
-def test_the_spelling_of_an_address(text: str, address: str) -> None:
+def test_address_is_normalised(text: str, address: str) -> None:
     assert names.normalise_address(text) == address
 
 
@@ -130,13 +130,13 @@ def test_the_spelling_of_an_address(text: str, address: str) -> None:
         "ü" * 33 + "@example.test", '""@example.test',
     ],
 )  # fmt: skip
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(MailError) as caught:
         names.normalise_address(text)
     assert caught.value.reason is Reason.BAD_ADDRESS
 
 
-def test_address_entries_can_be_read() -> None:
+def test_address_entries_are_readable() -> None:
     assert names.address_entry("ada.lovelace+x@example.test") == "ada.lovelace+x@example.test"
     assert names.address_entry("josé@example.test") == "josé@example.test"
     assert names.address_entry("a/b@example.test") == "a%2Fb@example.test"
@@ -155,28 +155,28 @@ def test_a_folder_has_one_spelling(text: str) -> None:
 
 
 @given(folder_names)
-def test_a_folder_comes_back_from_its_entry(text: str) -> None:
+def test_folder_name_is_restored_from_its_entry(text: str) -> None:
     name = _normal_folder(text)
     entry = names.folder_entry(name)
     assert _is_entry(entry)
-    assert not entry.startswith(".")  # .mailbox and .name are ours
+    assert not entry.startswith(".")  # .mailbox and .name are reserved
     if not names.is_shortened(entry):
         assert names.folder_of_entry(entry) == name
 
 
 @given(st.lists(folder_names, min_size=2, max_size=6))
 def test_two_folders_never_share_an_entry(texts: list[str]) -> None:
-    found = set()
+    normalised = set()
     for text in texts:
         try:
-            found.add(names.normalise_folder(text))
+            normalised.add(names.normalise_folder(text))
         except MailError:
             continue
-    assert len({names.folder_entry(name) for name in found}) == len(found)
+    assert len({names.folder_entry(name) for name in normalised}) == len(normalised)
 
 
 @given(st.text(st.sampled_from("a%/~.é"), min_size=0, max_size=3), st.integers(1, 900))
-def test_long_names_stay_apart(tail: str, length: int) -> None:
+def test_long_names_have_different_entries(tail: str, length: int) -> None:
     one, two = _normal_folder("é" * (length // 2) + tail + "1"), _normal_folder("é" * (length // 2) + tail + "2")
     first, second = names.folder_entry(one), names.folder_entry(two)
     assert first != second
@@ -208,14 +208,14 @@ def test_a_shortened_name_is_not_cut_inside_an_escape(text: str) -> None:
         ("a/b/c/", "a/b/c"),
     ],
 )
-def test_the_spelling_of_a_folder(text: str, name: str) -> None:
+def test_folder_name_is_normalised(text: str, name: str) -> None:
     assert names.normalise_folder(text) == name
 
 
 @pytest.mark.parametrize(
     "text", ["", "/", "//", "/a", "a//b", "a//", "\ud800", "x" * 1001, "/".join("a" * 65), "é" * 501]
 )
-def test_what_is_no_folder_name(text: str) -> None:
+def test_invalid_folder_name_is_refused(text: str) -> None:
     with pytest.raises(MailError) as caught:
         names.normalise_folder(text)
     assert caught.value.reason is Reason.BAD_FOLDER_NAME
@@ -243,12 +243,12 @@ def test_what_is_no_folder_name(text: str) -> None:
         ("a\u2028b", "a%E2%80%A8b"),
     ],
 )
-def test_folder_entries_can_be_read(name: str, entry: str) -> None:
+def test_folder_entries_are_readable(name: str, entry: str) -> None:
     assert names.folder_entry(name) == entry
     assert names.folder_of_entry(entry) == name
 
 
-def test_parents() -> None:
+def test_parents_lists_all_ancestors() -> None:
     assert names.parents("a") == []
     assert names.parents("a/b/c") == ["a", "a/b"]
 
@@ -259,20 +259,20 @@ def test_a_projection_always_has_the_same_depth(text: str, uid: int) -> None:
     message_id = "msg-20261115T230601Z-" + "0" * 20
     assert len(layout.folder_directory("ada@example.test", name)) == 3
     assert layout.projection_target(message_id) == f"../../../messages/2026-11-15/{message_id}.md"
-    found = layout.PROJECTION.match(layout.projection_name(uid, message_id))
-    assert found is not None
-    assert found.groups() == (str(uid), message_id)
+    match = layout.PROJECTION.match(layout.projection_name(uid, message_id))
+    assert match is not None
+    assert match.groups() == (str(uid), message_id)
 
 
 @pytest.mark.parametrize(
     "message_id", ["", "msg-1", "../x", "msg-20261115T230601Z-" + "0" * 19, "msg-20261115T230601Z-" + "0" * 20 + "\n"]
 )
-def test_no_path_is_made_of_a_bad_message_id(message_id: str) -> None:
+def test_invalid_message_id_is_not_turned_into_a_path(message_id: str) -> None:
     with pytest.raises(ValueError, match="not a message id"):
         layout.message_directory(message_id)
 
 
 @pytest.mark.parametrize("sha256", ["", "..", "0" * 63, "0" * 65, "G" * 64, "0" * 64 + "\n"])
-def test_no_path_is_made_of_a_bad_digest(sha256: str) -> None:
+def test_invalid_digest_is_not_turned_into_a_path(sha256: str) -> None:
     with pytest.raises(ValueError, match="not a SHA-256"):
         layout.blob_directory(sha256)

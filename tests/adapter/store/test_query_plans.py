@@ -1,4 +1,4 @@
-"""Every SQL statement finds its rows by an index: a scan of a table is allowed only where it is named here.
+"""SQL query plans: every statement uses an index, except for the table scans listed here.
 
 The cost of a delivery, a login or a command must not grow with the store. SQLite chooses the plan when it prepares a
 statement, so ``EXPLAIN QUERY PLAN`` over an empty index shows what a full one would do (we never run ``ANALYZE``).
@@ -25,7 +25,7 @@ from tests.support.messages import message
 from tests.support.store.statements import ROOT, Statement, Unaccounted, Values, collect, collect_from, plain
 from tests.support.stores import ADA, BOB, STORE
 
-#: Modules with SQL of another kind.
+#: Modules with unchecked SQL, and the reason.
 EXCLUDED = {
     "adapter/maintenance/repair/apply.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/expected/bulk_replay.py": "fills a new index, in bulk, with its indexes dropped",
@@ -35,14 +35,14 @@ EXCLUDED = {
     "adapter/maintenance/expected/replay.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/report.py": "tables of its own, in the scratch directory",
     "adapter/maintenance/repair/restore.py": "tables of its own, in the scratch directory",
-    "adapter/maintenance/expected/salvage.py": "reads all that can be read of a damaged index",
+    "adapter/maintenance/expected/salvage.py": "salvages the readable rows of a damaged index",
     "adapter/maintenance/scan/index_tables.py": "reads all rows, in ranges of keys",
     "adapter/maintenance/diff/recheck.py": "tables of its own, in the scratch directory",
-    "adapter/maintenance/expected/normalise.py": "settles all rows of a new index",
+    "adapter/maintenance/expected/normalise.py": "normalises all rows of a new index",
     "adapter/maintenance/expected/tables.py": "divides all rows into ranges of keys",
 }
 
-#: Scans that are meant: (module, how the statement begins) -> the table that is scanned, and why that is right.
+#: Allowed scans: (module, beginning of the statement) -> the scanned table, and the reason.
 SCANS = {
     ("adapter/store/queries/contents.py", "SELECT m.message_id, coalesce(d.found, m.file_sha256) FROM messages m"): (
         "m",
@@ -52,7 +52,7 @@ SCANS = {
         "damaged_parts",
         "recorded losses are few",
     ),
-    ("adapter/maintenance/repair/folders.py", "SELECT folder_id FROM folders"): ("folders", "repair goes through all"),
+    ("adapter/maintenance/repair/folders.py", "SELECT folder_id FROM folders"): ("folders", "repair scans all rows"),
     ("adapter/maintenance/repair/accounts.py", "SELECT registration_id FROM mailbox_registrations"): (
         "mailbox_registrations",
         "repair needs an id that no registration has",
@@ -85,7 +85,7 @@ SCANS = {
     ),
     ("adapter/store/queries/text_index.py", "SELECT row FROM texts WHERE (row >> 32)"): (
         "texts",
-        "check goes through all",
+        "check scans all rows",
     ),
     ("adapter/store/queries/text_index.py", "SELECT count(*) FROM sqlite_schema"): (
         "sqlite_master",
@@ -94,11 +94,11 @@ SCANS = {
     ("adapter/store/queries/outbox.py", "SELECT count(*) FILTER"): ("outbox", "counts the outbox, every few seconds"),
     ("adapter/store/queries/folders.py", "SELECT folder_id FROM folders"): (
         "folders",
-        "recovery goes through all",
+        "recovery scans all rows",
     ),
     ("adapter/store/queries/folders.py", "SELECT DISTINCT directory FROM mailbox_registrations"): (
         "mailbox_registrations",
-        "recovery goes through all",
+        "recovery scans all rows",
     ),
 }
 
@@ -118,15 +118,15 @@ def _attributes(module: Any) -> list[str]:
 
 
 def _text_index(module: Any) -> list[str]:
-    found = []
+    statements = []
     for table, column in (("headers", "header"), ("bodies", "body")):
         candidates = module._CANDIDATES.format(table=table)
-        found += [candidates, module._FIND.format(candidates=candidates, column=column)]
-        found.append(f"INSERT INTO {table} ({table}, rowid, {column}) VALUES ('delete', ?, ?)")
-    return found
+        statements += [candidates, module._FIND.format(candidates=candidates, column=column)]
+        statements.append(f"INSERT INTO {table} ({table}, rowid, {column}) VALUES ('delete', ?, ?)")
+    return statements
 
 
-#: Statements that are not written down as one string.
+#: Statements that are assembled at run time.
 BUILT = {
     "adapter/store/queries/messages.py": _attributes,
     "adapter/store/queries/text_search.py": _text_index,
@@ -139,10 +139,10 @@ LOCALS: dict[str, Values] = {
 }
 
 
-def _constants(module: Any, wanted: re.Pattern[str]) -> list[str]:
+def _constants(module: Any, pattern: re.Pattern[str]) -> list[str]:
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [str(node.value) for node in nodes if wanted.match(str(node.value))]
+    return [str(node.value) for node in nodes if pattern.match(str(node.value))]
 
 
 def _collected() -> list[Statement]:
@@ -157,7 +157,7 @@ def _collected() -> list[Statement]:
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sqlite3.Connection]]:
-    """The empty databases of a store: the index, and by module those that a module has for itself."""
+    """The empty databases of a store: the index, and the private databases of single modules."""
     place = tmp_path_factory.mktemp("plans")
     texts = text_index.connect(str(place))
     made = {
@@ -176,7 +176,7 @@ def _database(databases: dict[str, sqlite3.Connection], module: str) -> sqlite3.
 
 
 def _scans(connection: sqlite3.Connection, sql: str) -> list[str]:
-    """The tables that a statement goes through from end to end."""
+    """Return the tables that a statement scans."""
     named = re.findall(r":(\w+)", sql)
     values: Any = dict.fromkeys(named) if named else [None] * len(re.findall(r"\?(?!\d)", sql))
     try:
@@ -187,7 +187,7 @@ def _scans(connection: sqlite3.Connection, sql: str) -> list[str]:
 
 
 def _scanned(detail: str) -> str | None:
-    """The table that a step of a plan scans, if it does."""
+    """Return the table that a step of a plan scans, or None."""
     words = detail.split()
     if words[0] == "SCAN" and words[1] != "CONSTANT":
         # A virtual table with a constraint has another number than 0, or a text: those of json_each and of MATCH.
@@ -198,7 +198,7 @@ def _scanned(detail: str) -> str | None:
 
 
 def _subqueries(sql: str) -> set[str]:
-    """Names of subqueries in FROM: their rows are few, and how they are found is a step of its own."""
+    """Return the names of subqueries in FROM: they have few rows, and their own plan is checked as a separate step."""
     return set(re.findall(r"\) AS (\w+)", sql))
 
 
@@ -250,8 +250,8 @@ def test_statement_without_index_is_a_violation(databases: dict[str, sqlite3.Con
 
 def test_excluded_modules_have_statements() -> None:
     for module in EXCLUDED:
-        found = collect_from(ast.parse((ROOT / module).read_text(encoding="utf-8")), {}, {})
-        assert found.statements or found.parts, module
+        collected = collect_from(ast.parse((ROOT / module).read_text(encoding="utf-8")), {}, {})
+        assert collected.statements or collected.parts, module
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_statement_that_cannot_be_collected_is_reported(
 
 
 async def test_statements_of_a_busy_store_were_all_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is run is what was collected: the collection is shown to miss nothing in a scenario of all protocols."""
+    """Every statement executed in a scenario of all protocols is among the collected ones."""
     run: set[str] = set()
 
     class Recording(sqlite3.Connection):
@@ -326,7 +326,7 @@ async def test_statements_of_a_busy_store_were_all_collected(tmp_path: Path, mon
 
 
 def _shape(sql: str) -> str:
-    """Statements that fetch different columns of the same rows are one."""
+    """Reduce statements that fetch different columns of the same rows to one shape."""
     return re.sub(r"(?<=^SELECT p.uid, p.message_id, c.message_id, ).* FROM ", "… FROM ", sql)
 
 

@@ -1,4 +1,4 @@
-r"""Marks of recent messages: each message is recent to one session of all processes, and a loss makes none recent."""
+"""Marks of recent messages: each message is recent in one session of all processes; lost marks make none recent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def marks(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_all_is_recent_in_a_folder_that_has_announced_nothing(marks: sqlite3.Connection) -> None:
+def test_all_messages_are_recent_in_a_folder_without_a_mark(marks: sqlite3.Connection) -> None:
     assert peek(marks, FOLDER, VALIDITY, 4) == 1
     assert claim(marks, FOLDER, VALIDITY, 4) == 1
     assert claim(marks, FOLDER, VALIDITY, 4) == 4
@@ -33,7 +33,7 @@ def test_all_is_recent_in_a_folder_that_has_announced_nothing(marks: sqlite3.Con
 
 def test_mark_never_falls(marks: sqlite3.Connection) -> None:
     claim(marks, FOLDER, VALIDITY, 9)
-    assert claim(marks, FOLDER, VALIDITY, 5) == 5  # a session that knows less
+    assert claim(marks, FOLDER, VALIDITY, 5) == 5  # a session with an older view
     assert peek(marks, FOLDER, VALIDITY, 12) == 9
 
 
@@ -66,10 +66,10 @@ def test_each_message_is_recent_to_one_of_many_processes(tmp_path: Path, marks: 
     assert uids == list(range(1, 39))
 
 
-def test_nothing_is_written_where_nothing_is_new(tmp_path: Path, marks: sqlite3.Connection) -> None:
+def test_claim_without_new_messages_writes_nothing(tmp_path: Path, marks: sqlite3.Connection) -> None:
     claim(marks, FOLDER, VALIDITY, 4)
     with closing(open_marks(str(tmp_path), list)) as other:
-        other.execute("BEGIN IMMEDIATE")  # a write would have to wait for this one
+        other.execute("BEGIN IMMEDIATE")  # blocks every write
         assert claim(marks, FOLDER, VALIDITY, 4) == 4
         with pytest.raises(sqlite3.OperationalError):
             claim(marks, FOLDER, VALIDITY, 5)
@@ -77,7 +77,7 @@ def test_nothing_is_written_where_nothing_is_new(tmp_path: Path, marks: sqlite3.
     assert claim(marks, FOLDER, VALIDITY, 5) == 4
 
 
-def test_after_a_loss_nothing_is_recent(tmp_path: Path) -> None:
+def test_lost_marks_make_no_message_recent(tmp_path: Path) -> None:
     root = str(tmp_path)
     with closing(open_marks(root, list)) as marks:
         claim(marks, FOLDER, VALIDITY, 3)
@@ -88,13 +88,13 @@ def test_after_a_loss_nothing_is_recent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"no database at all, but octets" * 200, b"SQLite format 3\0" + b"\xff" * 4096])
-def test_damaged_marks_are_made_again(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_marks_are_recreated(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / layout.RECENT_MARKS_FILE).write_bytes(damage)
     with closing(open_marks(str(tmp_path), lambda: [(FOLDER, VALIDITY, 8)])) as marks:
         assert peek(marks, FOLDER, VALIDITY, 9) == 8
 
 
-def test_link_out_of_the_store_is_not_followed(tmp_path: Path) -> None:
+def test_marks_are_not_opened_through_a_symbolic_link(tmp_path: Path) -> None:
     root, outside = tmp_path / "store", tmp_path / "outside.sqlite"
     root.mkdir()
     (root / layout.RECENT_MARKS_FILE).symlink_to(outside)
@@ -102,7 +102,7 @@ def test_link_out_of_the_store_is_not_followed(tmp_path: Path) -> None:
     assert not outside.exists()
 
 
-def test_folders_that_are_gone_are_forgotten(marks: sqlite3.Connection) -> None:
+def test_marks_of_deleted_folders_are_pruned(marks: sqlite3.Connection) -> None:
     claim(marks, FOLDER, VALIDITY, 3)
     claim(marks, 8, VALIDITY, 3)
     prune(marks, [(8, VALIDITY, 3)])

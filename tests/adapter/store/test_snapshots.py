@@ -1,4 +1,4 @@
-"""Snapshots and compaction: what is written is what is loaded, and one damaged snapshot loses nothing."""
+"""Snapshots and compaction: tables are loaded as written, and one damaged snapshot loses nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def segments(root: Path) -> list[int]:
     return sorted(int(path.stem) for path in (root / "journal").glob("*.jsonl"))
 
 
-def test_what_is_written_is_what_is_loaded(root: Path, tmp_path: Path) -> None:
+def test_loaded_snapshot_equals_the_index(root: Path, tmp_path: Path) -> None:
     with Transport.open(root) as store:
         seq = store.snapshot()
         assert seq == store.index.applied_seq()
@@ -71,7 +71,7 @@ def test_what_is_written_is_what_is_loaded(root: Path, tmp_path: Path) -> None:
     assert tables(tmp_path / "loaded.sqlite") == tables(root / "index.sqlite")
 
 
-def test_two_snapshots_are_kept_and_the_journal_back_to_the_older(root: Path) -> None:
+def test_two_snapshots_and_the_journal_since_the_older_are_kept(root: Path) -> None:
     older, _ = snapshot_seqs(root)
     assert segments(root)[0] <= older + 1
     assert len([first for first in segments(root) if first <= older + 1]) == 1
@@ -105,28 +105,28 @@ def test_a_damaged_snapshot_falls_back_to_the_older(root: Path, damage: str) -> 
     assert rebuilt(root) == tables(root / "index.sqlite")
 
 
-def test_every_bit_of_a_manifest_counts(root: Path) -> None:
+def test_any_changed_octet_of_a_manifest_is_detected(root: Path) -> None:
     newest = snapshot_seqs(root)[-1]
     manifest = root / "snapshots" / f"{newest:016d}" / "manifest.json"
     manifest.chmod(0o644)
     raw = manifest.read_bytes()
     with closing(Directories(str(root))) as directories:
-        for at in range(len(raw) - 1):  # the line end is no part of what is said
+        for at in range(len(raw) - 1):  # all but the final line end
             manifest.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
             assert not snapshots.verify(directories, newest), raw[at - 10 : at + 10]
         manifest.write_bytes(raw)
         assert snapshots.verify(directories, newest)
 
 
-def test_without_any_good_snapshot_a_compacted_journal_is_not_enough(root: Path) -> None:
-    """Half an index must never be taken for a whole one."""
+def test_rebuild_from_a_compacted_journal_without_a_snapshot_is_refused(root: Path) -> None:
+    """A partial index must never be mistaken for a complete one."""
     for seq in snapshot_seqs(root):
         (root / "snapshots" / f"{seq:016d}" / "folders.parquet").unlink()
     with pytest.raises(JournalDamaged, match="missing"):
         rebuilt(root)
 
 
-def test_a_snapshot_without_news_changes_nothing(root: Path) -> None:
+def test_snapshot_without_new_records_changes_nothing(root: Path) -> None:
     with Transport.open(root) as store:
         store.snapshot()
         before = (snapshot_seqs(root), segments(root))
@@ -136,7 +136,7 @@ def test_a_snapshot_without_news_changes_nothing(root: Path) -> None:
     assert rebuilt(root) == tables(root / "index.sqlite")
 
 
-def test_a_snapshot_of_an_empty_store(tmp_path: Path) -> None:
+def test_empty_store_can_be_snapshotted(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
         assert store.snapshot() == 0
         store.run(op.Register(ADA))
@@ -144,31 +144,33 @@ def test_a_snapshot_of_an_empty_store(tmp_path: Path) -> None:
     assert rebuilt(tmp_path / "store") == tables(tmp_path / "store" / "index.sqlite")
 
 
-def test_what_a_process_that_died_while_writing_left_is_removed(root: Path) -> None:
-    left = root / "snapshots" / ".0000000000000999.new"
-    left.mkdir()
-    (left / "folders.parquet").write_bytes(b"half")
+def test_unfinished_snapshot_of_a_dead_process_is_removed(root: Path) -> None:
+    unfinished = root / "snapshots" / ".0000000000000999.new"
+    unfinished.mkdir()
+    (unfinished / "folders.parquet").write_bytes(b"half")
     with closing(Directories(str(root))) as directories:
         assert 999 not in snapshots.available(directories)
     Transport.open(root).close()
-    assert not left.exists()
+    assert not unfinished.exists()
 
 
-def test_one_who_only_looks_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_waits_for_a_short_use_of_its_lock_and_refuses_after_a_time_limit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Transport.open(root) as store, closing(Directories(str(root))) as directories:
         with snapshots.writing_alone(directories):
             monkeypatch.setattr(snapshots, "_PATIENCE", 0.0)
             with pytest.raises(MailError, match="another process is taking a snapshot or a backup"):
                 store.snapshot()
-        looking = snapshots.writing_alone(directories)
-        assert looking.__enter__()
+        snapshot_lock = snapshots.writing_alone(directories)
+        assert snapshot_lock.__enter__()
         monkeypatch.setattr(snapshots, "_PATIENCE", PATIENCE)
-        threading.Timer(0.05, looking.__exit__, (None, None, None)).start()
+        threading.Timer(0.05, snapshot_lock.__exit__, (None, None, None)).start()
         assert store.snapshot() == store.index.applied_seq()
 
 
 def test_uidvalidity_does_not_go_back(tmp_path: Path) -> None:
-    """The greatest one ever given out may belong to a folder no snapshot knows any more."""
+    """The highest UIDVALIDITY ever assigned may belong to a folder deleted before the snapshot."""
     root = tmp_path / "store"
     with new_store(root, ADA) as store:
         last = 0
@@ -180,7 +182,7 @@ def test_uidvalidity_does_not_go_back(tmp_path: Path) -> None:
     assert ("last_uidvalidity", last) in rebuilt(root)["meta"]
 
 
-def test_all_values_come_through(tmp_path: Path) -> None:
+def test_unusual_values_survive_a_snapshot(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA) as store:
         deliver(store, ADA, octets=message("Grüße \U0001f600 \u2028", body=""), sender="")
@@ -196,7 +198,7 @@ def placed_folder(store: Transport) -> int:
         return int(connection.execute("SELECT folder_id FROM folders WHERE name = 'INBOX'").fetchone()[0])
 
 
-def test_snapshots_while_others_write(tmp_path: Path) -> None:
+def test_snapshots_taken_during_writes_are_consistent(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with new_store(root, ADA, BOB) as store, Transport.open(root) as other:
         stop = threading.Event()
