@@ -6,40 +6,22 @@ import pytest
 
 from tests import style
 
-#: The parts of the repository that keep the style.
-COVERED = (
-    ".ci",
-    ".github",
-    "AGENTS.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "Makefile",
-    "README.md",
-    "SECURITY.md",
-    "adapter/README.md",
-    "adapter/backup",
-    "adapter/cli",
-    "adapter/demo",
-    "adapter/doctor",
-    "adapter/exchange",
-    "conf",
-    "docker",
-    "docs",
-    "protocol/imap/COMPATIBILITY.md",
-    "pyproject.toml",
-    "tests/adapter/backup",
-    "tests/adapter/cli",
-    "tests/adapter/doctor",
-    "tests/adapter/exchange",
-    "tests/system/cli",
-    "tests/system/setup/test_docker.py",
-)
+PARTS = (
+    ".ci", ".github", ".pre-commit-config.yaml", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile",
+    "README.md", "SECURITY.md", "adapter", "conf", "docker", "docs", "protocol", "pyproject.toml", "tests",
+)  # fmt: skip
+#: Packages whose texts and names are not in the style yet.
+UNFINISHED = ("adapter/store/", "adapter/transport/", "tests/adapter/store/", "tests/adapter/transport/")
 
 
-@pytest.mark.parametrize("path", COVERED)
-def test_text_and_names_keep_the_house_style(path: str) -> None:
-    assert list(style.files(path)), "no such path"
-    hits = [f"{file}:{hit.line}: {hit.pattern}: {hit.excerpt}" for file, hit in style.repository_hits(path)]
+@pytest.mark.parametrize("part", PARTS)
+def test_texts_and_names_keep_the_house_style(part: str) -> None:
+    assert list(style.files(part)), "no such path"
+    hits = [
+        f"{path}:{hit.line}: {hit.pattern}: {hit.excerpt}"
+        for path, hit in style.repository_hits(part)
+        if not path.startswith(UNFINISHED)
+    ]
     assert not hits, "\n".join(hits)
 
 

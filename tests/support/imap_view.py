@@ -175,7 +175,7 @@ class CheckedClient:
         if uid not in uids:
             assert None in uids, f"UIDFETCH of {uid}, which is not there"
             uids.remove(None)
-            uids.insert(sum(known is not None and known < uid for known in uids), uid)
+            uids.insert(sum(other is not None and other < uid for other in uids), uid)
         return 1 + uids.index(uid)
 
     def _fetch(self, number: int, items: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Twenty sessions, some with QRESYNC, some with UIDONLY, do what they like with three mailboxes while mail comes in;
-every response is checked, and at the end all agree with the store. With flags of their own, nobody else may change
-what a session has set."""
+"""Twenty sessions, some with QRESYNC, some with UIDONLY, run random commands on three mailboxes while mail comes in;
+every response is checked, and at the end all agree with the store. Where each session sets flags on its own messages,
+no other session may change them."""
 
 from __future__ import annotations
 
