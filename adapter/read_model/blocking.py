@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from adapter.read_model.interface import MailboxReader
 
 Reader = TypeVar("Reader", bound=MailboxReader, covariant=True)
 Result = TypeVar("Result")
-
-_END = object()
 
 
 class BlockingCalls(Generic[Reader]):
@@ -35,10 +33,6 @@ class BlockingCalls(Generic[Reader]):
     def run(self, call: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine and return its result."""
         return asyncio.run_coroutine_threadsafe(self._current(call), self._running_loop()).result()
-
-    def iterate(self, items: AsyncIterator[Result]) -> Iterator[Result]:
-        while (item := self.run(_next(items))) is not _END:
-            yield item
 
     def close(self) -> None:
         """Stop the loop, if it was started, and close the reader."""
@@ -63,7 +57,3 @@ class BlockingCalls(Generic[Reader]):
                 self._thread = threading.Thread(target=self._loop.run_forever, name="markpost-reads", daemon=True)
                 self._thread.start()
             return self._loop
-
-
-async def _next(items: AsyncIterator[Any]) -> Any:
-    return await anext(items, _END)

@@ -6,7 +6,7 @@ are re-exported here, so that a caller needs nothing below this module.
 
 Implementations: :class:`~adapter.read_model.mailboxes.MailboxCache` and
 :class:`~adapter.read_model.mailbox_writer.AccountWriter` over a store;
-:class:`~adapter.read_model.blocking.BlockingReader` runs them for callers without an event loop.
+:class:`~adapter.read_model.blocking.BlockingCalls` runs them for callers without an event loop.
 """
 
 from __future__ import annotations
@@ -240,9 +240,6 @@ class MailboxReader(Protocol):
 
     async def octets(self, message_id: str) -> bytes:
         """Exactly what arrived."""
-
-    def stream(self, message_id: str) -> AsyncIterator[bytes]:
-        """The same in chunks."""
 
     async def attachment(self, sha256: str) -> bytes: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from adapter.read_model.interface import Account
@@ -70,13 +70,6 @@ class StoredMessages:
 
     async def octets(self, message_id: str) -> bytes:
         return await self._threads.run(self._transport.content.octets, message_id)
-
-    async def stream(self, message_id: str) -> AsyncIterator[bytes]:
-        chunks = await self._threads.run(self._transport.content.stream, message_id)
-        pending = self._threads.start(next, chunks, b"")
-        while chunk := await pending:
-            pending = self._threads.start(next, chunks, b"")
-            yield chunk
 
     async def attachment(self, sha256: str) -> bytes:
         return await self._threads.run(self._transport.content.read, sha256, 0, -1)

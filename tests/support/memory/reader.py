@@ -173,9 +173,6 @@ class MemoryReader:
     async def octets(self, message_id: str) -> bytes:
         return self._octets(message_id)
 
-    async def stream(self, message_id: str) -> AsyncIterator[bytes]:
-        yield self._octets(message_id)
-
     async def attachment(self, sha256: str) -> bytes:
         raise MailError(Reason.NO_SUCH_MESSAGE, sha256)
 
