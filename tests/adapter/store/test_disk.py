@@ -136,15 +136,15 @@ def test_write_at_completes_short_writes(directories: Directories, monkeypatch: 
     def write_short(fd: int, pieces: list[bytes], offset: int) -> int:
         assert whole(fd, pieces, offset) > 0  # the number of pieces is within the system's limit
         os.ftruncate(fd, offset)
-        return os.pwrite(fd, b"".join(pieces)[:taken], offset)
+        return os.pwrite(fd, b"".join(pieces)[:accepted_bytes], offset)
 
     monkeypatch.setattr(os, "pwritev", write_short)
-    for taken, spaces in ((1, 300), (9, 300), (10, 300), (11, 300), (70_000, 150_000), (200_000, 150_000)):
-        fd = disk.open_log(directories.root_fd, f"log-{taken}", create=True)
+    for accepted_bytes, spaces in ((1, 300), (9, 300), (10, 300), (11, 300), (70_000, 150_000), (200_000, 150_000)):
+        fd = disk.open_log(directories.root_fd, f"log-{accepted_bytes}", create=True)
         disk.write_at(fd, [b"before"], 0)
         disk.write_at(fd, [b"01234", memoryview(b"56789"), *[b"x"] * 1500], 6, spaces=spaces)
         os.close(fd)
-        data = Path(directories.root, f"log-{taken}").read_bytes()
+        data = Path(directories.root, f"log-{accepted_bytes}").read_bytes()
         assert data == b"before0123456789" + b"x" * 1500 + b" " * spaces
 
 
@@ -179,7 +179,7 @@ def test_boot_id_is_constant_within_a_boot() -> None:
 
 
 def _open_below(root: str) -> list[str]:
-    """Descriptors of this process below a directory; other threads may close theirs at any time."""
+    """Return the targets of open descriptors below a directory; other threads may close theirs at any time."""
     targets: list[str] = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -203,8 +203,8 @@ def test_a_directory_is_opened_once_while_it_is_kept_open(directories: Directori
         elsewhere: list[int] = []
 
         def open_in_thread() -> None:
-            with directories.open(("a", "b")) as its_own:
-                elsewhere.append(its_own)
+            with directories.open(("a", "b")) as thread_fd:
+                elsewhere.append(thread_fd)
 
         thread = threading.Thread(target=open_in_thread)
         thread.start()

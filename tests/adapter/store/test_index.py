@@ -43,7 +43,7 @@ def test_transaction_is_visible_after_its_commit(opened: Index) -> None:
     assert opened.applied_seq() == 5
 
 
-def test_a_failed_transaction_leaves_nothing(opened: Index) -> None:
+def test_failed_transaction_is_rolled_back(opened: Index) -> None:
     def fail() -> None:
         with opened.transaction() as connection:
             set_seq(connection, 5)

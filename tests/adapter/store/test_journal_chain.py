@@ -177,10 +177,10 @@ def test_arbitrary_bytes_are_not_a_store_id(raw: bytes) -> None:
 
 def test_store_id_is_read_unchanged_and_any_change_is_detected(directories: Directories) -> None:
     assert store_id.read(directories) == STORE
-    made = store_id.new()
-    store_id.write(directories, made)
-    assert store_id.read(directories) == made
-    raw = bytearray(store_id.encode(made))
+    new_id = store_id.new()
+    store_id.write(directories, new_id)
+    assert store_id.read(directories) == new_id
+    raw = bytearray(store_id.encode(new_id))
     for position in range(len(raw)):
         changed = bytes(raw[:position]) + bytes([raw[position] ^ 1]) + bytes(raw[position + 1 :])
         assert store_id.decode(changed) is None

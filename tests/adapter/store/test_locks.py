@@ -99,7 +99,7 @@ def test_one_time_limit_covers_all_locks_of_an_operation(directories: Directorie
 
 
 @pytest.mark.parametrize("name", [f"addresses/{ADA}.lock", "index.lock"])
-def test_a_plain_filelock_on_the_same_file_excludes(held: Locks, directories: Directories, name: str) -> None:
+def test_filelock_on_the_same_file_excludes_other_holders(held: Locks, directories: Directories, name: str) -> None:
     plain = FileLock(f"{directories.root}/locks/{name}")
     with held.hold([ADA]), pytest.raises(Timeout):
         plain.acquire(timeout=0.05)
@@ -175,17 +175,17 @@ def test_taking_a_lock_out_of_order_raises(held: Locks, first: tuple[int, str], 
 
 
 def test_address_locks_are_always_taken_in_sorted_order(held: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[str] = []
+    lock_names: list[str] = []
     take = Locks._take
 
     def recording(self: Locks, rank: int, name: str, deadline: float) -> bool:
-        taken.append(name)
+        lock_names.append(name)
         return take(self, rank, name, deadline)
 
     monkeypatch.setattr(Locks, "_take", recording)
     with held.hold(["c@x", "a@x", "b@x", "a@x"]):
         pass
-    assert taken == ["a@x.lock", "b@x.lock", "c@x.lock", "index.lock"]
+    assert lock_names == ["a@x.lock", "b@x.lock", "c@x.lock", "index.lock"]
 
 
 # --- lock files -----------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_locks_that_do_not_exclude_are_refused(
 
 def test_claimed_directory_cannot_be_claimed_until_it_is_released(directories: Directories) -> None:
     with directories.open(layout.LOCKS) as one, directories.open(layout.LOCKS) as two:
-        with locks.claim_directory(one) as mine, locks.claim_directory(two) as theirs:
-            assert (mine, theirs) == (True, False)
-        with locks.claim_directory(two) as now:
-            assert now
+        with locks.claim_directory(one) as is_first_holder, locks.claim_directory(two) as is_second_holder:
+            assert (is_first_holder, is_second_holder) == (True, False)
+        with locks.claim_directory(two) as is_holder:
+            assert is_holder

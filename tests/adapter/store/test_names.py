@@ -78,7 +78,7 @@ def _is_entry(entry: str) -> bool:
 @example('" a"@example.test')
 @example('"\\"quoted\\""@example.test')
 @example("İ@example.test")
-def test_an_address_has_one_spelling(text: str) -> None:
+def test_address_has_one_normal_form(text: str) -> None:
     address = _normal_address(text)
     assert names.normalise_address(address) == address
     assert not address.isascii() or names.normalise_address(address.upper()) == address
@@ -148,7 +148,7 @@ def test_address_entries_are_readable() -> None:
 
 
 @given(folder_names)
-def test_a_folder_has_one_spelling(text: str) -> None:
+def test_folder_name_has_one_normal_form(text: str) -> None:
     name = _normal_folder(text)
     assert names.normalise_folder(name) == name
     assert names.normalise_folder(name + "/") == name

@@ -31,7 +31,7 @@ def test_all_messages_are_recent_in_a_folder_without_a_mark(marks: sqlite3.Conne
     assert peek(marks, FOLDER, VALIDITY, 9) == 9
 
 
-def test_mark_never_falls(marks: sqlite3.Connection) -> None:
+def test_mark_never_decreases(marks: sqlite3.Connection) -> None:
     claim(marks, FOLDER, VALIDITY, 9)
     assert claim(marks, FOLDER, VALIDITY, 5) == 5  # a session with an older view
     assert peek(marks, FOLDER, VALIDITY, 12) == 9

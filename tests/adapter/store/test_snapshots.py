@@ -28,7 +28,7 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with three snapshots taken on the way, the last one not at the end."""
+    """A store with three snapshots at different points, and records after the last one."""
     root = tmp_path_factory.mktemp("snapshots") / "store"
     with new_store(root, ADA, BOB) as store:
         for number, _ in enumerate(steps(store)):
@@ -79,7 +79,7 @@ def test_two_snapshots_and_the_journal_since_the_older_are_kept(root: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove a table", "remove the manifest", "empty manifest", "remove"])
-def test_a_damaged_snapshot_falls_back_to_the_older(root: Path, damage: str) -> None:
+def test_rebuild_uses_the_older_snapshot_if_the_newer_is_damaged(root: Path, damage: str) -> None:
     older, newer = snapshot_seqs(root)
     directory = root / "snapshots" / f"{newer:016d}"
     table, manifest = directory / "messages.parquet", directory / "manifest.json"
@@ -169,7 +169,7 @@ def test_snapshot_waits_for_a_short_use_of_its_lock_and_refuses_after_a_time_lim
         assert store.snapshot() == store.index.applied_seq()
 
 
-def test_uidvalidity_does_not_go_back(tmp_path: Path) -> None:
+def test_uidvalidity_never_decreases(tmp_path: Path) -> None:
     """The highest UIDVALIDITY ever assigned may belong to a folder deleted before the snapshot."""
     root = tmp_path / "store"
     with new_store(root, ADA) as store:

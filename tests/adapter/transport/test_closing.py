@@ -33,12 +33,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_closing_waits_for_a_message_being_staged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    staging, go_on = threading.Event(), threading.Event()
+    staging, proceed = threading.Event(), threading.Event()
     real = ingest.ingest
 
     def slowly(*all_: Any, **more: Any) -> ingest.Ingested:
         staging.set()
-        assert go_on.wait(PATIENCE)
+        assert proceed.wait(PATIENCE)
         return real(*all_, **more)
 
     monkeypatch.setattr(ingest, "ingest", slowly)
@@ -49,7 +49,7 @@ def test_closing_waits_for_a_message_being_staged(root: Path, monkeypatch: pytes
         closed = pool.submit(store.close)
         wait_until(lambda: store._staging._ended)
         assert not closed.done()
-        go_on.set()
+        proceed.set()
         assert staged.result(PATIENCE).content.size == len(message())
         closed.result(PATIENCE)
     assert_layers_agree(root, root.parent / "scratch")
@@ -69,8 +69,8 @@ def test_closed_store_refuses_to_stage(root: Path) -> None:
 
 def test_interrupted_use_of_staging_does_not_block_closing(root: Path) -> None:
     store = Transport.open(root)
-    cut_off = store._staging._using()
-    cut_off.__enter__()  # an interrupt before the block is entered: __exit__ never runs
+    interrupted_use = store._staging._using()
+    interrupted_use.__enter__()  # an interrupt before the block is entered: __exit__ never runs
     store.close()
     assert os.listdir(root / "staging") == []
 
@@ -85,11 +85,11 @@ def test_spool_closed_after_the_store_removes_no_foreign_file(root: Path, tmp_pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / spool._name).touch()
-    theirs = os.open(elsewhere, os.O_RDONLY)
-    os.dup2(theirs, number)
+    foreign_fd = os.open(elsewhere, os.O_RDONLY)
+    os.dup2(foreign_fd, number)
     spool.close()
     assert os.listdir(elsewhere) == [spool._name]
-    for fd in {theirs, number}:
+    for fd in {foreign_fd, number}:
         os.close(fd)
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from adapter.store import disk
 from adapter.store.disk import Directories
 from adapter.store.flags import Flag
 from adapter.store.journal import Journal, without_aborted
+from adapter.store.locks import Locks
 from adapter.transport import operations as op
 from adapter.transport import writer
 from adapter.transport.operations.base import Plan
@@ -48,7 +49,7 @@ class Batches:
 
 def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[Any]]:
     """Submit operations while the writer is busy, so that they form one batch."""
-    entered, go_on = threading.Event(), threading.Event()
+    entered, proceed = threading.Event(), threading.Event()
 
     @dataclass(frozen=True)
     class Plug(op.Operation[None]):
@@ -58,7 +59,7 @@ def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[An
 
         def addresses(self) -> tuple[str, ...]:
             entered.set()
-            go_on.wait(PATIENCE)
+            proceed.wait(PATIENCE)
             raise MailError(Reason.NOT_ALLOWED)
 
         def plan(self, plan: Plan) -> None: ...
@@ -66,7 +67,7 @@ def together(store: Transport, *operations: op.Operation[Any]) -> list[Future[An
     store.submit(Plug())
     assert entered.wait(PATIENCE)
     futures = [store.submit(operation) for operation in operations]
-    go_on.set()
+    proceed.set()
     return futures
 
 
@@ -95,6 +96,17 @@ def outcomes(futures: list[Future[Any]]) -> list[str]:
         assert error is None or isinstance(error, MailError)
         names.append("done" if error is None else error.reason.name)
     return names
+
+
+@contextmanager
+def index_locked(store: Transport) -> Iterator[None]:
+    """Hold the index lock as another process would."""
+    with (
+        closing(Directories(store.root)) as directories,
+        closing(Locks(directories, PATIENCE)) as holder,
+        holder.hold(()),
+    ):
+        yield
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -288,7 +300,7 @@ async def test_commits_can_be_awaited_from_asyncio(store: Transport) -> None:
 
 
 async def test_a_cancelled_task_does_not_cancel_its_commit(store: Transport) -> None:
-    with store._locks.hold(()):
+    with index_locked(store):
         task = asyncio.create_task(store.commit(op.Subscribe(ADA, "a")))
         await asyncio.sleep(0.01)
         task.cancel()
@@ -300,7 +312,7 @@ async def test_a_cancelled_task_does_not_cancel_its_commit(store: Transport) -> 
 
 
 async def test_a_time_limit_does_not_cancel_its_commit(store: Transport) -> None:
-    with store._locks.hold(()), pytest.raises(TimeoutError):
+    with index_locked(store), pytest.raises(TimeoutError):
         await asyncio.wait_for(store.commit(op.CreateFolder(ADA, "a")), 0.01)
     await store.commit(op.Subscribe(ADA, "b"))
     assert "a" in folder_names(store)
@@ -312,7 +324,7 @@ def test_writer_survives_the_end_of_an_event_loop(store: Transport) -> None:
         await asyncio.sleep(0)
         _task.cancel()
 
-    with store._locks.hold(()):
+    with index_locked(store):
         asyncio.run(leave())
     store.run(op.Subscribe(ADA, "b"))
     assert {"a", "b"} <= set(subscriptions(store))

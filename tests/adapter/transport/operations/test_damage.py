@@ -138,7 +138,7 @@ def test_marks_and_losses_are_replayed_from_the_journal(tmp_path: Path) -> None:
         assert store.index.query("SELECT * FROM lost_places") == []
 
 
-def test_lost_message_outlives_retention_and_goes_with_its_account(tmp_path: Path) -> None:
+def test_lost_message_is_kept_by_retention_and_removed_with_its_account(tmp_path: Path) -> None:
     """Its attachments are kept in case its file is restored, until the account is purged."""
     with new_store(tmp_path / "store", ADA) as store:
         message_id = deliver(store, ADA, octets=message(attachments=[PART])).message_id

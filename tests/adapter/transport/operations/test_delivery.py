@@ -67,9 +67,9 @@ def test_unknown_and_deactivated_recipients_do_not_stop_delivery_to_the_others(s
     store.run(op.Register("gone@example.test"))
     store.run(op.Deregister("gone@example.test"))
     delivery = deliver(store, "gone@example.test", ADA, "nobody@example.test")
-    gone, unknown = delivery.recipients["gone@example.test"], delivery.recipients["nobody@example.test"]
-    assert isinstance(gone, MailError)
-    assert gone.reason is Reason.INACTIVE_ADDRESS
+    inactive, unknown = delivery.recipients["gone@example.test"], delivery.recipients["nobody@example.test"]
+    assert isinstance(inactive, MailError)
+    assert inactive.reason is Reason.INACTIVE_ADDRESS
     assert isinstance(unknown, MailError)
     assert unknown.reason is Reason.NO_SUCH_ADDRESS
     assert placed(delivery).uid == 1
@@ -143,7 +143,7 @@ def test_sent_copy_follows_a_renamed_sent_folder(store: Transport) -> None:
     assert delivery.sent.folder_name == "Gesendet"
 
 
-def test_without_a_sent_folder_the_message_still_goes_out(store: Transport) -> None:
+def test_message_is_delivered_without_a_sent_folder(store: Transport) -> None:
     store.run(op.DeleteFolder(BOB, "Sent"))
     delivery = store.run(op.Deliver(store.stage(message()), BOB, [ADA], keep_sent=True))
     assert delivery.sent is None
@@ -194,12 +194,12 @@ def test_attachment_shared_by_messages_is_stored_once(store: Transport) -> None:
     assert len([path for path in Path(store.root, "attachments").rglob("*") if path.is_file()]) == 1
 
 
-def test_a_discarded_message_leaves_nothing(store: Transport) -> None:
+def test_discarded_message_leaves_no_file(store: Transport) -> None:
     store.discard(store.stage(message(attachments=[os.urandom(600_000), b"x" * 50])))
     assert canonical_files(store) == []
 
 
-def test_a_spool_takes_any_size(store: Transport) -> None:
+def test_spool_accepts_messages_of_any_size(store: Transport) -> None:
     for size in (0, 10, 300_000, 1_500_000):
         octets = message(body="0123456789abcd\r\n" * (size // 16))
         spool = store.spool()

@@ -262,7 +262,7 @@ def test_subscription_does_not_require_a_folder_and_survives_its_deletion(store:
     assert "Work" not in subscriptions(store)
 
 
-def test_a_rename_leaves_subscriptions_alone(store: Transport) -> None:
+def test_rename_does_not_change_subscriptions(store: Transport) -> None:
     store.run(op.RenameFolder(ADA, "Sent", "Gesendet"))
     assert subscriptions(store) == STANDARD
 

@@ -142,8 +142,8 @@ def test_moving_back_and_forth_never_reuses_a_uid(store: Transport, inbox: int) 
 def test_expunge_removes_only_messages_flagged_deleted(store: Transport, inbox: int) -> None:
     store.run(op.ChangeFlags(ADA, inbox, [1, 2, 4], "add", DELETED))
     before = folder(store)
-    gone = store.run(op.Expunge(ADA, inbox, [2, 3]))
-    assert gone == op.Expunged(before.highestmodseq + 1, [2])
+    result = store.run(op.Expunge(ADA, inbox, [2, 3]))
+    assert result == op.Expunged(before.highestmodseq + 1, [2])
     assert uids(store) == [1, 3, 4, 5]
     assert store.run(op.Expunge(ADA, inbox)).uids == [1, 4]
     after = folder(store)

@@ -275,12 +275,12 @@ def test_closing_writes_a_final_checkpoint_even_if_one_is_in_progress(
     from adapter.transport import transport as module
 
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-    begun, go_on = threading.Event(), threading.Event()
+    begun, proceed = threading.Event(), threading.Event()
     write = checkpoint.write
 
     def slow(directories: Directories, seq: int) -> None:
         begun.set()
-        go_on.wait(10)
+        proceed.wait(10)
         write(directories, seq)
 
     with new_store(tmp_path / "store", ADA) as store:
@@ -292,7 +292,7 @@ def test_closing_writes_a_final_checkpoint_even_if_one_is_in_progress(
         last = store.index.applied_seq()
         closer = threading.Thread(target=store.close)
         closer.start()
-        go_on.set()
+        proceed.set()
         closer.join()
     with closing(Directories(str(tmp_path / "store"))) as directories:
         latest = checkpoint.read(directories)
