@@ -60,7 +60,7 @@ class Octets:
 
 
 class StagedFile(Struct, frozen=True, array_like=True, gc=False):
-    """The name of a canonical file in staging; ``name`` is None for a file that was never staged."""
+    """The name of a canonical file in staging; None for a file that was never staged."""
 
     session: str
     name: str | None

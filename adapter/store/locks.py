@@ -27,8 +27,8 @@ from adapter.store.disk import Directories
 from protocol.errors import MailError, Reason
 
 _KEPT_ADDRESS_LOCKS = 256
-#: Seconds between two attempts: an eighth of the time waited so far, so that a free lock is not left lying for long.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0004, 0.004
+#: Back-off between two attempts: an eighth of the time waited so far, so that a free lock is taken soon.
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.0004, 0.004
 
 
 def _open_lock(directory: int, name: str) -> int:
@@ -40,7 +40,7 @@ class LockOrderError(RuntimeError):
 
 
 class LockTimeout(MailError):  # noqa: N818 - what happened, not a mistake
-    """A lock could not be had in time. ``address`` is the one it belongs to; None: nobody can have the store now."""
+    """A lock timed out. ``address`` is the one it belongs to; None: it is a lock of the whole store."""
 
     def __init__(self, detail: str, address: str | None = None) -> None:
         super().__init__(Reason.LOCK_TIMEOUT, detail)
@@ -120,7 +120,7 @@ class Locks:
             now = time.monotonic()
             if now >= deadline:
                 return False
-            pause = min(max(_SHORTEST_PAUSE, (now - began) / 8), _LONGEST_PAUSE)
+            pause = min(max(_MIN_PAUSE_SECONDS, (now - began) / 8), _MAX_PAUSE_SECONDS)
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, protects nothing
 
     def _release(self) -> None:
@@ -221,9 +221,9 @@ def check_exclusion(directories: Directories) -> None:
 
 @contextlib.contextmanager
 def claim_directory(fd: int, patience: float = 0.0) -> Iterator[bool]:
-    """Whether nobody alive claims this (staging) directory; if so, claim it for the length of the block.
+    """True if no live process claims this (staging) directory; it is claimed until the end of the block.
 
-    With ``patience``, somebody may have it for so many seconds: others claim it for a moment when they look.
+    ``patience``: seconds to retry, because processes that only check the claim hold it for a moment.
     """
     deadline = time.monotonic() + patience
     while not (claimed := lock_descriptor(fd, blocking=False)) and time.monotonic() < deadline:
@@ -237,9 +237,9 @@ def claim_directory(fd: int, patience: float = 0.0) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def duty_lock(directories: Directories, duty: str) -> Iterator[bool]:
-    """Whether this process is the one that does this work; if so, it is for the length of the block.
+    """True if this process gets the duty, which it holds until the end of the block.
 
-    It is not part of a round: its holder takes and lets go of the other locks as every writer does.
+    The duty is not part of the lock order: its holder takes and releases the other locks as every writer does.
     """
     with directories.stable(layout.LOCKS) as directory:
         fd = _open_lock(directory, layout.duty_lock(duty))

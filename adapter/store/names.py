@@ -90,7 +90,7 @@ def normalise_address(text: str) -> str:
         and (_DOMAIN_LITERAL.match(domain) or all(_DOMAIN_LABEL.match(label) for label in domain.split(".")))
     )
     address = f"{local}@{domain}"
-    # A local part whose spelling would change again (quotes or blanks inside its quotes) would have two spellings.
+    # A local part that normalisation would change again (quotes or blanks inside its quotes) has two spellings.
     if (
         not valid
         or _spell(address) != (local, domain)
@@ -119,12 +119,12 @@ def address_of_entry(entry: str) -> str:
 
 
 def stash_entry(address: str, registration: str) -> str:
-    """Where a stashed mailbox lies; ``%~`` never occurs in an escaped address, so it collides with none."""
+    """The directory of a stashed mailbox; ``%~`` never occurs in an escaped address, so there is no collision."""
     return f"{address_entry(address)}%~{registration}"
 
 
 def owner_of_entry(entry: str) -> str:
-    """The address that the directory of a mailbox, stashed perhaps, tells; the entry itself if that tells no text."""
+    """The address in the name of a mailbox's directory, stashed or not; the entry itself if that is not text."""
     address = address_of_entry(entry.partition("%~")[0])
     return address if is_text(address) else entry
 
@@ -159,7 +159,7 @@ def folder_entry(name: str) -> str:
 
 
 def is_shortened(entry: str) -> bool:
-    """Whether a directory name alone does not tell the folder's name (then the ``.name`` file does)."""
+    """True if a directory name is a shortened folder name (the full one is in the ``.name`` file)."""
     return "%+" in entry
 
 

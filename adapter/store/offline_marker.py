@@ -1,7 +1,7 @@
-"""The offline marker: who took the store offline, when, why and until when.
+"""The offline marker: the command that took the store offline, when, why and until when.
 
 ``maintenance on`` leaves a marker that lasts until ``maintenance off``. A command that works offline (repair) leaves
-one for as long as it runs and holds a lock meanwhile: if it dies, nobody holds that, and the marker counts for nothing.
+one while it runs and holds a lock: if it dies, the lock is free, and the marker is ignored.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ An executor and a future for each step would cost more than the step. So threads
 the loop is woken once for a batch that ends together.
 
 Small messages are staged and committed on the same thread, all that wait together: staging beside a commit would
-only take the interpreter from it, at each of its system calls, and keep other processes waiting for its locks. What is
-large is staged on threads of its own and handed to the writer, so that it holds up nothing that is small.
+only take the interpreter from it, at each of its system calls, and keep other processes waiting for its locks. Large
+messages are staged on other threads and handed to the writer, so that they do not hold up small ones.
 
 Invariant: a job that was started is finished, even if the task that waits for it is cancelled.
 """

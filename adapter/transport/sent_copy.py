@@ -48,7 +48,7 @@ _Read = Callable[[int, int], Iterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What is compared of a message: its fields without trace fields, and a digest of its body."""
+    """The compared part of a message: its fields without trace fields, and a digest of its body."""
 
     message_id: str
     fields: Counter[tuple[str, bytes]]

@@ -118,9 +118,8 @@ class StagingArea:
     def close(self, *, keep: bool) -> None:
         """Remove this session's directory, unless no checkpoint made its content durable elsewhere: then ``keep``.
 
-        Other threads that are about to write to it are waited for; this one, if Ctrl-C took it out of that, never comes
-        to the end of it. Those that come later find it closed: nothing may be written by its descriptor any more, which
-        soon is that of something else.
+        Waits for other threads that write to it, but not for a write of this thread that Ctrl-C interrupted. Later
+        writers find it closed: the descriptor may soon belong to another file.
         """
         with self._mutex:
             self._ended = True
@@ -231,7 +230,7 @@ class StagingArea:
             return disk.open_read(directory, name)
 
     def remove(self, name: str) -> None:
-        """What cannot be removed now goes with the session: that is no reason to fail what is already done."""
+        """Remove a staged file. After a failure it goes with the session: finished work does not fail for it."""
         try:
             with self._using() as directory:
                 disk.unlink(directory, name)
@@ -351,7 +350,7 @@ class Spool:
 
 
 def remove_session(directories: Directories, session: str, directory: int) -> bool:
-    """False: it could not be removed. That is no reason to stop; the next one that opens the store tries again."""
+    """Remove a session; False if that failed: the next process that opens the store retries."""
     try:
         for name in os.listdir(directory):
             disk.unlink(directory, name)
@@ -364,8 +363,8 @@ def remove_session(directories: Directories, session: str, directory: int) -> bo
 
 
 def is_in_use(directories: Directories) -> bool:
-    """Whether anybody has the store open. Tells the truth to the holder of the index lock: who opens a store makes a
-    session while it holds that."""
+    """True if a process has the store open. Exact for the holder of the index lock, under which processes that open the
+    store create their session."""
     return any(not claimed for _, _, claimed in _sessions(directories))
 
 
@@ -379,9 +378,9 @@ def remove_dead_sessions(directories: Directories) -> list[str]:
 
 
 def _sessions(directories: Directories) -> Iterator[tuple[str, int, bool]]:
-    """Each with its directory, and whether it could be claimed, since nobody alive does.
+    """Each session with its directory, and whether it could be claimed because its process is dead.
 
-    Folders that a recovery has set aside are none: they may hold files of others, and go back by themselves.
+    Folders that a recovery has set aside are skipped: they may hold foreign files, and recovery moves them back.
     """
     with directories.stable(layout.STAGING) as parent:
         entries = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]

@@ -244,7 +244,7 @@ class Writer:
         if not complete or not self._journal.is_known:
             return False
         try:
-            # No record will name these any more: the rollback must be durable before they are removed.
+            # The records are about to be removed: the rollback must be durable first.
             disk.sync_file_system(self._directories.root_fd)
         except OSError:
             return False

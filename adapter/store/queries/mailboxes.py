@@ -123,7 +123,7 @@ def oldest_rows(connection: sqlite3.Connection, folder_id: int, limit: int) -> l
 
 
 def octets_digests(connection: sqlite3.Connection, folder_id: int) -> dict[str, int]:
-    """How often each SHA-256 of octets occurs among the messages of a folder."""
+    """Count each SHA-256 of octets among the messages of a folder."""
     rows = connection.execute(
         "SELECT m.wire_sha256, count(*) FROM mailbox_projections p JOIN messages m USING (message_id)"
         " WHERE p.folder_id = ? AND m.file_sha256 <> '' GROUP BY m.wire_sha256",

@@ -1,8 +1,8 @@
-r"""Which messages were announced as ``\Recent`` (RFC 3501 2.3.2): one row per folder, in a database of its own.
+r"""Marks of messages that were announced as ``\Recent`` (RFC 3501 2.3.2): one row per folder, in a separate database.
 
-A row has the first UID that no session was told of as recent; a folder without a row has announced nothing yet. The
-database is a cache: it is no part of the journal and may be removed at any time. When it is made, what the folders
-hold by then counts as announced, so that after a loss nothing is recent rather than everything.
+A row has the first UID that was not announced as recent to any session; a folder without a row has announced nothing
+yet. The database is a cache: it is not part of the journal and may be removed at any time. When it is made, everything
+that the folders hold counts as announced, so that after a loss nothing is recent rather than everything.
 
 It is in WAL mode with ``synchronous=OFF``: a write costs some 50 microseconds and never waits for the disk, a killed
 process leaves it intact, and a database that a power loss has damaged is dropped.

@@ -21,7 +21,7 @@ from adapter.store import disk, layout
 from adapter.store.disk import Directories
 from adapter.store.queries import schema
 
-#: Of the tables, and of how text is taken from messages and folded: another one means that all is to be made anew.
+#: Of the tables, and of how text is extracted and folded: an index of another version is rebuilt.
 VERSION = 2
 _SUFFIXES = ("", "-wal", "-shm")
 _BUSY_SECONDS = 10.0
@@ -96,10 +96,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def trouble(root: str) -> str:
-    """What is wrong with the text index, empty if nothing is or there is none. Changes nothing.
+    """Describe a defect of the text index; empty if there is none, or no index. Changes nothing.
 
-    Its pages, its schema and the keys of its rows are checked. What the rows say is not: that would take as long as to
-    make them.
+    Pages, schema and the keys of rows are checked. The texts are not: checking takes as long as indexing again.
     """
     path = layout.absolute(root, layout.TEXT_INDEX_FILE)
     try:
@@ -135,15 +134,15 @@ def _examine(connection: sqlite3.Connection) -> str:
     version = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
     if version != (VERSION,):
         return f"version {version and version[0]!r}"
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        return str(found)[:200]
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        return str(result)[:200]
     strange = connection.execute(_STRANGE).fetchone()
     return f"row {strange[0]} is not ours" if strange else ""
 
 
 def drop(root: str) -> None:
-    """Remove the text index. Others that have it open go on with a file nobody else sees, until they look again."""
+    """Remove the text index. Processes that have it open use the unlinked file until they check again."""
     with contextlib.closing(Directories(root)) as directories:
         for suffix in _SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

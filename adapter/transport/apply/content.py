@@ -69,7 +69,7 @@ def _move(
 
 
 class Belief(Enum):
-    """Which existing files are trusted: every name, every file with the right content, or none."""
+    """Trust in existing files: every name, every file with the right content, or none."""
 
     NAMES = "names"
     CONTENT = "content"

@@ -1,8 +1,8 @@
-"""Mirroring another server's mail: each message comes with a bookmark that says where it lies, in one commit.
+"""Mirror another server's mail: each message and the bookmark with its place are one commit.
 
-A bookmark names a message of the other server; its value is a :class:`Place`. A message whose bookmark is there is not
-taken again, whoever asks: that makes fetching it again after a crash, or by two processes, harmless. Flags are merged:
-what changed there since the last look is changed here, everything else stays as it is here.
+A bookmark names a message of the other server; its value is a :class:`Place`. A message with a bookmark is not
+added again: fetching it twice, after a crash or by two processes, is idempotent. Flags are merged: changes upstream
+since the last sync are applied, every other flag stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.errors import MailError, Reason
 
 
 class Place(NamedTuple):
-    """Where a mirrored message lies here, and the flags it had there when last seen."""
+    """The folder and UID of a mirrored message, and its upstream flags at the last sync."""
 
     folder: int
     uid: int
@@ -72,8 +72,8 @@ class MirrorAppend(Operation[Placed | None]):
 
 @dataclass(frozen=True, slots=True)
 class MirrorChange:
-    """The flags a message has there now. ``claims`` is where it lies here already, if no bookmark says so yet;
-    ``instead_of`` is then the bookmark it had before."""
+    """The current upstream flags of a message. ``claims``: its folder and UID here, if it has no bookmark yet;
+    ``instead_of`` is then its earlier bookmark."""
 
     bookmark: str
     flags: int
@@ -84,7 +84,7 @@ class MirrorChange:
 
 @dataclass(frozen=True, slots=True)
 class MirrorUpdated:
-    flagged: int  # messages whose flags changed here
+    flagged: int  # messages with changed flags
     removed: int
 
 
@@ -136,7 +136,7 @@ class UpdateMirror(Operation[MirrorUpdated]):
         return sum(len(uids) for groups in changes_by_folder.values() for uids in groups.values())
 
     def _before(self, plan: Plan, change: MirrorChange) -> Place | None:
-        """Where the message lies, with the flags it was last seen with."""
+        """The place of the message, with its upstream flags at the last sync."""
         value = bookmark_queries.value(plan.connection, self.owner, change.bookmark)
         if value is not None:
             return Place.decode(value)
