@@ -295,7 +295,6 @@ def test_unrecoverable_part_gets_a_placeholder(tmp_path: Path) -> None:
     subject = front_matter.read(victim.read_bytes()).subject
     blob.unlink()
     repaired = lab.repair(root)
-    assert set(actors(str(root), "repair")) == {Actor(OPERATOR, "markpost repair")}
     assert repaired.report["verified"], repaired.report
     (lost,) = [item for item in repaired.report["items"] if item["severity"] == "loss"]
     assert lost["subject"] == blob.name
@@ -336,6 +335,7 @@ def test_unrecoverable_message_leaves_its_folders(tmp_path: Path, subject: str) 
     content = victim.read_bytes()
     victim.unlink()
     repaired = lab.repair(root)
+    assert set(actors(str(root), "repair")) == {Actor(OPERATOR, "markpost repair")}
     assert repaired.kinds == {"message-lost": 1}
     assert repaired.report["severities"]["loss"] == 1
     assert repaired.report["verified"], repaired.report
