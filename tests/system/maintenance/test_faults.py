@@ -184,6 +184,8 @@ def _assert_repaired(root: Path, victims: Victims, fault_names: Iterable[str]) -
     if victims.unreadable:
         assert lab.check(root).kinds == {"unreadable": victims.unreadable}, "nothing else remains"
         victims.make_readable()
+    if victims.has_lost_in_closed_folder:
+        assert lab.repair(root).kinds.keys() == {"projection-dangling"}
     before.is_back()
     assert lab.check(root).kinds == {}
     return applied

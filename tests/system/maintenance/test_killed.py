@@ -88,7 +88,7 @@ def _caller() -> str:
     functions: list[str] = []
     while frame is not None and len(functions) < 3:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("adapter.maintenance"):
+        if module.startswith(("adapter.maintenance", "adapter.store.quarantine")):
             functions.append(f"{module.rpartition('.')[2]}.{frame.f_code.co_name}")
         frame = frame.f_back  # type: ignore[assignment]
     return " < ".join(functions)

@@ -24,4 +24,6 @@ def folder_identity_unreadable(v: Victims) -> None:
 
 @fault("disk", "unreadable")
 def folder_closed(v: Victims) -> None:
-    v.make_unreadable(v.folder_path(v.directory(v.shows_no_loss)))
+    place = v.directory(v.shows_no_renewed)
+    v.closed.add(place.id)
+    v.make_unreadable(v.folder_path(place))

@@ -59,6 +59,7 @@ class Victims:
         self.renewed: set[str] = set()  # messages with new UIDs, and returned ones
         self.losses = 0  # findings with severity loss
         self.unreadable = 0  # files that cannot be opened
+        self.closed: set[int] = set()  # folders with a directory that cannot be opened
         with closing(self.connect()) as connection:
             read = _reader(connection)
             self.accounts: list[tuple[str, str, str]] = read(
@@ -115,10 +116,14 @@ class Victims:
         self.use("link", *(each for each in self.shown if each.folder == place.id))
         return place
 
-    def shows_no_loss(self, place: Place) -> bool:
-        """True if repair has no reason to change the links of a folder: none of its messages is lost or renewed."""
-        changed = self.lost | self.renewed
-        return not any(each.message in changed for each in self.shown if each.folder == place.id)
+    def shows_no_renewed(self, place: Place) -> bool:
+        """True if repair has no reason to add links to a folder: none of its messages gets a new UID."""
+        return not any(each.message in self.renewed for each in self.shown if each.folder == place.id)
+
+    @property
+    def has_lost_in_closed_folder(self) -> bool:
+        """True if a link of a lost message stays until its folder can be read."""
+        return any(each.message in self.lost for each in self.shown if each.folder in self.closed)
 
     def folder_for_link(self, fit: Callable[[Place], object] = bool) -> Place:
         """A folder that keeps its directory; other faults may add links to it."""
