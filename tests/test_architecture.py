@@ -398,10 +398,6 @@ def untyped_effects(module: str, source: str) -> list[str]:
 
 
 _FLAG_BITS = re.compile(r"\bflags\s*(?:&|\||>>)\s*\d|\bflags\s*=\s*[1-9]")
-#: Modules that have yet to take bits from ``Flag``. Shorten this list; add nothing.
-FLAGS_NOT_YET_NAMED: set[str] = {
-    "adapter/maintenance/expected/normalise.py",
-}
 
 
 def unnamed_flags(module: str, source: str) -> list[str]:
@@ -461,7 +457,7 @@ RULES: list[tuple[Rule, list[str]]] = [
     (possessive_groups, ADAPTER + PROTOCOL),
     (foreign_sql, ADAPTER + PROTOCOL),
     (untyped_effects, ADAPTER + TESTS),
-    (unnamed_flags, [module for module in ADAPTER if module not in FLAGS_NOT_YET_NAMED]),
+    (unnamed_flags, ADAPTER),
     (assigned_states, [module for module in ADAPTER + PROTOCOL if "/imap/" in module]),
     (around_the_contract, [module for module in ADAPTER if module.startswith("adapter/imap/commands/")]),
 ]

@@ -14,6 +14,9 @@ from typing import Any
 from adapter.maintenance.expected import tables
 from adapter.maintenance.expected.tables import NOTES
 from adapter.store.effects import ProjectedRow
+from adapter.store.flags import Flag
+
+_READ, _DELETED, _ARCHIVED = int(Flag.READ), int(Flag.DELETED), int(Flag.ARCHIVED)
 
 _STATEMENTS = (
     # rows without their folder, message or registration
@@ -22,8 +25,8 @@ _STATEMENTS = (
     " OR message_id NOT IN (SELECT message_id FROM messages WHERE file_sha256 <> '')",
     "DELETE FROM mailbox_state WHERE NOT EXISTS (SELECT 1 FROM mailbox_projections p"
     " WHERE p.folder_id = mailbox_state.folder_id AND p.uid = mailbox_state.uid)",
-    "INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq)"
-    " SELECT p.folder_id, p.uid, iif(f.special_use = '\\Archive', 32, 0), '', f.highestmodseq"
+    "INSERT INTO mailbox_state (folder_id, uid, flags, keywords, modseq)"  # noqa: S608
+    f" SELECT p.folder_id, p.uid, iif(f.special_use = '\\Archive', {_ARCHIVED}, 0), '', f.highestmodseq"
     " FROM mailbox_projections p JOIN folders f USING (folder_id)"
     " WHERE NOT EXISTS (SELECT 1 FROM mailbox_state s WHERE s.folder_id = p.folder_id AND s.uid = p.uid)",
     "DELETE FROM expunged WHERE folder_id NOT IN (SELECT folder_id FROM folders)",
@@ -46,8 +49,8 @@ _STATEMENTS = (
     " WHERE key = 'last_uidvalidity'",
 )
 _COUNTS = (
-    "CREATE TEMP TABLE counted AS SELECT p.folder_id, count(*) AS messages, sum(1 - (s.flags & 1)) AS unseen,"
-    " sum((s.flags >> 3) & 1) AS deleted, sum(m.size) AS size FROM mailbox_projections p"
+    f"CREATE TEMP TABLE counted AS SELECT p.folder_id, count(*) AS messages, sum(s.flags & {_READ} = 0) AS unseen,"  # noqa: S608
+    f" sum(s.flags & {_DELETED} <> 0) AS deleted, sum(m.size) AS size FROM mailbox_projections p"
     " JOIN mailbox_state s USING (folder_id, uid) JOIN messages m USING (message_id) GROUP BY p.folder_id",
     "UPDATE folders SET messages = 0, unseen = 0, deleted = 0, size = 0"
     " WHERE folder_id NOT IN (SELECT folder_id FROM counted)",
@@ -55,7 +58,7 @@ _COUNTS = (
     " FROM counted c WHERE c.folder_id = folders.folder_id",
     "DROP TABLE counted",
     "DELETE FROM thread_summaries",
-    "INSERT INTO thread_summaries SELECT f.registration_id, m.thread_id, count(*), sum(1 - (s.flags & 1)),"
+    f"INSERT INTO thread_summaries SELECT f.registration_id, m.thread_id, count(*), sum(s.flags & {_READ} = 0),"  # noqa: S608
     " max(m.message_id) FROM mailbox_projections p JOIN mailbox_state s USING (folder_id, uid)"
     " JOIN messages m USING (message_id) JOIN folders f USING (folder_id) GROUP BY 1, 2",
 )
