@@ -282,5 +282,5 @@ def test_old_java_is_reported_in_one_line(tmp_path: Path) -> None:
     assert result.returncode == 75, "neither clean nor findings"
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert "needs Java 17 or later" in result.stderr
+    assert "check that Java is 17 or later" in result.stderr
     assert not list(lab.path(tmp_path / "store", *layout.MAINTENANCE).glob("run-*"))
