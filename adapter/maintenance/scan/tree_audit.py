@@ -29,7 +29,7 @@ def audit(directories: Directories) -> Iterator[Finding]:
     if wide := top.st_mode & tree_rules.READABLE:
         yield _too_wide("mode-too-wide", (), "", top.st_mode, wide)
     yield from _directory(directories, (), top.st_uid, reachable)
-    if problem := text_index.trouble(directories.root):
+    if problem := text_index.find_defect(directories.root):
         yield Finding("text-index-damaged", layout.TEXT_INDEX_FILE, name=layout.TEXT_INDEX_FILE, detail=problem)
 
 

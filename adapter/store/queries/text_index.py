@@ -95,7 +95,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"text index of version {version and version[0]!r}")
 
 
-def trouble(root: str) -> str:
+def find_defect(root: str) -> str:
     """Describe a defect of the text index; empty if there is none, or no index. Changes nothing.
 
     Pages, schema and the keys of rows are checked. The texts are not: checking takes as long as indexing again.

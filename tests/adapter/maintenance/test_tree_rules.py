@@ -111,14 +111,14 @@ def _text_index(root: Path) -> Path:
 
 
 def test_intact_text_index_is_not_changed(tmp_path: Path) -> None:
-    assert text_index.trouble(str(tmp_path)) == ""
+    assert text_index.find_defect(str(tmp_path)) == ""
     file = _text_index(tmp_path)
     before = sorted(os.listdir(tmp_path)), file.read_bytes()
-    assert text_index.trouble(str(tmp_path)) == ""
+    assert text_index.find_defect(str(tmp_path)) == ""
     assert (sorted(os.listdir(tmp_path)), file.read_bytes()) == before
     connection = text_index.connect(str(tmp_path))  # a server has it open
     connection.execute("INSERT INTO accounts VALUES (1, 'reg-1')")
-    assert text_index.trouble(str(tmp_path)) == ""
+    assert text_index.find_defect(str(tmp_path)) == ""
     connection.close()
 
 
@@ -136,13 +136,13 @@ def test_foreign_text_index_is_reported(tmp_path: Path, statement: str, wrong: s
     connection = text_index.connect(str(tmp_path))
     connection.execute(statement)
     connection.close()
-    assert text_index.trouble(str(tmp_path)) == wrong
+    assert text_index.find_defect(str(tmp_path)) == wrong
 
 
 def test_garbage_in_place_of_the_text_index_is_reported(tmp_path: Path) -> None:
     file = tmp_path / layout.TEXT_INDEX_FILE
     file.write_bytes(b"garbage" * 5000)
-    assert "not a database" in text_index.trouble(str(tmp_path))
+    assert "not a database" in text_index.find_defect(str(tmp_path))
     file.unlink()
     os.mkfifo(file)
-    assert text_index.trouble(str(tmp_path)) == "is not a file"
+    assert text_index.find_defect(str(tmp_path)) == "is not a file"
