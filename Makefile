@@ -42,7 +42,7 @@ pytest: setup
 lab: setup
 	$(VENV)/bin/pytest tests/system/lab
 	MARKPOST_KILLS=places HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest --numprocesses 2 --dist loadfile \
-	    --no-loadscope-reorder --timeout 3600 tests/system/crash tests/system/maintenance tests/adapter tests/protocol
+	    --no-loadscope-reorder --timeout 3600 tests/system tests/adapter tests/protocol
 
 bench: setup
 	$(PYTHON) -m tests.bench $(BENCH)

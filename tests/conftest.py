@@ -22,25 +22,9 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).resolve().parent
 _ROOT = _TESTS.parent
 _LONG = ("clients", "crash", "maintenance", "stress")
-#: These share the Spark session of their process, so one process runs them all: starting another, and its first scan
-#: of a store, take half a minute of a processor.
-_ONE_SESSION = tuple(
-    f"tests/system/maintenance/test_{name}.py"
-    for name in (
-        "backup",
-        "busy",
-        "cluster",
-        "conflicts",
-        "faults",
-        "killed",
-        "looks",
-        "losses",
-        "oddities",
-        "rounds",
-        "schema",
-        "tree",
-    )
-)
+#: The files of this directory share the Spark session of their process, so one process runs them all: starting another,
+#: and its first scan of a store, take half a minute of a processor.
+_ONE_SESSION = "tests/system/maintenance/one_session"
 if str(_ROOT) not in sys.path:  # `pytest` alone does not put it there, and tests import tests.support
     sys.path.insert(0, str(_ROOT))
 
@@ -145,7 +129,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     def unit(nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return _ONE_SESSION[0] if file in _ONE_SESSION else file
+        return _ONE_SESSION if file.startswith(f"{_ONE_SESSION}/") else file
 
     scheduler = LoadFileScheduling(config, log)
     scheduler._split_scope = unit
@@ -158,7 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     last = (len(items), "")
 
     def rank(item: pytest.Item) -> tuple[int, str]:
-        if item.nodeid.startswith(_ONE_SESSION):
+        if item.nodeid.startswith(f"{_ONE_SESSION}/"):
             return (-1, "")
         directory = item.path.parent.name
         positions = files.setdefault(directory, {})
