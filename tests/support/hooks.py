@@ -7,14 +7,19 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from adapter.config.loader import Seconds
 from adapter.config.schema import HookSettings
 from adapter.hooks import runner
 from adapter.store.queries import bookmarks as bookmark_queries
 from adapter.transport.transport import Transport
+from tests.support.layers import assert_layers_agree
+from tests.support.stores import ADA, BOB, new_store
 from tests.support.waiting import PATIENCE, until
 
 
@@ -62,6 +67,21 @@ class HookReceiver:
         self.answers.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[HookReceiver]:
+    started = HookReceiver()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[Transport]:
+    """An open store with two accounts; all its layers must agree once it is closed."""
+    with new_store(tmp_path / "store", ADA, BOB) as opened:
+        yield opened
+    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
 
 
 def url_hook(receiver: HookReceiver, **changes: Any) -> HookSettings:

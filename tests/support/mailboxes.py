@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from adapter.read_model.cached_folder import CachedFolder
 from adapter.read_model.fetch.stream import Fetch
 from adapter.read_model.mailboxes import CacheLimits, MailboxCache
+from adapter.store.queries import mailboxes as queries
 from adapter.transport.commit_queue import CommitQueue
 from adapter.transport.transport import Transport
 from protocol.imap.commands.fetch_items import FetchItem
@@ -56,6 +57,30 @@ class Listener:
 async def open_folder(mailboxes: MailboxCache, name: str = "INBOX", address: str = ADA) -> CachedFolder:
     account = await mailboxes.account(address)
     return await mailboxes.folder(account.folders[name].id)
+
+
+def assert_fresh(transport: Transport, state: CachedFolder) -> None:
+    """Compare the cached folder with the index."""
+    with transport.reading() as connection:
+        folder = queries.folder_by_id(connection, state.id)
+        stored = queries.rows(connection, state.id)
+    assert folder is not None
+    assert (state.uidvalidity, state.uidnext, state.modseq) == (
+        folder.uidvalidity,
+        folder.uidnext,
+        folder.highestmodseq,
+    )
+    columns = state.columns
+    assert list(columns.uids) == [row.uid for row in stored]
+    assert list(columns.modseqs) == [row.modseq for row in stored]
+    assert list(columns.internal_dates) == [row.internal_date for row in stored]
+    assert list(columns.save_dates) == [row.saved_at for row in stored]
+    assert list(columns.sizes) == [row.size for row in stored]
+    names = [set(map(str.lower, state.flags.names(mask))) for mask in columns.masks]
+    system = {1: "\\seen", 2: "\\answered", 4: "\\flagged", 8: "\\deleted", 16: "\\draft"}
+    assert names == [
+        {name for bit, name in system.items() if row.flags & bit} | set(row.keywords.lower().split()) for row in stored
+    ]
 
 
 def all_rows(state: CachedFolder) -> Rows:

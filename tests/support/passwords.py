@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from argon2 import PasswordHasher
 
 from adapter.accounts.credentials import Credentials
@@ -14,6 +16,17 @@ from adapter.store import layout
 
 _CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 _USER = "user@example.test"
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Iterator[Credentials]:
+    with Credentials.open(tmp_path) as opened:
+        yield opened
+
+
+def passwd(root: Path) -> Path:
+    """The password file of a store."""
+    return root / "credentials" / "passwd"
 
 
 def set_passwords(root: str | os.PathLike[str], password: str, *addresses: str) -> None:

@@ -85,6 +85,11 @@ def id_of(root: str | os.PathLike[str]) -> str:
     return identity
 
 
+def snapshot_seqs(root: str | os.PathLike[str]) -> list[int]:
+    """The last record of each snapshot of a store."""
+    return sorted(int(path.name) for path in Path(root, *layout.SNAPSHOTS).iterdir())
+
+
 def tree(root: str | os.PathLike[str]) -> dict[str, tuple[int, bytes]]:
     """Everything below a directory: path -> (mode, content or link target)."""
     files: dict[str, tuple[int, bytes]] = {}

@@ -6,7 +6,6 @@ import os
 import stat
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,10 @@ import pytest
 from adapter.accounts.credentials import SCRAM_ITERATIONS, Credentials
 from protocol.errors import MailError, Reason
 from protocol.sasl import scram as stored
+from tests.support.passwords import passwd
 
 ADA = "ada@example.test"
 SECRET = "correct horse battery staple"
-
-
-@pytest.fixture
-def credentials(tmp_path: Path) -> Iterator[Credentials]:
-    with Credentials.open(tmp_path) as opened:
-        yield opened
-
-
-def passwd(root: Path) -> Path:
-    return root / "credentials" / "passwd"
 
 
 def test_password_is_verified(credentials: Credentials) -> None:

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,30 +15,12 @@ from adapter.api import Mailbox, Person, Store, Summary
 from adapter.store import layout
 from adapter.transport import operations as op
 from protocol.errors import MailError, Reason
+from tests.support.mail.api_stores import ADA, BOB, EVE
 from tests.support.paths import REPOSITORY
 from tests.support.store.failing_reads import FailingReads
 from tests.support.waiting import PATIENCE, until, wait_until
 
 ROOT = REPOSITORY
-ADA, BOB, EVE = "ada@example.test", "bob@example.test", "eve@example.test"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "store") as opened:
-        for address in (ADA, BOB, EVE):
-            opened.add_mailbox(address)
-        yield opened
-
-
-@pytest.fixture
-def ada(store: Store) -> Mailbox:
-    return store.mailbox(ADA)
-
-
-@pytest.fixture
-def bob(store: Store) -> Mailbox:
-    return store.mailbox(BOB)
 
 
 def test_documented_example_runs(

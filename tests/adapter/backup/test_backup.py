@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from adapter.accounts.credentials import Credentials
-from adapter.accounts.login_records import LoginRecords
 from adapter.backup import create, manifest, restore, writer
 from adapter.cli import main
 from adapter.store import layout
@@ -25,25 +23,10 @@ from adapter.transport.transport import Transport, create_store
 from protocol.errors import MailError
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
+from tests.support.store.backups import create_backup
 from tests.support.store.failing_reads import FailingReads
 from tests.support.stores import ADA, deliver, folder, rows
 from tests.system.maintenance.lab import lab, lab_stores
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store with messages, attachments, snapshots, queued mail, a password and a login record."""
-    lab_stores.build(tmp_path / "store", snapshot=True)
-    with Credentials.open(str(tmp_path / "store")) as credentials:
-        credentials.set_password(ADA, "correct horse")
-    records = LoginRecords(str(tmp_path / "store"), b"")
-    assert records.remember(ADA, "192.0.2.1")
-    records.close()
-    return tmp_path / "store"
-
-
-def _create(root: Path, destination: Path) -> Path:
-    return Path(create.create_backup(str(root), str(destination), credentials=True).path)
 
 
 def _content(root: Path) -> dict[str, bytes]:
@@ -77,7 +60,7 @@ def test_restored_store_equals_the_original(root: Path, tmp_path: Path) -> None:
     kept = Path(*layout.QUARANTINE, "some", "thing")
     (root / kept).parent.mkdir(parents=True)
     (root / kept).write_bytes(b"set aside")
-    backup = _create(root, tmp_path / "backups")
+    backup = create_backup(root, tmp_path / "backups")
     restored = tmp_path / "restored"
     assert restore.restore_backup(str(tmp_path / "backups"), str(restored)).path == str(backup)
     assert (restored / kept).read_bytes() == b"set aside"
@@ -102,7 +85,7 @@ def test_restored_store_equals_the_original(root: Path, tmp_path: Path) -> None:
 def test_restored_store_is_private(root: Path, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        backup = _create(root, tmp_path / "backups")
+        backup = create_backup(root, tmp_path / "backups")
         (tmp_path / "again").mkdir(mode=0o755)
         restore.restore_backup(str(backup), str(tmp_path / "again"))
     finally:
@@ -113,7 +96,7 @@ def test_restored_store_is_private(root: Path, tmp_path: Path) -> None:
 
 def test_journal_of_a_backup_rebuilds_the_same_store(root: Path, tmp_path: Path) -> None:
     """Snapshots and journal are complete, so the index of a backup may be lost as well."""
-    _create(root, tmp_path / "backups")
+    create_backup(root, tmp_path / "backups")
     restored = tmp_path / "restored"
     restore.restore_backup(str(tmp_path / "backups"), str(restored))
     lab.path(restored, *layout.JOURNAL, layout.CHECKPOINT_FILE).write_text('{"seq": 0, "boot": "another"}')
@@ -125,7 +108,7 @@ def test_journal_of_a_backup_rebuilds_the_same_store(root: Path, tmp_path: Path)
 def test_any_store_can_be_restored(tmp_path: Path, seed: int) -> None:
     root, restored = tmp_path / "store", tmp_path / "restored"
     lab_stores.build_random(root, random.Random(seed))
-    _create(root, tmp_path / "backups")
+    create_backup(root, tmp_path / "backups")
     restore.restore_backup(str(tmp_path / "backups"), str(restored))
     assert_layers_agree(restored, tmp_path / "scratch")
     assert lab.view(restored) == lab.view(root)
@@ -137,7 +120,7 @@ def _inode(backup: Path, name: str) -> int:
 
 
 def test_content_is_linked_on_the_same_file_system(root: Path, tmp_path: Path) -> None:
-    first, second = _create(root, tmp_path / "backups"), _create(root, tmp_path / "backups")
+    first, second = create_backup(root, tmp_path / "backups"), create_backup(root, tmp_path / "backups")
     assert first != second
     for name in _content(root):
         assert _inode(first, name) == _inode(second, name) == _inode(root, name)
@@ -187,19 +170,19 @@ def test_interrupted_backup_is_not_a_backup(
         patch.setattr(writer if step == "publish" else writer.TreeWriter, step, killed)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process does not clean up
         with pytest.raises(Killed):
-            _create(root, tmp_path / "backups")
+            create_backup(root, tmp_path / "backups")
     left = list((tmp_path / "backups").iterdir())
     assert [path.name[0] for path in left] == ["."]
     assert manifest.backup_names(str(tmp_path / "backups")) == []
     with pytest.raises(MailError, match="is not a backup and contains none"):
         restore.restore_backup(str(tmp_path / "backups"), str(tmp_path / "restored"))
     assert not (tmp_path / "restored").exists()
-    backup = _create(root, tmp_path / "backups")
+    backup = create_backup(root, tmp_path / "backups")
     assert list((tmp_path / "backups").iterdir()) == [backup]  # and the remains are removed
 
 
 def test_incomplete_backup_is_refused(root: Path, tmp_path: Path) -> None:
-    backup = _create(root, tmp_path / "backups")
+    backup = create_backup(root, tmp_path / "backups")
     lost = next(path for path in lab.path(backup, *layout.MESSAGES).rglob("*.md"))
     lost.unlink()
     with pytest.raises(MailError, match="is incomplete"):
@@ -216,7 +199,7 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def test_content_changed_in_place_is_restored_and_reported(root: Path, tmp_path: Path) -> None:
-    backup = _create(root, tmp_path / "backups")
+    backup = create_backup(root, tmp_path / "backups")
     mail = min(lab.path(root, *layout.MESSAGES).rglob("*.md"))
     blob = min(path for path in lab.path(root, *layout.ATTACHMENTS).rglob("*") if path.is_file())
     _append(mail, b"An editor was here.\n")  # also changes the backup, which has a hard link to it
@@ -235,7 +218,7 @@ def test_content_changed_in_place_is_restored_and_reported(root: Path, tmp_path:
 
 
 def test_changed_journal_or_index_is_reported(root: Path, tmp_path: Path) -> None:
-    backup = _create(root, tmp_path / "backups")
+    backup = create_backup(root, tmp_path / "backups")
     shutil.copytree(backup, tmp_path / "copy", symlinks=True)
     _append(max(lab.path(backup, *layout.JOURNAL).glob("*.jsonl")), b"x")
     assert "octets instead of" in _restore(backup, tmp_path / "one", status=1).stderr
@@ -297,7 +280,7 @@ def test_content_collected_during_the_backup_causes_another_round(
 
 def test_unused_store_can_be_backed_up(tmp_path: Path) -> None:
     create_store(str(tmp_path / "new"))
-    backup = _create(tmp_path / "new", tmp_path / "backups")
+    backup = create_backup(tmp_path / "new", tmp_path / "backups")
     restore.restore_backup(str(backup), str(tmp_path / "restored"))
     with Transport.open(tmp_path / "restored") as transport:
         transport.run(op.Register(ADA))

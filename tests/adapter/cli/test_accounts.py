@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from adapter.accounts.credentials import Credentials
 from adapter.cli import main
@@ -18,32 +18,10 @@ from adapter.store.disk import Directories
 from adapter.store.effects import OPERATOR, Actor
 from adapter.store.journal import Journal
 from adapter.transport.transport import Transport
+from tests.support.processes.command_line import Cli
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 SECRET = "correct horse"
-
-
-class Cli:
-    """The command line on one store."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, *arguments: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
-        result = CliRunner().invoke(main, arguments, input=stdin, env={"MARKPOST_ROOT": str(self.root)})
-        assert result.exit_code == status, result.output
-        assert "Traceback" not in result.output
-        return result
-
-    def accounts(self) -> dict[str, dict[str, object]]:
-        return {each["address"]: each for each in json.loads(self("account", "list", "--json").stdout)}
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    command = Cli(tmp_path / "store")
-    command("init")
-    return command
 
 
 def test_init_creates_a_store_in_an_empty_directory_only(tmp_path: Path) -> None:

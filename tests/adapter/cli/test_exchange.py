@@ -10,19 +10,7 @@ from click.testing import CliRunner, Result
 
 from adapter.api import Store
 from adapter.cli import main
-
-ADA, BOB = "ada@example.test", "bob@example.test"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    with Store.create(tmp_path / "store") as store:
-        ada, bob = store.add_mailbox(ADA), store.add_mailbox(BOB)
-        for number in range(3):
-            ada.send(f"text {number}\n", to=BOB, subject=f"subject {number}")
-        bob.create_folder("Work/Plans")
-        bob.set_flags(bob.move(bob.messages()[0], "Work/Plans"), "read", "todo")
-    return tmp_path / "store"
+from tests.support.mail.api_stores import ADA, BOB
 
 
 def run(root: Path, *arguments: str, status: int = 0) -> Result:
@@ -33,23 +21,23 @@ def run(root: Path, *arguments: str, status: int = 0) -> Result:
 
 
 @pytest.mark.parametrize("form", ["maildir", "mbox"])
-def test_export_and_import_of_an_account(root: Path, tmp_path: Path, form: str) -> None:
+def test_export_and_import_of_an_account(exchange_root: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / "out"
-    exported = run(root, "export", "--format", form, "--to", str(out))
+    exported = run(exchange_root, "export", "--format", form, "--to", str(out))
     assert exported.stdout.startswith("exported 6 messages (")
     assert "of 2 accounts" in exported.stdout
-    with Store.open(root) as store:
+    with Store.open(exchange_root) as store:
         store.add_mailbox("eve@example.test")
         bob = store.mailbox(BOB)
         before = {
             folder.name: [(each.subject, each.flags, each.date) for each in bob.messages(folder.name)]
             for folder in bob.folders()
         }
-    imported = run(root, "import", "--from", str(out / BOB), "--address", "eve@example.test")
+    imported = run(exchange_root, "import", "--from", str(out / BOB), "--address", "eve@example.test")
     assert imported.stdout.startswith("imported 3 messages (")
     assert "into 2 folders of eve@example.test" in imported.stdout
     assert imported.stderr == ""
-    with Store.open(root) as store:
+    with Store.open(exchange_root) as store:
         eve = store.mailbox("eve@example.test")
         assert before == {
             folder.name: [(each.subject, each.flags, each.date) for each in eve.messages(folder.name)]
@@ -57,9 +45,9 @@ def test_export_and_import_of_an_account(root: Path, tmp_path: Path, form: str) 
         }
 
 
-def test_other_programs_read_the_export(root: Path, tmp_path: Path) -> None:
+def test_other_programs_read_the_export(exchange_root: Path, tmp_path: Path) -> None:
     for form in ("maildir", "mbox"):
-        run(root, "export", "--format", form, "--to", str(tmp_path / form), "--address", BOB)
+        run(exchange_root, "export", "--format", form, "--to", str(tmp_path / form), "--address", BOB)
     maildir = mailbox.Maildir(tmp_path / "maildir" / BOB, create=False)
     assert sorted(str(each["subject"]) for each in maildir) == ["subject 0", "subject 1"]
     assert "Work.Plans" in maildir.list_folders()
@@ -71,33 +59,33 @@ def test_other_programs_read_the_export(root: Path, tmp_path: Path) -> None:
     assert plan_again.get_flags() == "RO"
 
 
-def test_mail_written_by_python_is_imported(root: Path, tmp_path: Path) -> None:
+def test_mail_written_by_python_is_imported(exchange_root: Path, tmp_path: Path) -> None:
     box = mailbox.mbox(tmp_path / "old.mbox")
     message = mailbox.mboxMessage("Subject: From Python\n\nFrom here\n")
     message.set_flags("RF")
     box.add(message)
     box.close()
-    run(root, "import", "--from", str(tmp_path / "old.mbox"), "--address", ADA, "--folder", "Old/Mail")
-    with Store.open(root) as store:
+    run(exchange_root, "import", "--from", str(tmp_path / "old.mbox"), "--address", ADA, "--folder", "Old/Mail")
+    with Store.open(exchange_root) as store:
         ada = store.mailbox(ADA)
         [imported] = ada.messages("Old/Mail")
         assert (imported.subject, imported.flags) == ("From Python", frozenset({"read", "starred"}))
         assert ada.read(imported).octets() == b"Subject: From Python\r\n\r\nFrom here\r\n"
 
 
-def test_unreadable_messages_of_a_source_are_reported(root: Path, tmp_path: Path) -> None:
+def test_unreadable_messages_of_a_source_are_reported(exchange_root: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "cur").mkdir(parents=True)
     (tmp_path / "in" / "cur" / "1.a.host:2,").write_bytes(b"Subject: fine\n\n")
     (tmp_path / "in" / "cur" / "2.b.host:2,").symlink_to("nowhere")
-    result = run(root, "import", "--from", str(tmp_path / "in"), "--address", ADA, status=65)
+    result = run(exchange_root, "import", "--from", str(tmp_path / "in"), "--address", ADA, status=65)
     assert result.stdout.startswith("imported 1 message (")
     assert "2.b.host" in result.stderr
     assert "1 message of" in result.stderr
 
 
-def test_wrong_arguments_are_reported_in_one_line(root: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_in_one_line(exchange_root: Path, tmp_path: Path) -> None:
     def fails(status: int, *arguments: str) -> str:
-        result = run(root, *arguments, status=status)
+        result = run(exchange_root, *arguments, status=status)
         assert result.stdout == ""
         assert result.stderr.count("\n") == 1
         return result.stderr
@@ -110,6 +98,6 @@ def test_wrong_arguments_are_reported_in_one_line(root: Path, tmp_path: Path) ->
     assert "no such mailbox here" in fails(
         67, "export", "--format", "mbox", "--to", str(tmp_path / "o"), "--address", "nobody@example.test"
     )
-    run(root, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
+    run(exchange_root, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
     assert "not empty" in fails(77, "export", "--format", "mbox", "--to", str(tmp_path / "o"))
-    assert "outside" in fails(77, "export", "--format", "mbox", "--to", str(root / "o"))
+    assert "outside" in fails(77, "export", "--format", "mbox", "--to", str(exchange_root / "o"))

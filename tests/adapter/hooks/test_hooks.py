@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,9 @@ from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from tests.support.hooks import HookReceiver, hook_bookmarks, running_hooks, url_hook
-from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, folder, new_store
 from tests.support.waiting import PATIENCE, until
-
-
-@pytest.fixture
-def transport(tmp_path: Path) -> Iterator[Transport]:
-    with new_store(tmp_path / "store", ADA, BOB) as opened:
-        yield opened
-    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
-
-
-@pytest.fixture
-def receiver() -> Iterator[HookReceiver]:
-    made = HookReceiver()
-    yield made
-    made.close()
 
 
 def _head(path: str) -> str:

@@ -10,41 +10,16 @@ import pytest
 
 from adapter.read_model.cached_folder import CachedFolder
 from adapter.read_model.mailboxes import CacheLimits, MailboxCache
-from adapter.store.queries import mailboxes as queries
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError, Reason
 from protocol.imap.flags import DELETED, FLAGGED, SEEN
 from protocol.imap.session_view import Emission, View
 from protocol.imap.wire.lexer import PLAIN
-from tests.support.mailboxes import Listener, notified, open_folder, open_mailboxes
+from tests.support.mailboxes import Listener, assert_fresh, notified, open_folder, open_mailboxes
 from tests.support.messages import message
 from tests.support.stores import ADA, BOB, append, deliver, placed, rows
 from tests.support.waiting import PATIENCE, until
-
-
-def assert_fresh(transport: Transport, state: CachedFolder) -> None:
-    """Compare the cached folder with the index."""
-    with transport.reading() as connection:
-        folder = queries.folder_by_id(connection, state.id)
-        stored = queries.rows(connection, state.id)
-    assert folder is not None
-    assert (state.uidvalidity, state.uidnext, state.modseq) == (
-        folder.uidvalidity,
-        folder.uidnext,
-        folder.highestmodseq,
-    )
-    columns = state.columns
-    assert list(columns.uids) == [row.uid for row in stored]
-    assert list(columns.modseqs) == [row.modseq for row in stored]
-    assert list(columns.internal_dates) == [row.internal_date for row in stored]
-    assert list(columns.save_dates) == [row.saved_at for row in stored]
-    assert list(columns.sizes) == [row.size for row in stored]
-    names = [set(map(str.lower, state.flags.names(mask))) for mask in columns.masks]
-    system = {1: "\\seen", 2: "\\answered", 4: "\\flagged", 8: "\\deleted", 16: "\\draft"}
-    assert names == [
-        {name for bit, name in system.items() if row.flags & bit} | set(row.keywords.lower().split()) for row in stored
-    ]
 
 
 async def test_own_change_is_shown_when_the_commit_returns(store: Transport) -> None:

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from adapter.store import index, store_id
+from adapter.store import index
 from adapter.store.disk import Directories
 from adapter.store.index import Index, IndexMissing, IndexUnreadable, ReadGate
+from tests.support.store.tables import set_seq
 from tests.support.stores import STORE
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[Directories]:
-    index.create(str(tmp_path / "index.sqlite"), STORE).close()
-    with closing(Directories(str(tmp_path))) as opened:
-        store_id.write(opened, STORE)
-        yield opened
-
-
-@pytest.fixture
-def opened(directories: Directories) -> Iterator[Index]:
-    with closing(Index(directories)) as store_index:
-        yield store_index
-
-
-def set_seq(connection: sqlite3.Connection, seq: int) -> None:
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
 
 
 def test_transaction_is_visible_after_its_commit(opened: Index) -> None:
@@ -57,18 +38,18 @@ def test_failed_transaction_is_rolled_back(opened: Index) -> None:
     assert opened.applied_seq() == 6
 
 
-def test_commit_removes_the_rollback_journal(opened: Index, directories: Directories) -> None:
+def test_commit_removes_the_rollback_journal(opened: Index, index_directories: Directories) -> None:
     """The removal wakes the change feed of other processes."""
     assert opened.query("PRAGMA journal_mode") == [("delete",)]
     with opened.transaction() as connection:
         set_seq(connection, 1)
-        assert "index.sqlite-journal" in os.listdir(directories.root)
-    assert sorted(os.listdir(directories.root)) == ["index.sqlite", "store-id.txt"]
+        assert "index.sqlite-journal" in os.listdir(index_directories.root)
+    assert sorted(os.listdir(index_directories.root)) == ["index.sqlite", "store-id.txt"]
 
 
-def test_a_reading_block_sees_one_state(opened: Index, directories: Directories) -> None:
+def test_a_reading_block_sees_one_state(opened: Index, index_directories: Directories) -> None:
     seen: list[int] = []
-    with closing(Index(directories)) as other:
+    with closing(Index(index_directories)) as other:
         done = threading.Event()
 
         def write() -> None:
@@ -128,17 +109,17 @@ def test_connections_of_threads_that_ended_are_closed(opened: Index) -> None:
     assert descriptors() <= before + 3
 
 
-def test_missing_index_is_reported_and_not_created(directories: Directories) -> None:
-    os.unlink(f"{directories.root}/index.sqlite")
+def test_missing_index_is_reported_and_not_created(index_directories: Directories) -> None:
+    os.unlink(f"{index_directories.root}/index.sqlite")
     with pytest.raises(IndexMissing):
-        Index(directories)
-    assert os.listdir(directories.root) == ["store-id.txt"]
+        Index(index_directories)
+    assert os.listdir(index_directories.root) == ["store-id.txt"]
 
 
-def test_file_that_is_not_a_database_is_unreadable(directories: Directories) -> None:
-    Path(directories.root, "index.sqlite").write_bytes(b"x" * 8192)
+def test_file_that_is_not_a_database_is_unreadable(index_directories: Directories) -> None:
+    Path(index_directories.root, "index.sqlite").write_bytes(b"x" * 8192)
     with pytest.raises(IndexUnreadable):
-        Index(directories)
+        Index(index_directories)
 
 
 def test_index_can_be_opened_in_a_directory_with_special_characters(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,27 +16,10 @@ from adapter.store import layout, locks
 from adapter.store.disk import Directories
 from adapter.store.locks import LockOrderError, Locks
 from protocol.errors import MailError, Reason
+from tests.support.store.locking import impatient
 from tests.support.waiting import PATIENCE
 
 ADA, BOB = "ada@example.test", "bob@example.test"
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[Directories]:
-    with closing(Directories(str(tmp_path))) as opened:
-        with opened.stable(layout.ADDRESS_LOCKS, create=True):
-            pass
-        yield opened
-
-
-@pytest.fixture
-def held(directories: Directories) -> Iterator[Locks]:
-    with closing(Locks(directories, PATIENCE)) as opened:
-        yield opened
-
-
-def impatient(directories: Directories) -> closing[Locks]:
-    return closing(Locks(directories, 0.05))
 
 
 def lock_file(directories: Directories, address: str) -> str:
@@ -47,20 +29,20 @@ def lock_file(directories: Directories, address: str) -> str:
 # --- exclusion ------------------------------------------------------------------------------------------------------
 
 
-def test_two_holders_of_one_address_exclude_each_other(held: Locks, directories: Directories) -> None:
-    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError) as caught, other.hold([ADA]):
+def test_two_holders_of_one_address_exclude_each_other(held: Locks, lock_directories: Directories) -> None:
+    with held.hold([ADA]), impatient(lock_directories) as other, pytest.raises(MailError) as caught, other.hold([ADA]):
         pytest.fail("both hold it")
     assert caught.value.reason is Reason.LOCK_TIMEOUT
     assert caught.value.temporary
 
 
-def test_the_index_lock_excludes_even_different_addresses(held: Locks, directories: Directories) -> None:
-    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError), other.hold([BOB]):
+def test_the_index_lock_excludes_even_different_addresses(held: Locks, lock_directories: Directories) -> None:
+    with held.hold([ADA]), impatient(lock_directories) as other, pytest.raises(MailError), other.hold([BOB]):
         pytest.fail("both hold the index lock")
 
 
-def test_released_locks_can_be_taken_by_others(held: Locks, directories: Directories) -> None:
-    with impatient(directories) as other:
+def test_released_locks_can_be_taken_by_others(held: Locks, lock_directories: Directories) -> None:
+    with impatient(lock_directories) as other:
         for _ in range(3):
             with held.hold([BOB, ADA, ADA]):
                 pass
@@ -68,10 +50,10 @@ def test_released_locks_can_be_taken_by_others(held: Locks, directories: Directo
                 pass
 
 
-def test_failed_acquisition_releases_all_locks(held: Locks, directories: Directories) -> None:
+def test_failed_acquisition_releases_all_locks(held: Locks, lock_directories: Directories) -> None:
     """The second address times out, and the first is released."""
-    with impatient(directories) as other:
-        with FileLock(lock_file(directories, BOB)), pytest.raises(MailError), other.hold([ADA, BOB]):
+    with impatient(lock_directories) as other:
+        with FileLock(lock_file(lock_directories, BOB)), pytest.raises(MailError), other.hold([ADA, BOB]):
             pytest.fail("held by a FileLock")
         with held.hold([ADA, BOB]):
             pass
@@ -79,18 +61,18 @@ def test_failed_acquisition_releases_all_locks(held: Locks, directories: Directo
             pass
 
 
-def test_exception_releases_the_locks(held: Locks, directories: Directories) -> None:
+def test_exception_releases_the_locks(held: Locks, lock_directories: Directories) -> None:
     with pytest.raises(ZeroDivisionError), held.hold([ADA]):
         raise ZeroDivisionError
-    with impatient(directories) as other, other.hold([ADA]):
+    with impatient(lock_directories) as other, other.hold([ADA]):
         pass
 
 
-def test_one_time_limit_covers_all_locks_of_an_operation(directories: Directories) -> None:
+def test_one_time_limit_covers_all_locks_of_an_operation(lock_directories: Directories) -> None:
     with (
-        closing(Locks(directories, 0.3)) as other,
-        FileLock(lock_file(directories, BOB)),
-        FileLock(f"{directories.root}/locks/index.lock"),
+        closing(Locks(lock_directories, 0.3)) as other,
+        FileLock(lock_file(lock_directories, BOB)),
+        FileLock(f"{lock_directories.root}/locks/index.lock"),
     ):
         started = time.monotonic()
         with pytest.raises(MailError), other.hold([ADA, BOB]):
@@ -99,11 +81,13 @@ def test_one_time_limit_covers_all_locks_of_an_operation(directories: Directorie
 
 
 @pytest.mark.parametrize("name", [f"addresses/{ADA}.lock", "index.lock"])
-def test_filelock_on_the_same_file_excludes_other_holders(held: Locks, directories: Directories, name: str) -> None:
-    plain = FileLock(f"{directories.root}/locks/{name}")
+def test_filelock_on_the_same_file_excludes_other_holders(
+    held: Locks, lock_directories: Directories, name: str
+) -> None:
+    plain = FileLock(f"{lock_directories.root}/locks/{name}")
     with held.hold([ADA]), pytest.raises(Timeout):
         plain.acquire(timeout=0.05)
-    with plain, impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+    with plain, impatient(lock_directories) as other, pytest.raises(MailError), other.hold([ADA]):
         pytest.fail("held by a FileLock")
     with held.hold([ADA]):
         pass
@@ -128,8 +112,8 @@ def test_threads_exclude_each_other(held: Locks) -> None:
     assert most == [1] * 300
 
 
-def test_waiting_thread_gets_a_lock_timeout(directories: Directories) -> None:
-    with closing(Locks(directories, 0.1)) as shared:
+def test_waiting_thread_gets_a_lock_timeout(lock_directories: Directories) -> None:
+    with closing(Locks(lock_directories, 0.1)) as shared:
         reasons: list[Reason] = []
 
         def work() -> None:
@@ -144,12 +128,12 @@ def test_waiting_thread_gets_a_lock_timeout(directories: Directories) -> None:
         assert reasons == [Reason.LOCK_TIMEOUT]
 
 
-def test_the_kernel_names_the_holder_of_the_index_lock(held: Locks, directories: Directories) -> None:
-    assert not locks.holds_index_lock(directories, os.getpid())  # the lock file does not exist yet
+def test_the_kernel_names_the_holder_of_the_index_lock(held: Locks, lock_directories: Directories) -> None:
+    assert not locks.holds_index_lock(lock_directories, os.getpid())  # the lock file does not exist yet
     with held.hold(["ada@x"]):
-        assert locks.holds_index_lock(directories, os.getpid())
-        assert not locks.holds_index_lock(directories, os.getppid())
-    assert not locks.holds_index_lock(directories, os.getpid())
+        assert locks.holds_index_lock(lock_directories, os.getpid())
+        assert not locks.holds_index_lock(lock_directories, os.getppid())
+    assert not locks.holds_index_lock(lock_directories, os.getpid())
 
 
 # --- order ----------------------------------------------------------------------------------------------------------
@@ -191,17 +175,17 @@ def test_address_locks_are_always_taken_in_sorted_order(held: Locks, monkeypatch
 # --- lock files -----------------------------------------------------------------------------------------------------
 
 
-def test_removed_lock_file_is_recreated(held: Locks, directories: Directories) -> None:
+def test_removed_lock_file_is_recreated(held: Locks, lock_directories: Directories) -> None:
     with held.hold([ADA]):
         pass
-    os.unlink(lock_file(directories, ADA))
-    os.unlink(f"{directories.root}/locks/index.lock")
-    with held.hold([ADA]), impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+    os.unlink(lock_file(lock_directories, ADA))
+    os.unlink(f"{lock_directories.root}/locks/index.lock")
+    with held.hold([ADA]), impatient(lock_directories) as other, pytest.raises(MailError), other.hold([ADA]):
         pytest.fail("both hold it")
 
 
-def test_waiter_detects_a_replaced_lock_file(directories: Directories) -> None:
-    with closing(Locks(directories, PATIENCE)) as one, closing(Locks(directories, PATIENCE)) as two:
+def test_waiter_detects_a_replaced_lock_file(lock_directories: Directories) -> None:
+    with closing(Locks(lock_directories, PATIENCE)) as one, closing(Locks(lock_directories, PATIENCE)) as two:
         entered = threading.Event()
         done: list[str] = []
 
@@ -215,18 +199,20 @@ def test_waiter_detects_a_replaced_lock_file(directories: Directories) -> None:
             thread.start()
             entered.wait()
             time.sleep(0.05)
-            os.unlink(lock_file(directories, ADA))
+            os.unlink(lock_file(lock_directories, ADA))
             time.sleep(0.05)
             assert done == []  # the index lock still excludes
         thread.join()
         assert done == ["two"]
-        with FileLock(lock_file(directories, ADA)), impatient(directories) as other, pytest.raises(MailError):
+        with FileLock(lock_file(lock_directories, ADA)), impatient(lock_directories) as other, pytest.raises(MailError):
             other.hold([ADA]).__enter__()
 
 
-def test_a_lock_file_that_is_a_symbolic_link_is_refused(held: Locks, directories: Directories, tmp_path: Path) -> None:
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(
+    held: Locks, lock_directories: Directories, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
-    os.symlink(elsewhere, lock_file(directories, ADA))
+    os.symlink(elsewhere, lock_file(lock_directories, ADA))
     with pytest.raises(OSError, match="symbolic links"), held.hold([ADA]):
         pytest.fail("followed")
     assert not elsewhere.exists()
@@ -246,29 +232,31 @@ def test_number_of_cached_lock_descriptors_is_limited(held: Locks, monkeypatch: 
 # --- the service lock and the probe -----------------------------------------------------------------------------------
 
 
-def test_service_lock_is_shared_until_one_process_holds_it_exclusively(held: Locks, directories: Directories) -> None:
+def test_service_lock_is_shared_until_one_process_holds_it_exclusively(
+    held: Locks, lock_directories: Directories
+) -> None:
     held.share_service()
-    with impatient(directories) as other:
+    with impatient(lock_directories) as other:
         other.share_service()
-    alone = os.open(f"{directories.root}/locks/service.lock", os.O_RDWR)
+    alone = os.open(f"{lock_directories.root}/locks/service.lock", os.O_RDWR)
     with pytest.raises(BlockingIOError):
         fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     held.close()
     fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with impatient(directories) as other, pytest.raises(MailError) as caught:
+    with impatient(lock_directories) as other, pytest.raises(MailError) as caught:
         other.share_service()
     assert caught.value.reason is Reason.MAINTENANCE
     os.close(alone)
 
 
-def test_lock_probe_leaves_no_files(directories: Directories) -> None:
-    locks.check_exclusion(directories)
-    assert os.listdir(f"{directories.root}/locks") == ["addresses"]
+def test_lock_probe_leaves_no_files(lock_directories: Directories) -> None:
+    locks.check_exclusion(lock_directories)
+    assert os.listdir(f"{lock_directories.root}/locks") == ["addresses"]
 
 
 @pytest.mark.parametrize("result", [True, False, OSError(95, "not supported")])
 def test_locks_that_do_not_exclude_are_refused(
-    directories: Directories, monkeypatch: pytest.MonkeyPatch, result: bool | OSError
+    lock_directories: Directories, monkeypatch: pytest.MonkeyPatch, result: bool | OSError
 ) -> None:
     def lock(fd: int, *, blocking: bool) -> bool:
         if isinstance(result, OSError):
@@ -277,12 +265,12 @@ def test_locks_that_do_not_exclude_are_refused(
 
     monkeypatch.setattr(locks, "lock_descriptor", lock)
     with pytest.raises(MailError, match="locks do not exclude"):
-        locks.check_exclusion(directories)
-    assert os.listdir(f"{directories.root}/locks") == ["addresses"]
+        locks.check_exclusion(lock_directories)
+    assert os.listdir(f"{lock_directories.root}/locks") == ["addresses"]
 
 
-def test_claimed_directory_cannot_be_claimed_until_it_is_released(directories: Directories) -> None:
-    with directories.open(layout.LOCKS) as one, directories.open(layout.LOCKS) as two:
+def test_claimed_directory_cannot_be_claimed_until_it_is_released(lock_directories: Directories) -> None:
+    with lock_directories.open(layout.LOCKS) as one, lock_directories.open(layout.LOCKS) as two:
         with locks.claim_directory(one) as is_first_holder, locks.claim_directory(two) as is_second_holder:
             assert (is_first_holder, is_second_holder) == (True, False)
         with locks.claim_directory(two) as is_holder:

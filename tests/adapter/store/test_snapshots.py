@@ -22,7 +22,7 @@ from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.store.scenario import steps
 from tests.support.store.tables import Tables, tables
-from tests.support.stores import ADA, BOB, deliver, id_of, new_store
+from tests.support.stores import ADA, BOB, deliver, id_of, new_store, snapshot_seqs
 from tests.support.waiting import PATIENCE
 
 
@@ -49,10 +49,6 @@ def rebuilt(root: Path) -> Tables:
         journal.refresh()
         rebuild.build(directories, journal, str(path))
     return tables(path)
-
-
-def snapshot_seqs(root: Path) -> list[int]:
-    return sorted(int(path.name) for path in (root / "snapshots").iterdir())
 
 
 def segments(root: Path) -> list[int]:

@@ -13,22 +13,13 @@ from pathlib import Path
 import pytest
 
 from adapter.accounts.credentials import Credentials
+from tests.support.passwords import passwd
 from tests.support.waiting import PATIENCE, wait_until
 
 ADA = "ada@example.test"
 
 
 SECRET = "correct horse battery staple"
-
-
-@pytest.fixture
-def credentials(tmp_path: Path) -> Iterator[Credentials]:
-    with Credentials.open(tmp_path) as opened:
-        yield opened
-
-
-def passwd(root: Path) -> Path:
-    return root / "credentials" / "passwd"
 
 
 def _set(root: str, number: int) -> None:

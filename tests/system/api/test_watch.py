@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from adapter.api import Mailbox, Store
+from tests.support.mail.api_stores import ADA, BOB
 from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE
 
 ROOT = REPOSITORY
-
-
-ADA, BOB, EVE = "ada@example.test", "bob@example.test", "eve@example.test"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.create(tmp_path / "store") as opened:
-        for address in (ADA, BOB, EVE):
-            opened.add_mailbox(address)
-        yield opened
-
-
-@pytest.fixture
-def bob(store: Store) -> Mailbox:
-    return store.mailbox(BOB)
 
 
 def test_watch_hears_of_other_processes(bob: Mailbox, store: Store) -> None:

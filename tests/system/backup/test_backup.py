@@ -9,36 +9,17 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from adapter.accounts.credentials import Credentials
-from adapter.accounts.login_records import LoginRecords
-from adapter.backup import create, manifest, restore
+from adapter.backup import manifest, restore
 from adapter.transport import operations as op
 from adapter.transport.transport import Transport
 from protocol.errors import MailError
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.processes import channel, running
+from tests.support.store.backups import create_backup
 from tests.support.stores import ADA, BOB, deliver, folder, new_store, rows
 from tests.support.waiting import PATIENCE
-from tests.system.maintenance.lab import lab, lab_stores
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store with messages, attachments, snapshots, queued mail, a password and a login record."""
-    lab_stores.build(tmp_path / "store", snapshot=True)
-    with Credentials.open(str(tmp_path / "store")) as credentials:
-        credentials.set_password(ADA, "correct horse")
-    records = LoginRecords(str(tmp_path / "store"), b"")
-    assert records.remember(ADA, "192.0.2.1")
-    records.close()
-    return tmp_path / "store"
-
-
-def _create(root: Path, destination: Path) -> Path:
-    return Path(create.create_backup(str(root), str(destination), credentials=True).path)
+from tests.system.maintenance.lab import lab
 
 
 def _write(root: str, ready: object, acknowledged: object) -> None:
@@ -68,7 +49,7 @@ def test_backup_is_consistent_while_mail_is_delivered(tmp_path: Path) -> None:
         for number in range(4):
             while last_number < 25 * number:
                 last_number = acknowledged.get(timeout=PATIENCE)
-            backup = _create(root, destination)
+            backup = create_backup(root, destination)
             restored = tmp_path / f"restored-{number}"
             restore.restore_backup(str(backup), str(restored))
             assert_layers_agree(restored, tmp_path / "scratch")
@@ -94,6 +75,6 @@ def test_backup_killed_at_any_moment_leaves_only_complete_backups(root: Path, tm
     for name in manifest.backup_names(str(destination)):
         restore.restore_backup(str(destination / name), str(tmp_path / f"restored-{name}"))
         assert lab.view(tmp_path / f"restored-{name}") == lab.view(root)
-    _create(root, destination)
+    create_backup(root, destination)
     assert not list(destination.glob(".*"))
     assert_layers_agree(root, tmp_path / "scratch", open_stores=0)

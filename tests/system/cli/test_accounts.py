@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner, Result
-
 from adapter.accounts.credentials import Credentials
-from adapter.cli import main
 from tests.support.paths import REPOSITORY
+from tests.support.processes.command_line import Cli
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 
 
 SECRET = "correct horse"
-
-
-class Cli:
-    """The command line on one store."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, *arguments: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
-        result = CliRunner().invoke(main, arguments, input=stdin, env={"MARKPOST_ROOT": str(self.root)})
-        assert result.exit_code == status, result.output
-        assert "Traceback" not in result.output
-        return result
-
-    def accounts(self) -> dict[str, dict[str, object]]:
-        return {each["address"]: each for each in json.loads(self("account", "list", "--json").stdout)}
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    command = Cli(tmp_path / "store")
-    command("init")
-    return command
 
 
 def test_commands_as_processes_with_ascii_locale_and_closed_streams(tmp_path: Path) -> None:

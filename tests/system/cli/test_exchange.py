@@ -10,33 +10,21 @@ from pathlib import Path
 import pytest
 
 from adapter.api import Store
+from tests.support.mail.api_stores import ADA
 from tests.support.paths import REPOSITORY
 from tests.support.waiting import PATIENCE, wait_until
-
-ADA, BOB = "ada@example.test", "bob@example.test"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    with Store.create(tmp_path / "store") as store:
-        ada, bob = store.add_mailbox(ADA), store.add_mailbox(BOB)
-        for number in range(3):
-            ada.send(f"text {number}\n", to=BOB, subject=f"subject {number}")
-        bob.create_folder("Work/Plans")
-        bob.set_flags(bob.move(bob.messages()[0], "Work/Plans"), "read", "todo")
-    return tmp_path / "store"
 
 
 @pytest.mark.parametrize(("signal_number", "prints_progress"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
 def test_interrupted_import_leaves_complete_messages_only(
-    root: Path, tmp_path: Path, signal_number: int, prints_progress: bool
+    exchange_root: Path, tmp_path: Path, signal_number: int, prints_progress: bool
 ) -> None:
     count = 10_000  # enough for many seconds, however late the signal comes
     (tmp_path / "in" / "cur").mkdir(parents=True)
     originals = [b"Subject: %d\r\n\r\n" % number + b"text\r\n" * 50 for number in range(count)]
     for number, octets in enumerate(originals):
         (tmp_path / "in" / "cur" / f"{number}.x.host:2,FS").write_bytes(octets)
-    command = ["import", "--from", str(tmp_path / "in"), "--address", ADA, "--root", str(root)]
+    command = ["import", "--from", str(tmp_path / "in"), "--address", ADA, "--root", str(exchange_root)]
     process = subprocess.Popen(
         [sys.executable, "-m", "adapter.cli", *command],
         cwd=REPOSITORY,
@@ -44,12 +32,12 @@ def test_interrupted_import_leaves_complete_messages_only(
         stderr=subprocess.PIPE,
         text=True,
     )
-    inbox = root / "mailboxes" / ADA / "inbox"
+    inbox = exchange_root / "mailboxes" / ADA / "inbox"
     wait_until(lambda: process.poll() is not None or any(inbox.glob("*.md")))
     process.send_signal(signal_number)
     printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
-    with Store.open(root) as store:
+    with Store.open(exchange_root) as store:
         imported = list(reversed(store.mailbox(ADA).messages()))
         assert 0 < len(imported) < count
         assert [store.mailbox(ADA).read(each).octets() for each in imported] == originals[: len(imported)]
@@ -63,5 +51,5 @@ def test_interrupted_import_leaves_complete_messages_only(
         [sys.executable, "-m", "adapter.cli", *command], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
-    with Store.open(root) as store:
+    with Store.open(exchange_root) as store:
         assert len(store.mailbox(ADA).messages()) == count

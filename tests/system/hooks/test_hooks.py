@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,8 @@ from tests.support.hooks import HookReceiver, hook_bookmarks, running_hooks, url
 from tests.support.layers import assert_layers_agree
 from tests.support.messages import message
 from tests.support.processes.serve import served
-from tests.support.stores import ADA, BOB, deliver, new_store
+from tests.support.stores import ADA, deliver, new_store
 from tests.support.waiting import PATIENCE, until, wait_until
-
-
-@pytest.fixture
-def transport(tmp_path: Path) -> Iterator[Transport]:
-    with new_store(tmp_path / "store", ADA, BOB) as opened:
-        yield opened
-    assert_layers_agree(tmp_path / "store", tmp_path / "scratch")
-
-
-@pytest.fixture
-def receiver() -> Iterator[HookReceiver]:
-    made = HookReceiver()
-    yield made
-    made.close()
 
 
 def _is_running(process: str) -> bool:

@@ -6,50 +6,27 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.queues import Queue
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from adapter.store import index, store_id
 from adapter.store.disk import Directories
 from adapter.store.index import Index
 from tests.support.processes import channel, running
-from tests.support.stores import STORE
+from tests.support.store.tables import set_seq
 
 
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[Directories]:
-    index.create(str(tmp_path / "index.sqlite"), STORE).close()
-    with closing(Directories(str(tmp_path))) as opened:
-        store_id.write(opened, STORE)
-        yield opened
-
-
-@pytest.fixture
-def opened(directories: Directories) -> Iterator[Index]:
-    with closing(Index(directories)) as index:
-        yield index
-
-
-def set_seq(connection: sqlite3.Connection, seq: int) -> None:
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", (seq,))
-
-
-def test_what_a_dead_writer_left_is_rolled_back_by_a_reader(opened: Index, directories: Directories) -> None:
+def test_what_a_dead_writer_left_is_rolled_back_by_a_reader(opened: Index, index_directories: Directories) -> None:
     child = os.fork()
     if child == 0:
-        connection = sqlite3.connect(f"{directories.root}/index.sqlite", isolation_level=None)
+        connection = sqlite3.connect(f"{index_directories.root}/index.sqlite", isolation_level=None)
         connection.execute("PRAGMA cache_size=1")
         connection.execute("BEGIN IMMEDIATE")
         for number in range(2000):  # more than its cache holds: some of it reaches the file
             connection.execute("INSERT INTO meta VALUES (?, ?)", (f"key {number}", "x" * 500))
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    assert "index.sqlite-journal" in os.listdir(directories.root)
+    assert "index.sqlite-journal" in os.listdir(index_directories.root)
     assert opened.query("SELECT count(*) FROM meta") == [(5,)]
     assert opened.query("PRAGMA integrity_check") == [("ok",)]
 
@@ -75,10 +52,10 @@ def _read_without_end(root: str, reading: Queue[Any], last: int) -> None:
 
 
 def test_readers_without_end_do_not_keep_a_writer_of_another_process_out(
-    opened: Index, directories: Directories
+    opened: Index, index_directories: Directories
 ) -> None:
     reading = channel()
-    with running(_read_without_end, directories.root, reading, 3):
+    with running(_read_without_end, index_directories.root, reading, 3):
         reading.get(timeout=60)
         for seq in (1, 2, 3):
             with opened.transaction() as connection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -12,32 +11,14 @@ from typing import Any
 
 import pytest
 
-from adapter.store import layout
 from adapter.store.disk import Directories
 from adapter.store.locks import Locks
 from protocol.errors import MailError
 from tests.support.processes import channel, running
+from tests.support.store.locking import impatient
 from tests.support.waiting import PATIENCE
 
 ADA, BOB = "ada@example.test", "bob@example.test"
-
-
-@pytest.fixture
-def directories(tmp_path: Path) -> Iterator[Directories]:
-    with closing(Directories(str(tmp_path))) as opened:
-        with opened.stable(layout.ADDRESS_LOCKS, create=True):
-            pass
-        yield opened
-
-
-@pytest.fixture
-def held(directories: Directories) -> Iterator[Locks]:
-    with closing(Locks(directories, PATIENCE)) as opened:
-        yield opened
-
-
-def impatient(directories: Directories) -> closing[Locks]:
-    return closing(Locks(directories, 0.05))
 
 
 def _count_up(root: str, rounds: int) -> None:
@@ -48,11 +29,11 @@ def _count_up(root: str, rounds: int) -> None:
                 counter.write_text(str(int(counter.read_text()) + 1))
 
 
-def test_processes_exclude_each_other(directories: Directories) -> None:
-    counter = Path(directories.root, "counter")
+def test_processes_exclude_each_other(lock_directories: Directories) -> None:
+    counter = Path(lock_directories.root, "counter")
     counter.write_text("0")
-    with running(_count_up, directories.root, 200), running(_count_up, directories.root, 200):
-        _count_up(directories.root, 200)
+    with running(_count_up, lock_directories.root, 200), running(_count_up, lock_directories.root, 200):
+        _count_up(lock_directories.root, 200)
     assert counter.read_text() == "600"
 
 
@@ -64,11 +45,11 @@ def _hold_and_die(root: str, answers: Queue[Any]) -> None:
         time.sleep(60)
 
 
-def test_a_dead_process_holds_nothing(held: Locks, directories: Directories) -> None:
+def test_a_dead_process_holds_nothing(held: Locks, lock_directories: Directories) -> None:
     answers = channel()
-    with running(_hold_and_die, directories.root, answers, ends_with=-9) as process:
+    with running(_hold_and_die, lock_directories.root, answers, ends_with=-9) as process:
         assert answers.get(timeout=PATIENCE) == "held"
-        with impatient(directories) as other, pytest.raises(MailError), other.hold([ADA]):
+        with impatient(lock_directories) as other, pytest.raises(MailError), other.hold([ADA]):
             pytest.fail("held by the other process")
         process.kill()
         process.join()
