@@ -103,7 +103,7 @@ def test_lost_index_and_journal_are_rebuilt_from_links(tmp_path: Path, build: Ca
     assert repaired.report["verified"], repaired.report
     assert repaired.report["source"] == "nothing"
     assert repaired.report["severities"]["loss"] == 0
-    assert "flags are the default" in repaired.items("folder-path-without-row")[0]["outcome"]
+    assert "default flags" in repaired.items("folder-path-without-row")[0]["outcome"]
     assert lab.view(root)["registrations"] == registrations
     _assert_same_folders(before, lab.seen(root))
     with Transport.open(root) as transport:  # new mail reuses no UID
