@@ -248,15 +248,21 @@ class _Showing:
 
     def link(self) -> None:
         for folder, before, uid in self._links:
-            where = layout.folder_directory(folder.directory, folder.name)
-            with self._folder_repair.target.directories.open(where) as directory:
-                old, new = (layout.projection_name(each, self._message_id) for each in (before, uid))
-                if disk.exists(directory, new):
-                    continue
-                if before and disk.exists(directory, old):
-                    disk.rename(directory, old, directory, new)
-                else:
-                    disk.symlink(directory, new, layout.projection_target(self._message_id))
+            try:
+                self._link_in(layout.folder_directory(folder.directory, folder.name), before, uid)
+            except OSError as error:
+                if not disk.is_unreadable(error):  # else the link is a finding once the folder can be read
+                    raise
+
+    def _link_in(self, where: layout.Parts, before: int, uid: int) -> None:
+        with self._folder_repair.target.directories.open(where) as directory:
+            old, new = (layout.projection_name(each, self._message_id) for each in (before, uid))
+            if disk.exists(directory, new):
+                return
+            if before and disk.exists(directory, old):
+                disk.rename(directory, old, directory, new)
+            else:
+                disk.symlink(directory, new, layout.projection_target(self._message_id))
 
 
 def lose(repair: FolderRepair, finding: Finding, why: str) -> Outcome:

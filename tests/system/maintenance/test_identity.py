@@ -22,7 +22,7 @@ from adapter.maintenance.repair.folders import FolderRepair
 from adapter.maintenance.repair.links import LinkPlacement
 from adapter.maintenance.repair.message_rows import MessageDescriptions
 from adapter.maintenance.repair.target import RepairTarget
-from adapter.store import folder_identity, index, layout, quarantine, segments, store_id
+from adapter.store import disk, folder_identity, index, layout, quarantine, segments, store_id
 from adapter.store.disk import Directories
 from adapter.store.queries.mailboxes import Folder
 from adapter.store.segments import Header
@@ -448,3 +448,22 @@ def test_lost_message_in_an_unreadable_folder_is_recorded(
         assert outcome.severity == "loss"
         assert not repair.query("SELECT 1 FROM mailbox_projections WHERE message_id = ?", message_id)
         assert repair.query("SELECT 1 FROM lost_places WHERE message_id = ?", message_id)
+
+
+def test_healed_message_in_an_unreadable_folder_gets_its_new_uid(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with _repairing(root, tmp_path / "scratch") as repair:
+        (row,) = repair.query("SELECT folder_id, uid, message_id FROM mailbox_projections ORDER BY uid LIMIT 1")
+        folder, uid, message_id = row
+        for name in ("rename", "symlink"):
+            monkeypatch.setattr(disk, name, fail)
+        assert "complete again" in messages.heal(repair, message_id, [])
+        shown = repair.query(
+            "SELECT uid FROM mailbox_projections WHERE message_id = ? AND folder_id = ?", message_id, folder
+        )
+        assert shown
+        assert uid not in {new for (new,) in shown}
