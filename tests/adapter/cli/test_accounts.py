@@ -18,7 +18,7 @@ from adapter.store.disk import Directories
 from adapter.store.effects import OPERATOR, Actor
 from adapter.store.journal import Journal
 from adapter.transport.transport import Transport
-from tests.support.processes.command_line import Cli
+from tests.support.mail.command_line import Cli
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 SECRET = "correct horse"

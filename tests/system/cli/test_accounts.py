@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from adapter.accounts.credentials import Credentials
+from tests.support.mail.command_line import Cli
 from tests.support.paths import REPOSITORY
-from tests.support.processes.command_line import Cli
 
 ADA, BOB = "ada@example.test", "bob@example.test"
 
