@@ -188,17 +188,28 @@ class Authenticator:
         key = (digest, attempt.group)
         check = self._checks.get(key)
         if check is None:
-            work = self._verify(user, password, peer, attempt)
+            work = self._verify_and_remember(digest, user, password, peer, attempt)
             check = self._checks[key] = _Check(work, lambda: self._checks.pop(key))
         verified = await check.outcome()
         if isinstance(verified, Failure):
             if verified.cause is FailureCause.REFUSED:
                 attempt.failed = True
             return verified
-        outcome = await self.admit(verified.account, attempt)
-        if isinstance(outcome, Success) and verified.is_cacheable:
-            self._remember(digest, verified.account)
-        return outcome
+        return await self.admit(verified.account, attempt)
+
+    async def _verify_and_remember(
+        self, digest: bytes, user: str, password: str, peer: Peer, attempt: Attempt
+    ) -> _Verified | Failure:
+        """Verify, and record a success before the check ends.
+
+        A login that comes later then finds either the check or its result, and is not delayed by those before it.
+        """
+        verified = await self._verify(user, password, peer, attempt)
+        if isinstance(verified, _Verified):
+            outcome = await self.admit(verified.account, attempt)
+            if isinstance(outcome, Success) and verified.is_cacheable:
+                self._remember(digest, verified.account)
+        return verified
 
     async def _trust_owner(self, attempt: Attempt) -> None:
         """Load the login records of other workers before an owner is delayed."""

@@ -131,3 +131,26 @@ async def test_number_of_waiting_logins_is_bounded() -> None:
     finally:
         gate.set()
         login.close()
+
+
+async def test_logins_that_come_while_the_first_is_admitted_share_its_check() -> None:
+    passwords = _Passwords()
+    entered, release = threading.Event(), threading.Event()
+
+    def is_active(account: str) -> bool:
+        entered.set()
+        return release.wait(PATIENCE) and account == ADA
+
+    login = Authenticator(Settings(), passwords, is_active)
+    try:
+        first = asyncio.create_task(login.check_password(ADA, "right", PEER))
+        await until(entered.is_set)
+        others = [asyncio.create_task(login.check_password(ADA, "right", PEER)) for _ in range(10)]
+        for _ in range(100):  # they get as far as they can
+            await asyncio.sleep(0.001)
+        release.set()
+        assert await asyncio.gather(first, *others) == [Success(ADA)] * 11
+        assert passwords.checks == 1
+    finally:
+        release.set()
+        login.close()
