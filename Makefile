@@ -25,7 +25,7 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# No process, no Spark, no Debian program, and a fifth of the examples of each property: under a minute on two cores.
+# No process, no Spark, no Debian program, and a fifth of the examples of each property: under two minutes on two cores.
 unit: setup
 	MARKPOST_EXAMPLES=0.2 $(VENV)/bin/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/system tests
 
